@@ -21,7 +21,7 @@ import typer
 from capline.cli import outcomes
 from capline.cli.campaign_report import show_queue, show_report
 from capline.cli.common import FAILED, FAILED_FOR_GOOD, Commands, answer_json, note, out, plain, stop_lines, warn
-from capline.cli.options import JsonOption
+from capline.cli.options import JsonOption, ProgressOption
 from capline.cli.outcomes import LedgerOption, run_directory
 from capline.cli.progress import progress_bar
 from capline.model.errors import CampaignError
@@ -34,13 +34,7 @@ __all__ = ["app"]
 app = Commands("campaign", "Send a [bold]campaign[/] under its caps, forecast it, show its progress.")
 app.add_typer(outcomes.app)
 
-CampaignArgument = Annotated[
-    Path, typer.Argument(metavar="CAMPAIGN.YAML", help="The campaign file.", show_default=False)
-]
-ProgressOption = Annotated[
-    bool | None,
-    typer.Option("--progress/--no-progress", help="Show progress; on a terminal, if left out.", show_default=False),
-]
+CampaignArgument = Annotated[Path, typer.Argument(metavar="CAMPAIGN.YAML", help="The campaign file.")]
 QueueOption = Annotated[
     str | None,
     typer.Option(
@@ -49,7 +43,6 @@ QueueOption = Annotated[
         metavar="URL",
         envvar="CAPLINE_QUEUE",
         help="The Redis or Valkey server of the queue; the campaign's store, if left out and it is one.",
-        show_default=False,
     ),
 ]
 
@@ -161,7 +154,6 @@ def status(
         typer.Argument(
             metavar="CAMPAIGN.YAML|DIR|NAME",
             help="The campaign file, a run's directory, or the name of a queued campaign.",
-            show_default=False,
         ),
     ],
     ledger: LedgerOption = None,
@@ -200,10 +192,7 @@ def status(
     "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
 )
 def enqueue(
-    campaign: CampaignArgument,
-    queue: QueueOption = None,
-    progress: ProgressOption = None,
-    as_json: JsonOption = False,
+    campaign: CampaignArgument, queue: QueueOption = None, progress: ProgressOption = None, as_json: JsonOption = False
 ) -> None:
     """Split a campaign into batches for workers. After a kill, the same command resumes it.
 

@@ -1,13 +1,11 @@
 """Prints the report of a campaign and the progress of its queue, for people or in JSON."""
 
-# ruff: noqa: PLC0415 - tables are imported where one is drawn: `--help` stays instant
-
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from capline.cli.common import answer_json, out
+from capline.cli.common import answer_json, out, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,11 +56,8 @@ def _store_words(store: StoreFacts) -> str:
 
 
 def _print_segments(report: Report, console: Console) -> None:
-    from rich.table import Table
-
     limits = list(report.total.refused_by)
     later = report.state in ("running", "stopped")
-    table = Table("segment", box=None, header_style="bold")
     titles = [
         "audience",
         "would send" if report.state == "planned" else "sent",
@@ -71,8 +66,7 @@ def _print_segments(report: Report, console: Console) -> None:
         *(("not known",) if report.total.not_known else ()),
         *(("under way", "to come") if later else ()),
     ]
-    for title in titles:
-        table.add_column(title, justify="right")
+    shown = table("segment", numbers=titles)
 
     def add(name: str, part: SegmentReport, style: str = "") -> None:
         numbers = [part.audience, part.sent, *(part.refused_by.get(limit, 0) for limit in limits)]
@@ -82,17 +76,15 @@ def _print_segments(report: Report, console: Console) -> None:
             numbers.append(part.not_known)
         if later:
             numbers += [part.pending, part.undecided]
-        table.add_row(name, *(f"{number:,}" for number in numbers), style=style)
+        shown.add_row(name, *(f"{number:,}" for number in numbers), style=style)
 
     for part in report.segments:
         add(part.segment or "-", part)
     add("all", report.total, "bold")
-    console.print(table)
+    console.print(shown)
 
 
 def _print_eligible(eligible: Eligible, *, with_table: bool) -> None:
-    from rich.table import Table
-
     if eligible.earliest is not None:
         out.print(
             f"the refused fit again: earliest {eligible.earliest}, median {eligible.median}, latest {eligible.latest}",
@@ -102,13 +94,12 @@ def _print_eligible(eligible: Eligible, *, with_table: bool) -> None:
         out.print(f"{eligible.never:,} never fit: the cost is above the quota")
     if not with_table or not eligible.by_time:
         return
-    table = Table(f"{eligible.by} (UTC)", box=None, header_style="bold")
-    table.add_column("fit again", justify="right")
+    shown = table(f"{eligible.by} (UTC)", numbers=["fit again"])
     for start, count in eligible.by_time[:_MOST_TIMES]:
-        table.add_row(start[:13].replace("T", " ") + "h" if eligible.by == "hour" else start[:10], f"{count:,}")
+        shown.add_row(start[:13].replace("T", " ") + "h" if eligible.by == "hour" else start[:10], f"{count:,}")
     if len(eligible.by_time) > _MOST_TIMES:
-        table.add_row("later", f"{sum(count for _, count in eligible.by_time[_MOST_TIMES:]):,}")
-    out.print(table)
+        shown.add_row("later", f"{sum(count for _, count in eligible.by_time[_MOST_TIMES:]):,}")
+    out.print(shown)
 
 
 def show_queue(queue: QueueProgress) -> None:

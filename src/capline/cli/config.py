@@ -6,14 +6,14 @@ A change prints the configuration's new version. Running processes follow within
 from __future__ import annotations
 
 import csv
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
 
-from capline.cli.common import Commands, answer_json, out, plain
+from capline.cli.common import Commands, answer, answer_json, out, plain, table
 from capline.cli.options import JsonOption
 from capline.config.shown import entry_facts
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError
@@ -29,49 +29,65 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-StoreOption = Annotated[
-    str,
-    typer.Option("--store", "-s", metavar="URL", envvar="CAPLINE_CONFIG_STORE", help="The configuration store."),
-]
-NamespaceOption = Annotated[str, typer.Option("--namespace", help="The namespace of the logs.")]
-WhoOption = Annotated[
-    str | None, typer.Option("--who", help="Who makes the change; your user name, if left out.", show_default=False)
-]
-AtOption = Annotated[
-    str | None,
-    typer.Option(
-        "--at", metavar="INSTANT", help="In force from this instant on, like 2026-11-21T16:00Z.", show_default=False
-    ),
-]
-VersionOption = Annotated[
-    int | None,
-    typer.Option("--if-version", help="Only if this is its version now (0: never set).", show_default=False),
-]
-PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy's name.", show_default=False)]
+WhoOption = Annotated[str | None, typer.Option(help="Who makes the change; your user name, if left out.")]
+PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy's name.")]
 SubjectOption = Annotated[
-    str | None,
-    typer.Option(
-        "--subject", help="The override of this subject; 42 is the integer, s:42 the text.", show_default=False
-    ),
+    str | None, typer.Option(help="The override of this subject; 42 is the integer, s:42 the text.")
+]
+StoreOption = Annotated[
+    str, typer.Option("--store", "-s", metavar="URL", envvar="CAPLINE_CONFIG_STORE", help="The configuration store.")
 ]
 DEFAULT_STORE = "lmdb://.capline/store"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which configuration it is."""
+
+    store: StoreOption = DEFAULT_STORE
+    namespace: Annotated[str, typer.Option(help="The namespace of the logs.")] = "capline"
+
+    def open(self, *, create: bool = False) -> Configuration:
+        """The configuration there; `create` makes a missing store."""
+        from capline.config.configuration import Configuration  # noqa: PLC0415 - keeps `--help` instant
+
+        return Configuration(self.store, namespace=self.namespace, create=create)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Who makes a change, and when it holds."""
+
+    who: WhoOption = None
+    effective_at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="INSTANT", help="In force from this instant on, like 2026-11-21T16:00Z."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOfOne(Change):
+    """The change of one policy or one override."""
+
+    if_version: Annotated[int | None, typer.Option(help="Only if this is its version now (0: never set).")] = None
+
 
 app = Commands("config", "Read and change the [bold]configuration store[/]: policies, and limits of single subjects.")
 
 
 @app.verb("capline config get", "capline config get promo --json", "capline config get promo --subject user:42")
 def get(
-    policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Only this one.", show_default=False)] = None,
+    policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Only this one.")] = None,
     subject: SubjectOption = None,
     overrides: Annotated[
         bool, typer.Option("--overrides", help="Every override of the policy; reads the whole store.")
     ] = False,
-    store: StoreOption = DEFAULT_STORE,
-    namespace: NamespaceOption = "capline",
+    *,
+    place: Place,
     as_json: JsonOption = False,
 ) -> None:
     """Show the policies, one policy, or the limits of a subject."""
-    with _open(store, namespace) as configuration:
+    with place.open() as configuration:
         if (subject is not None or overrides) and policy is None:
             raise InvalidValueError("name the policy as well: capline config get POLICY --subject …")
         now_us = configuration.view.now_us()
@@ -99,13 +115,13 @@ def get(
                 }
             )
             return
-        table = Table("name", "version", "by", "in force", "from then on", box=None, header_style="bold")
+        shown = table("name", "version", "by", "in force", "from then on")
         for name, entry in rows:
             later = f"{_at(entry.effective_us)}: {_shown(entry.value)}" if entry.effective_us > now_us else ""
-            table.add_row(
+            shown.add_row(
                 plain(name), str(entry.version), plain(entry.who), plain(_shown(entry.at(now_us))), plain(later)
             )
-        out.print(table)
+        out.print(shown)
         counts = {name: one.count for name, one in configuration.view.totals.items() if one.count}
         many = ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "none"
         out.print(f"version {configuration.version}; overrides: {many}", markup=False)
@@ -115,12 +131,11 @@ def get(
     "capline config set policies.yaml", "capline config set policies.yaml --only promo --at 2030-11-21T16:00Z --who ann"
 )
 def set_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.", show_default=False)],
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this policy of the file.")] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")],
+    only: Annotated[list[str] | None, typer.Option(help="Only this policy of the file.")] = None,
     store: StoreOption = DEFAULT_STORE,
-    who: WhoOption = None,
-    at: AtOption = None,
-    if_version: VersionOption = None,
+    *,
+    change: ChangeOfOne,
     as_json: JsonOption = False,
 ) -> None:
     """Set the policies of a file, in its namespace. Policies that are not in the file stay."""
@@ -131,27 +146,15 @@ def set_(
     for name in only or ():
         if name not in {policy.name for policy in policies}:
             raise UnknownNameError(f"{file} has no policy {name!r}")
-    with _open(store, read.namespace, create=True) as configuration:
-        _print_version(
-            configuration.set_policies(policies, who=who, effective_at=at, if_version=if_version), as_json=as_json
-        )
+    with Place(store, read.namespace).open(create=True) as configuration:
+        _print_version(configuration.set_policies(policies, **asdict(change)), as_json=as_json)
 
 
 @app.verb("capline config delete promo --who ann")
-def delete(
-    policy: PolicyArgument,
-    store: StoreOption = DEFAULT_STORE,
-    namespace: NamespaceOption = "capline",
-    who: WhoOption = None,
-    at: AtOption = None,
-    if_version: VersionOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def delete(policy: PolicyArgument, place: Place, change: ChangeOfOne, as_json: JsonOption = False) -> None:
     """Delete a policy. Its versions and its logs stay."""
-    with _open(store, namespace) as configuration:
-        _print_version(
-            configuration.delete_policy(policy, who=who, effective_at=at, if_version=if_version), as_json=as_json
-        )
+    with place.open() as configuration:
+        _print_version(configuration.delete_policy(policy, **asdict(change)), as_json=as_json)
 
 
 @app.verb(
@@ -161,29 +164,24 @@ def delete(
 )
 def override(
     policy: PolicyArgument,
-    subject: Annotated[str, typer.Argument(help="42 is the integer, s:42 the text.", show_default=False)],
+    subject: Annotated[str, typer.Argument(help="42 is the integer, s:42 the text.")],
     limits: Annotated[list[str] | None, typer.Argument(metavar="LIMIT...", help="Like 10/day.")] = None,
     granularity: Annotated[
-        str | None,
-        typer.Option(help="How long one sum spans, like 100ms; of a bucketed policy.", show_default=False),
+        str | None, typer.Option(help="How long one sum spans, like 100ms; of a bucketed policy.")
     ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove it: the policy's limits hold again.")] = False,
-    store: StoreOption = DEFAULT_STORE,
-    namespace: NamespaceOption = "capline",
-    who: WhoOption = None,
-    at: AtOption = None,
-    if_version: VersionOption = None,
+    *,
+    place: Place,
+    change: ChangeOfOne,
     as_json: JsonOption = False,
 ) -> None:
     """Give one subject its own limits under a policy, instead of the policy's."""
     if none == bool(limits):
         raise InvalidValueError("give the limits of the subject, like 10/day, or --none")
-    with _open(store, namespace, create=True) as configuration:
+    with place.open(create=True) as configuration:
         own = None if none else limits
         of = parse_subject(subject)
-        version = configuration.override(
-            policy, of, own, granularity=granularity, who=who, effective_at=at, if_version=if_version
-        )
+        version = configuration.override(policy, of, own, granularity=granularity, **asdict(change))
         _print_version(version, as_json=as_json)
 
 
@@ -205,13 +203,10 @@ def overrides(
             metavar="FILE",
             help='.csv with the columns subject, limits ("10/day;50/week"; empty removes them) and, where wanted, '
             "granularity; or lines of JSON.",
-            show_default=False,
         ),
     ],
-    store: StoreOption = DEFAULT_STORE,
-    namespace: NamespaceOption = "capline",
-    who: WhoOption = None,
-    at: AtOption = None,
+    place: Place,
+    change: Change,
     as_json: JsonOption = False,
 ) -> None:
     """Give many subjects their own limits; those that are not in the file stay as they are."""
@@ -223,8 +218,8 @@ def overrides(
         wanted[row.subject] = row.limits
         if row.granularity is not None:
             spans[row.subject] = row.granularity
-    with _open(store, namespace, create=True) as configuration:
-        version = configuration.override_many(policy, wanted, granularity=spans, who=who, effective_at=at)
+    with place.open(create=True) as configuration:
+        version = configuration.override_many(policy, wanted, granularity=spans, **asdict(change))
         _print_version(version, as_json=as_json)
 
 
@@ -256,14 +251,14 @@ def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
 
 @app.verb("capline config history", "capline config history promo", "capline config history promo --subject user:42")
 def history(
-    policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Of this policy.", show_default=False)] = None,
+    policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Of this policy.")] = None,
     subject: SubjectOption = None,
-    store: StoreOption = DEFAULT_STORE,
-    namespace: NamespaceOption = "capline",
+    *,
+    place: Place,
     as_json: JsonOption = False,
 ) -> None:
     """Show the versions of a policy or an override, newest first; without a name, the last 1,024 changes."""
-    with _open(store, namespace) as configuration:
+    with place.open() as configuration:
         if policy is None:
             _print_commits(configuration.commits(), as_json=as_json)
             return
@@ -277,25 +272,25 @@ def history(
         if as_json:
             answer_json([{**entry_facts(entry), "value": entry.value} for entry in entries])
             return
-        table = Table("version", "at", "by", "in force from", "value", box=None, header_style="bold")
+        shown = table("version", "at", "by", "in force from", "value")
         for entry in entries:
             since = _at(entry.effective_us) if entry.effective_us else "at once"
-            table.add_row(str(entry.version), _at(entry.at_us), plain(entry.who), since, plain(_shown(entry.value)))
-        out.print(table)
+            shown.add_row(str(entry.version), _at(entry.at_us), plain(entry.who), since, plain(_shown(entry.value)))
+        out.print(shown)
 
 
 @app.verb("capline config rollback promo 3 --who ann", "capline config rollback promo 7 --subject user:42 --json")
 def rollback(
     policy: PolicyArgument,
-    version: Annotated[int, typer.Argument(help="As history shows it.", show_default=False)],
+    version: Annotated[int, typer.Argument(help="As history shows it.")],
     subject: SubjectOption = None,
-    store: StoreOption = DEFAULT_STORE,
-    namespace: NamespaceOption = "capline",
+    *,
+    place: Place,
     who: WhoOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Set a policy or an override back to an earlier version, at once. This makes a new version where it differs."""
-    with _open(store, namespace) as configuration:
+    with place.open() as configuration:
         if subject is None:
             _print_version(configuration.roll_back_policy(policy, version, who=who), as_json=as_json)
         else:
@@ -303,17 +298,8 @@ def rollback(
             _print_version(configuration.roll_back_override(policy, of, version, who=who), as_json=as_json)
 
 
-def _open(store: str, namespace: str, *, create: bool = False) -> Configuration:
-    from capline.config.configuration import Configuration  # noqa: PLC0415 - keeps `--help` instant
-
-    return Configuration(store, namespace=namespace, create=create)
-
-
 def _print_version(version: int, *, as_json: bool) -> None:
-    if as_json:
-        answer_json({"version": version})
-    else:
-        out.print(f"version {version}")
+    answer({"version": version}, f"version {version}", json=as_json)
 
 
 def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
@@ -333,7 +319,7 @@ def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
             ]
         )
         return
-    table = Table("version", "at", "by", "what", "of", box=None, header_style="bold")
+    shown = table("version", "at", "by", "what", "of")
     for one in commits:
         named = [
             f"{name.policy} many subjects"
@@ -342,8 +328,8 @@ def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
             for name in one.changes[:5]
         ]
         more = f" and {len(one.changes) - 5} more" if len(one.changes) > 5 else ""  # noqa: PLR2004 - as above
-        table.add_row(str(one.version), _at(one.at_us), plain(one.who), one.verb, plain(", ".join(named) + more))
-    out.print(table)
+        shown.add_row(str(one.version), _at(one.at_us), plain(one.who), one.verb, plain(", ".join(named) + more))
+    out.print(shown)
 
 
 def _shown(value: Any) -> str:

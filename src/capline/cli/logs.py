@@ -90,7 +90,7 @@ def export(
     "capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0",
 )
 def import_(
-    file: Annotated[Path, typer.Argument(help="The lines; - is standard input.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The lines; - is standard input.")],
     source: Source,
     progress: ProgressOption = None,
     json: JsonOption = False,

@@ -10,20 +10,7 @@ import typer
 from typer.main import get_command
 
 from capline import __version__
-from capline.cli import (
-    campaign,
-    config,
-    decisions,
-    logs,
-    policies,
-    replay,
-    segments,
-    serve,
-    store,
-    token,
-    up,
-    worker,
-)
+from capline.cli import campaign, config, decisions, logs, policies, replay, segments, serve, store, token, up, worker
 from capline.cli.common import BAD_INPUT, INTERRUPTED, note, plain
 from capline.cli.output import output
 from capline.model.errors import CaplineError
@@ -53,8 +40,7 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _options(  # pyright: ignore[reportUnusedFunction] - typer calls it
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Exact, fast, durable sliding-window limits."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from capline.cli.common import answer_json, out
+from capline.cli.common import answer_json, out, table
 from capline.model.instant import instant_text
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.table import Table
 
     from capline.segment.manifest import Manifest
 
@@ -24,15 +24,13 @@ def show_manifest(directory: Path, manifest: Manifest, *, as_json: bool, **more:
         return
     created = instant_text(manifest.created_us, "seconds")
     out.print(f"{directory}: version {manifest.version}, created {created}", markup=False)
-    table = Table("segment", box=None, header_style="bold")
-    for title in ("ids", "bytes", "sha-256"):
-        table.add_column(title, justify="right")
+    shown = table("segment", numbers=("ids", "bytes", "sha-256"))
     for each in manifest.segments:
         name = each.name if each.exclusive else f"{each.name} (may overlap)"
-        table.add_row(name, f"{each.cardinality:,}", f"{each.bytes:,}", each.sha256[:12])
+        shown.add_row(name, f"{each.cardinality:,}", f"{each.bytes:,}", each.sha256[:12])
     ids, size_bytes = totals(manifest)
-    table.add_row("all", f"{ids:,}", f"{size_bytes:,}", "", style="bold")
-    print_table(table)
+    shown.add_row("all", f"{ids:,}", f"{size_bytes:,}", "", style="bold")
+    print_table(shown)
 
 
 def manifest_facts(manifest: Manifest) -> dict[str, object]:

@@ -87,8 +87,7 @@ class Place:
 
     segment: SegmentOption = None
     segments: Annotated[
-        str | None,
-        typer.Option(metavar="DIR|URL", help="Look up its segment here: a snapshot or a publication."),
+        str | None, typer.Option(metavar="DIR|URL", help="Look up its segment here: a snapshot or a publication.")
     ] = None
     campaign: Annotated[
         Path | None,

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import Commands, answer_json, out
+from capline.cli.common import Commands, answer, out
 from capline.cli.options import JsonOption
 from capline.model.errors import CampaignError, InvalidValueError
 
@@ -22,48 +23,33 @@ __all__ = ["LedgerOption", "app", "run_directory"]
 app = Commands()
 
 _LARGEST_ID = 0xFFFF_FFFF
-_MOST_DIGITS = 10
+_ID = re.compile(r"[0-9]{1,10}")
 
-TargetArgument = Annotated[
-    Path, typer.Argument(metavar="TARGET", help="The campaign file, or the directory of a run.", show_default=False)
-]
+TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The campaign file, or the directory of a run.")]
 LedgerOption = Annotated[
     Path | None,
-    typer.Option(
-        "--ledger",
-        metavar="DIR",
-        help="The run's directory; NAME.run beside NAME.yaml, if left out.",
-        show_default=False,
-    ),
+    typer.Option("--ledger", metavar="DIR", help="The run's directory; NAME.run beside NAME.yaml, if left out."),
 ]
 
 
 @app.verb("capline campaign outcome summer-sale.yaml 1001", "capline campaign outcome summer-sale.run 1001 --json")
 def outcome(
     target: TargetArgument,
-    recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.", show_default=False)],
+    recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.")],
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what became of one recipient: sent, refused (by which limit, until when), failed (why), not known."""
     from capline.campaign.outcomes import outcome_of
 
-    if (
-        not recipient.isascii()
-        or not recipient.isdecimal()
-        or len(recipient) > _MOST_DIGITS
-        or int(recipient) > _LARGEST_ID
-    ):
+    if not _ID.fullmatch(recipient) or int(recipient) > _LARGEST_ID:
         raise InvalidValueError(f"recipient {recipient!r}: a campaign's ids are whole numbers from 0 to {_LARGEST_ID}")
     with _open(target, ledger) as opened:
         found = outcome_of(opened, int(recipient))
         if found is None:
             end = "is not in its audience" if opened.is_finished else "was not decided yet, or is not in its audience"
             raise CampaignError(f"{opened.directory}: {recipient} {end}")
-    if as_json:
-        answer_json(found)
-    else:
-        out.print(_sentence(found), markup=False, soft_wrap=True)
+    answer(found, _sentence(found), json=as_json, soft_wrap=True)
 
 
 @app.verb(
@@ -72,9 +58,7 @@ def outcome(
 )
 def outcomes(
     target: TargetArgument,
-    to: Annotated[
-        Path, typer.Option("--to", metavar="FILE", help="Where to write them: .parquet or .csv.", show_default=False)
-    ],
+    to: Annotated[Path, typer.Option(metavar="FILE", help="Where to write them: .parquet or .csv.")],
     ledger: LedgerOption = None,
 ) -> None:
     """Write the outcomes so far to a Parquet or CSV file: one row for each recipient that was decided."""

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from capline.cli.common import BAD_INPUT, NO_SEGMENT, Commands, answer_json, note, out, plain
+from capline.cli.common import BAD_INPUT, NO_SEGMENT, Commands, answer_json, note, out, plain, table
 from capline.cli.options import JsonOption
 from capline.limiter.rules import Rules
 from capline.model.errors import CaplineError, UnknownNameError
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.", show_default=False)]
-FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.", show_default=False)]
-NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this policy.", show_default=False)]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")]
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.")]
+NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this policy.")]
 
 app = Commands("policies", "Check [bold]policy files[/], and show what they say.")
 
@@ -74,11 +73,7 @@ def check(
 
 
 @app.verb("capline policies show policies.yaml", "capline policies show policies.yaml promo --json")
-def show(
-    file: FileArgument,
-    name: NameArgument = None,
-    as_json: JsonOption = False,
-) -> None:
+def show(file: FileArgument, name: NameArgument = None, as_json: JsonOption = False) -> None:
     """Show a policy file with all its defaults."""
     read = _read(file)
     rules = Rules(read.policies, read.namespace)
@@ -138,10 +133,10 @@ def _print(policy: Policy, rules: Rules) -> None:
     named += [f"waits for {policy.wait_replicas} replica(s)"] if policy.wait_replicas else []
     named += [f"zone {policy.zone}"] if policy.needs_zone else []
     out.print(f"\n[bold]{policy.name}[/]: {plain(', '.join(named))}", soft_wrap=True)
-    table = Table("segment", "channel", "limits", box=None, header_style="bold")
+    shown = table("segment", "channel", "limits")
     rows = [(NO_SEGMENT, "", policy.limits)] if policy.limits else []
     rows += [(segment, "", limits) for segment, limits in policy.by_segment.items()]
     rows += [("any", channel, limits) for channel, limits in policy.channels.items()]
     for segment, channel, limits in rows:
-        table.add_row(segment, channel, ", ".join(str(limit) for limit in limits))
-    out.print(table)
+        shown.add_row(segment, channel, ", ".join(str(limit) for limit in limits))
+    out.print(shown)

@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from capline.cli.common import INTERRUPTED, NO_SEGMENT, Commands, answer_json, note, out, plain, warn
+from capline.cli.common import INTERRUPTED, NO_SEGMENT, Commands, answer_json, note, out, plain, table, warn
 from capline.cli.options import DEFAULT_POLICIES, JsonOption, PoliciesOption
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
@@ -42,8 +42,8 @@ DEFAULT_OUT = Path("build/demo")
     "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
 )
 def replay(
-    events: Annotated[Path, typer.Argument(help="The events: .csv or .csv.gz, with a header.", show_default=False)],
-    policy: Annotated[str, typer.Option("--policy", help="The policy's name.", show_default=False)],
+    events: Annotated[Path, typer.Argument(help="The events: .csv or .csv.gz, with a header.")],
+    policy: Annotated[str, typer.Option(help="The policy's name.")],
     policies: PoliciesOption = DEFAULT_POLICIES,
     subject_column: Annotated[str, typer.Option(help="The column of subjects.")] = "subject",
     time_column: Annotated[str, typer.Option(help="The column of times: ISO 8601, or seconds since 1970.")] = "time",
@@ -77,14 +77,10 @@ def replay(
 @app.verb("capline demo", "capline demo --policies my-policies.yaml --out build/mine --json")
 def demo(
     data: Annotated[
-        Path,
-        typer.Option("--data", help="Purchases, with the columns customer_id and date.", show_default="capline's own"),
+        Path, typer.Option(help="Purchases, with the columns customer_id and date.", show_default="capline's own")
     ] = DEFAULT_DATA,
     out_dir: Annotated[Path, typer.Option("--out", help="The directory for store, segments and report.")] = DEFAULT_OUT,
-    policies: Annotated[
-        Path | None,
-        typer.Option("--policies", help="A policy file of your own, with a policy promo.", show_default=False),
-    ] = None,
+    policies: Annotated[Path | None, typer.Option(help="A policy file of your own, with a policy promo.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Cap eighteen months of messages by segment, in seconds, and write a report.
@@ -133,19 +129,19 @@ def _show_demo(result: DemoResult) -> None:
     out.print(
         f"{result.purchases:,} purchases by {result.customers:,} customers, {result.first_day} to {result.last_day}: "
         f"{result.decisions:,} decisions in {result.seconds:.1f} s ({result.decisions_per_second:,}/s), "
-        f"a store of {size_text(result.store_bytes)}\n",
+        f"a store of {size_text(result.store_bytes)}\n"
     )
-    table = _table(("segment", "limits"), ("asked", "sent", "refused", *figures.windows))
-    table.caption, table.caption_justify = "last columns: refused by the limit over that window\n", "right"
+    shown = _table(("segment", "limits"), ("asked", "sent", "refused", *figures.windows))
+    shown.caption, shown.caption_justify = "last columns: refused by the limit over that window\n", "right"
     for line in (*figures.segments, figures.total):
-        table.add_row(
+        shown.add_row(
             line.name,
             ", ".join(result.limits_by_segment.get("" if line.name == NO_SEGMENT else line.name, ())),
             *(f"{count:,}" for count in (line.asked, line.sent, line.asked - line.sent)),
             *(f"{by_window(line, window):,}" for window in figures.windows),
             style="bold" if line is figures.total else None,
         )
-    out.print(table)
+    out.print(shown)
     checks = Table.grid(padding=(0, 2))
     for check in result.checks:
         mark = "[green]holds[/]" if check.holds else "[bold red]FAILS[/]"
@@ -220,20 +216,17 @@ def _counts_json(policy: str, counted: ReplayCounts) -> dict[str, object]:
 
 def _show_counts(policy: str, counted: ReplayCounts) -> None:
     limits = sorted({limit for _, limit in counted.refused}, key=lambda limit: (limit.window_us, limit.quota))
-    table = _table(("segment",), ("asked", "allowed", "refused", *(f"by {limit}" for limit in limits)))
+    shown = _table(("segment",), ("asked", "allowed", "refused", *(f"by {limit}" for limit in limits)))
     for segment, asked in counted.asked.items():
         counts = [counted.refused[segment, limit] for limit in limits]
         refused = sum(counts)
         numbers = (asked, asked - refused, refused, *counts)
-        table.add_row(plain(segment or NO_SEGMENT), *(f"{number:,}" for number in numbers))
+        shown.add_row(plain(segment or NO_SEGMENT), *(f"{number:,}" for number in numbers))
     out.print(f"policy {plain(policy)}: {counted.asked.total():,} events, {counted.refused.total():,} of them refused")
-    out.print(table)
+    out.print(shown)
 
 
 def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for heading in words:
-        table.add_column(heading)
-    for heading in numbers:
-        table.add_column(heading, justify="right")
-    return table
+    shown = table(*words, numbers=numbers)
+    shown.pad_edge, shown.padding = False, (0, 1, 0, 0)
+    return shown

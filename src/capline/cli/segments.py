@@ -31,9 +31,7 @@ app = Commands("segments", "Build, query and publish [bold]segments[/]: named se
 app.add_typer(segments_read.app)
 app.add_typer(segments_publish.app)
 
-Destination = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="The directory to write the snapshot as.", show_default=False)
-]
+Destination = Annotated[Path, typer.Option("--out", metavar="DIR", help="The directory to write the snapshot as.")]
 FirstWins = Annotated[
     str | None,
     typer.Option(
@@ -44,8 +42,7 @@ FirstWins = Annotated[
 Version = Annotated[str | None, typer.Option(help="Its name; the time of the build, if left out.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing snapshot.")]
 IdsDirectory = Annotated[
-    Path | None,
-    typer.Option("--ids", metavar="DIR", help="For text ids: the directory of their permanent dictionary."),
+    Path | None, typer.Option("--ids", metavar="DIR", help="For text ids: the directory of their permanent dictionary.")
 ]
 
 
@@ -67,11 +64,7 @@ class Kind(StrEnum):
 def build(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILE...",
-            help="Rows (id, segment): .csv, .csv.gz or .parquet files, globs or URLs.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="FILE...", help="Rows (id, segment): .csv, .csv.gz or .parquet files, globs or URLs."),
     ],
     destination: Destination,
     id_column: Annotated[str, typer.Option(help="The column of ids.")] = "id",
@@ -129,8 +122,7 @@ def build(
 )
 def merge(
     parts: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="Partial snapshots, each built from other rows.", show_default=False),
+        list[Path], typer.Argument(metavar="DIR...", help="Partial snapshots, each built from other rows.")
     ],
     destination: Destination,
     ids: IdsDirectory = None,

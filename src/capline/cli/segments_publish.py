@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import msgspec
 import typer
+from msgspec.structs import asdict
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 
 from capline import segment as segments
-from capline.cli.common import Commands, answer_json, note, out
+from capline.cli.common import Commands, answer, answer_json, note, table
 from capline.cli.manifests import print_table
 from capline.cli.options import JsonOption
 from capline.model.errors import InvalidValueError, SegmentConflictError
@@ -40,11 +39,7 @@ _LONGEST_GRACE_HOURS = 876_000
 
 Address = Annotated[
     str,
-    typer.Argument(
-        metavar="URL",
-        help="The publication's address: a directory, s3://bucket/prefix, gs://… or az://….",
-        show_default=False,
-    ),
+    typer.Argument(metavar="URL", help="The publication's address: a directory, s3://bucket/prefix, gs://… or az://…."),
 ]
 
 
@@ -62,17 +57,15 @@ def list_versions(url: str, *, as_json: bool) -> None:
             }
         )
         return
-    table = Table("version", "published", "", box=None, header_style="bold")
-    for title in ("ids", "bytes", "manifest"):
-        table.add_column(title, justify="right")
+    shown = table("version", "published", "", numbers=("ids", "bytes", "manifest"))
     for each in pointer.versions:
         marks = " ".join(
             word for word, is_so in (("current", each.version == pointer.current), ("pinned", each.pinned)) if is_so
         )
         published = instant_text(each.published_us, "seconds")
         row = (each.version, published, marks, f"{each.cardinality:,}", f"{each.bytes:,}")
-        table.add_row(*row, each.manifest[:12])
-    print_table(table)
+        shown.add_row(*row, each.manifest[:12])
+    print_table(shown)
 
 
 @app.verb(
@@ -80,14 +73,11 @@ def list_versions(url: str, *, as_json: bool) -> None:
     "capline segments publish segments/today /srv/segments --version 2025-03-01 --expect 2025-02-28",
 )
 def _publish(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.")],
     url: Address,
-    version: Annotated[
-        str | None, typer.Option(help="Its published name; the snapshot's own, if left out.", show_default=False)
-    ] = None,
+    version: Annotated[str | None, typer.Option(help="Its published name; the snapshot's own, if left out.")] = None,
     expect: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help="Publish only if this version is current.", show_default=False),
+        str | None, typer.Option(metavar="VERSION", help="Publish only if this version is current.")
     ] = None,
     resend: Annotated[
         bool, typer.Option("--resend", help="Send files that are there too, to fix damaged ones.")
@@ -101,13 +91,7 @@ def _publish(
 
     Exits 3 where somebody else published meanwhile.
     """
-    columns = (
-        TextColumn("sending"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with (
         segments.Publisher(url) as publisher,
         Progress(*columns, console=note, transient=True, disable=as_json or not note.is_terminal) as progress,
@@ -127,16 +111,10 @@ def _publish(
                 progress=advance,
             )
         )
-    if as_json:
-        answer_json({"url": url, **_plain(done)})
-    elif not done.flipped:
-        out.print(f"{url}: version {done.version} is current already", markup=False)
-    else:
-        out.print(
-            f"{url}: version {done.version} is current; sent {done.sent_bytes:,} bytes in {done.sent_files} files, "
-            f"{done.reused_bytes:,} bytes in {done.reused_files} were there",
-            markup=False,
-        )
+    sent = f"; sent {done.sent_bytes:,} bytes in {done.sent_files} files, "
+    sent += f"{done.reused_bytes:,} bytes in {done.reused_files} were there"
+    current = f"{url}: version {done.version} is current{sent if done.flipped else ' already'}"
+    answer({"url": url, **asdict(done)}, current, json=as_json)
 
 
 @app.verb(
@@ -145,20 +123,15 @@ def _publish(
 def _rollback(
     url: Address,
     to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VERSION", help="Serve this version; left out, the one before the current.", show_default=False
-        ),
+        str | None, typer.Option(metavar="VERSION", help="Serve this version; left out, the one before the current.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve an earlier version again. Later versions stay, so you can roll forward too."""
     with segments.Publisher(url) as publisher:
         pointer = _or_lost(lambda: publisher.rollback(to))
-    if as_json:
-        answer_json({"url": url, "current": pointer.current, "sequence": pointer.sequence})
-    else:
-        out.print(f"{url}: version {pointer.current} is current", markup=False)
+    facts = {"url": url, "current": pointer.current, "sequence": pointer.sequence}
+    answer(facts, f"{url}: version {pointer.current} is current", json=as_json)
 
 
 @app.verb(
@@ -167,7 +140,7 @@ def _rollback(
 )
 def _pin(
     url: Address,
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="A published version.", show_default=False)],
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="A published version.")],
     remove: Annotated[bool, typer.Option("--remove", help="Unpin it.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -175,10 +148,8 @@ def _pin(
     with segments.Publisher(url) as publisher:
         pointer = _or_lost(lambda: publisher.pin(version, pinned=not remove))
     pinned = [each.version for each in pointer.versions if each.pinned]
-    if as_json:
-        answer_json({"url": url, "version": version, "pinned": pinned, "sequence": pointer.sequence})
-    else:
-        out.print(f"{url}: pinned: {', '.join(pinned) or 'none'}", markup=False)
+    facts = {"url": url, "version": version, "pinned": pinned, "sequence": pointer.sequence}
+    answer(facts, f"{url}: pinned: {', '.join(pinned) or 'none'}", json=as_json)
 
 
 @app.verb(
@@ -196,15 +167,10 @@ def _gc(
         raise InvalidValueError(f"--grace-hours is 0 to {_LONGEST_GRACE_HOURS:,} hours, not {grace_hours:g}")
     with segments.Publisher(url) as publisher:
         done = _or_lost(lambda: publisher.collect(keep=keep, grace_us=int(grace_hours * _HOUR_US), dry_run=dry_run))
-    if as_json:
-        answer_json({"url": url, **_plain(done)})
-        return
-    would = "would retire" if dry_run else "retired"
-    out.print(
-        f"{url}: {would} {len(done.retired)} versions, {len(done.kept)} stay; "
-        f"{'would delete' if dry_run else 'deleted'} {done.deleted_objects} objects, {done.deleted_bytes:,} bytes",
-        markup=False,
-    )
+    retire, delete = ("would retire", "would delete") if dry_run else ("retired", "deleted")
+    counts = f"{retire} {len(done.retired)} versions, {len(done.kept)} stay; "
+    counts += f"{delete} {done.deleted_objects} objects, {done.deleted_bytes:,} bytes"
+    answer({"url": url, **asdict(done)}, f"{url}: {counts}", json=as_json)
 
 
 @app.verb(
@@ -213,9 +179,9 @@ def _gc(
 )
 def _watch(
     url: Address,
-    cache: Annotated[Path, typer.Option(metavar="DIR", help="The directory of this host's cache.", show_default=False)],
+    cache: Annotated[Path, typer.Option(metavar="DIR", help="The directory of this host's cache.")],
     interval: Annotated[float, typer.Option(min=0.01, max=86400, help="Seconds between polls, with jitter.")] = 10,
-    version: Annotated[str | None, typer.Option(help="Follow this version alone.", show_default=False)] = None,
+    version: Annotated[str | None, typer.Option(help="Follow this version alone.")] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Poll once: fetch and verify; exit 2 unless the newest is good.")
     ] = False,
@@ -249,12 +215,10 @@ def _watch(
 
 
 def _say(url: str, status: WatchStatus, *, as_json: bool) -> None:
-    if as_json:
-        answer_json({"url": url, **_plain(status)})
-        return
     age = "" if status.age_us is None else f", {status.age_us // 1_000_000:,} s old"
     serving = "nothing to serve" if status.version is None else f"version {status.version}{age}"
-    out.print(f"{url}: {serving}{'' if status.error is None else f'; {status.error}'}", markup=False, soft_wrap=True)
+    text = f"{url}: {serving}{'' if status.error is None else f'; {status.error}'}"
+    answer({"url": url, **asdict(status)}, text, json=as_json, soft_wrap=True)
 
 
 def _or_lost(work: Callable[[], _T]) -> _T:
@@ -268,8 +232,4 @@ def _or_lost(work: Callable[[], _T]) -> _T:
 
 def _facts(pointer: Pointer, each: Published) -> dict[str, object]:
     created = instant_text(each.published_us, "seconds")
-    return {**_plain(each), "published": created, "current": each.version == pointer.current}
-
-
-def _plain(value: msgspec.Struct) -> dict[str, object]:
-    return msgspec.structs.asdict(value)
+    return {**asdict(each), "published": created, "current": each.version == pointer.current}

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from capline import segment as segments
 from capline.cli import segments_publish
-from capline.cli.common import NO_SEGMENT, Commands, answer_json, note, plain, printable, warn
+from capline.cli.common import NO_SEGMENT, Commands, answer_json, note, plain, printable, table, warn
 from capline.cli.manifests import manifest_facts, print_table, show_manifest, totals
 from capline.cli.options import JsonOption
 from capline.model.errors import SegmentError
@@ -25,14 +24,10 @@ __all__ = ["app"]
 
 app = Commands()
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)]
-Address = Annotated[
-    str,
-    typer.Argument(metavar="DIR|URL", help="A snapshot's directory, or a publication's address.", show_default=False),
-]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.")]
+Address = Annotated[str, typer.Argument(metavar="DIR|URL", help="A snapshot's directory, or a publication's address.")]
 CacheOption = Annotated[
-    Path | None,
-    typer.Option("--cache", metavar="DIR", help="Keep fetched files here, for the next call."),
+    Path | None, typer.Option("--cache", metavar="DIR", help="Keep fetched files here, for the next call.")
 ]
 
 _LONGEST_ID = 20
@@ -50,10 +45,7 @@ def _show(directory: Directory, as_json: JsonOption = False) -> None:
 @app.verb("capline segments list segments", "capline segments list s3://bucket/segments")
 def _list(
     address: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|URL", help="A directory of snapshots, or a publication's address.", show_default=False
-        ),
+        str, typer.Argument(metavar="DIR|URL", help="A directory of snapshots, or a publication's address.")
     ],
     as_json: JsonOption = False,
 ) -> None:
@@ -86,26 +78,24 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
             [
                 {"path": str(path), **(manifest_facts(each) if isinstance(each, Manifest) else {"error": str(each)})}
                 for path, each in found
-            ],
+            ]
         )
         return
     if not found:
         warn(f"no snapshot in {directory}")
         return
-    table = Table("snapshot", "version", "created", box=None, header_style="bold")
-    for title in ("segments", "ids", "bytes"):
-        table.add_column(title, justify="right")
+    shown = table("snapshot", "version", "created", numbers=("segments", "ids", "bytes"))
     for path, each in found:
         if isinstance(each, Manifest):
             ids, size_bytes = totals(each)
             created = instant_text(each.created_us, "seconds")
-            table.add_row(
+            shown.add_row(
                 plain(path.name), each.version, created, f"{len(each.segments)}", f"{ids:,}", f"{size_bytes:,}"
             )
         else:
-            table.add_row(plain(path.name), "[red]damaged[/]", "", "", "", "")
+            shown.add_row(plain(path.name), "[red]damaged[/]", "", "", "", "")
             note.print(str(each), style="red", markup=False, soft_wrap=True)
-    print_table(table)
+    print_table(shown)
 
 
 @app.verb(
@@ -114,7 +104,7 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
 )
 def _contains(
     address: Address,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids to look up.", show_default=False)],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids to look up.")],
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -183,10 +173,7 @@ def _counts(
 )
 def _classify(
     address: Address,
-    audience: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE...", help="Ids: .csv, .csv.gz, .parquet or .roaring.", show_default=False),
-    ],
+    audience: Annotated[list[str], typer.Argument(metavar="FILE...", help="Ids: .csv, .csv.gz, .parquet or .roaring.")],
     id_column: Annotated[str, typer.Option(help="The column of ids.")] = "id",
     destination: Annotated[
         Path | None,
@@ -227,10 +214,7 @@ def _classify(
 )
 def _members(
     address: Address,
-    segment: Annotated[
-        str | None,
-        typer.Argument(metavar="SEGMENT", help="A segment's name.", show_default=False),
-    ] = None,
+    segment: Annotated[str | None, typer.Argument(metavar="SEGMENT", help="A segment's name.")] = None,
     expression: Annotated[
         str | None,
         typer.Option(help="An expression instead: segments with |, &, - and brackets. Write a space before each '-'."),

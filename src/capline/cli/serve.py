@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import Commands, answer_json, note, out
+from capline.cli.common import Commands, answer, note
 from capline.service.parts import check_service_parts
 
 if TYPE_CHECKING:
@@ -35,44 +35,30 @@ def serve(
     policies: Annotated[str | None, typer.Option("--policies", "-p", help="The policy file: policies.yaml.")] = None,
     store: Annotated[str | None, typer.Option("--store", "-s", help="The store's URL: lmdb://.capline/store.")] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="The address for decisions: 127.0.0.1:8080.")
+        str | None, typer.Option(metavar="HOST:PORT", help="The address for decisions: 127.0.0.1:8080.")
     ] = None,
     admin: Annotated[
-        str | None, typer.Option("--admin", metavar="HOST:PORT", help="The address for metrics: 127.0.0.1:8081.")
+        str | None, typer.Option(metavar="HOST:PORT", help="The address for metrics: 127.0.0.1:8081.")
     ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="Worker processes, all on one port.")] = None,
-    tokens: Annotated[
-        str | None, typer.Option("--tokens", help="The tokens file, made by capline token create.")
-    ] = None,
-    on_store_error: Annotated[
-        str | None, typer.Option("--on-store-error", help="In an outage: raise (answer 503), allow or deny.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes, all on one port.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="The tokens file, made by capline token create.")] = None,
+    on_store_error: Annotated[str | None, typer.Option(help="In an outage: raise (answer 503), allow or deny.")] = None,
     segments: Annotated[
         str | None,
-        typer.Option(
-            "--segments", metavar="DIR|URL", help="Look up each subject's segment here: a snapshot or a publication."
-        ),
+        typer.Option(metavar="DIR|URL", help="Look up each subject's segment here: a snapshot or a publication."),
     ] = None,
     envoy: Annotated[
         list[str] | None,
-        typer.Option("--envoy", help="A configuration of envoyproxy/ratelimit: a YAML file, or a folder of them."),
+        typer.Option(help="A configuration of envoyproxy/ratelimit: a YAML file, or a folder of them."),
     ] = None,
     grpc: Annotated[
-        str | None,
-        typer.Option("--grpc", metavar="HOST:PORT", help="The address for Envoy: 127.0.0.1:8082, unix:PATH."),
+        str | None, typer.Option(metavar="HOST:PORT", help="The address for Envoy: 127.0.0.1:8082, unix:PATH.")
     ] = None,
-    merge_domains: Annotated[
-        bool,
-        typer.Option("--merge-domains", help="Envoy's files may share a domain."),
-    ] = False,
-    spoe: Annotated[str | None, typer.Option("--spoe", metavar="HOST:PORT", help="The address for HAProxy.")] = None,
+    merge_domains: Annotated[bool, typer.Option("--merge-domains", help="Envoy's files may share a domain.")] = False,
+    spoe: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The address for HAProxy.")] = None,
     config_store: Annotated[
         str | None,
-        typer.Option(
-            "--config-store",
-            metavar="URL",
-            help="Policies and overrides that may change meanwhile, see capline config.",
-        ),
+        typer.Option(metavar="URL", help="Policies and overrides that may change meanwhile, see capline config."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check whether it could start, and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Answer --check in JSON, for machines.")] = False,
@@ -109,18 +95,13 @@ def serve(
         from capline.service.server import check as checked  # noqa: PLC0415 - as above
 
         count = checked(settings)
-        if json:
-            told = {"good": True, "policies": settings.policies, "count": count}
-            answer_json(told | {"warnings": warnings} if warnings else told)
-            return
-        if settings.policies is None and settings.config is None:
-            out.print("good: the limits are those for Envoy; there are no policies", markup=False)
-            return
+        found = f"{count} {'policy' if count == 1 else 'policies'} of {settings.policies}"
         if settings.policies is None:
-            out.print("good: the policies are in the configuration store, which is read at the start", markup=False)
-            return
-        where = settings.policies
-        out.print(f"good: {count} {'policy' if count == 1 else 'policies'} of {where}", markup=False)
+            found = "the policies are in the configuration store, which is read at the start"
+            if settings.config is None:
+                found = "the limits are those for Envoy; there are no policies"
+        facts = {"good": True, "policies": settings.policies, "count": count}
+        answer(facts | {"warnings": warnings} if warnings else facts, f"good: {found}", json=json)
         return
     from capline.service.run.start import serve as serve_settings  # noqa: PLC0415 - as above
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from capline.cli.common import Commands, answer_json, out, warn
+from capline.cli.common import Commands, answer, answer_json, out, warn
 from capline.cli.options import JsonOption
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.errors import InvalidValueError, StoreDamagedError
@@ -62,8 +62,7 @@ def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
 def compact(
     store: StoreArgument = DEFAULT_URL,
     to: Annotated[
-        Path | None,
-        typer.Option("--to", metavar="DIRECTORY", help="Copy into this new directory; the store may be in use."),
+        Path | None, typer.Option(metavar="DIRECTORY", help="Copy into this new directory; the store may be in use.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -74,10 +73,8 @@ def compact(
     from capline.store.local.lmdb.compact import compact_store  # noqa: PLC0415 - lmdb only where it is needed
 
     done = compact_store(_directory(store), to)
-    if json:
-        answer_json(msgspec.structs.asdict(done))
-    else:
-        out.print(f"{done.path}: {_size(done.before_bytes)} before, {_size(done.after_bytes)} now", markup=False)
+    sizes = f"{_size(done.before_bytes)} before, {_size(done.after_bytes)} now"
+    answer(msgspec.structs.asdict(done), f"{done.path}: {sizes}", json=json)
 
 
 def _directory(store: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from capline.cli.common import Commands, answer_json, note, out
+from capline.cli.common import Commands, answer, answer_json, note, out
 from capline.cli.options import JsonOption
 from capline.service.access.tokens import LONGEST_CHOSEN, TokenFile
 
@@ -40,12 +40,9 @@ def create(
         note.print("the secret, a line:", style="dim") if sys.stdin.isatty() else None
         secret = sys.stdin.readline(LONGEST_CHOSEN + 2).rstrip("\n")
     shown = TokenFile(file, create=True).create(name, role or ["decide"], secret)
-    if json:
-        answer_json({"name": name, "roles": role or ["decide"]} | ({} if chosen else {"token": shown}))
-    elif chosen:
-        out.print(f"{name}: kept in {file}", markup=False)
-    else:
-        out.print(shown, markup=False)
+    token = {} if chosen else {"token": shown}
+    text = f"{name}: kept in {file}" if chosen else shown
+    answer({"name": name, "roles": role or ["decide"], **token}, text, json=json)
 
 
 @app.verb("capline token list", "capline token list --json")
@@ -63,7 +60,4 @@ def list_(file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
 def revoke(name: NameArgument, file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
     """Take a token away."""
     TokenFile(file).revoke(name)
-    if json:
-        answer_json({"name": name, "revoked": True})
-    else:
-        out.print(f"{name}: revoked", markup=False)
+    answer({"name": name, "revoked": True}, f"{name}: revoked", json=json)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import BAD_INPUT, FAILED, Commands, answer_json, note, out, stop_lines, warn
+from capline.cli.common import BAD_INPUT, FAILED, Commands, answer, note, stop_lines, warn
 from capline.cli.options import JsonOption
 
 if TYPE_CHECKING:
@@ -25,17 +25,11 @@ app = Commands()
 QueueOption = Annotated[
     str,
     typer.Option(
-        "--queue",
-        "-q",
-        metavar="URL",
-        envvar="CAPLINE_QUEUE",
-        help="The Redis or Valkey server of the queue.",
-        show_default=False,
+        "--queue", "-q", metavar="URL", envvar="CAPLINE_QUEUE", help="The Redis or Valkey server of the queue."
     ),
 ]
 StoreOption = Annotated[
-    str | None,
-    typer.Option("--store", "-s", metavar="URL", help="Instead of the campaigns' own store.", show_default=False),
+    str | None, typer.Option("--store", "-s", metavar="URL", help="Instead of the campaigns' own store.")
 ]
 TakeoverOption = Annotated[
     float,
@@ -59,8 +53,7 @@ def worker(
         bool, typer.Option("--until-idle", help="End when no batch is left, neither waiting nor in work.")
     ] = False,
     metrics: Annotated[
-        str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics on loopback; port 0 takes any."),
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve metrics on loopback; port 0 takes any.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No line for each batch.")] = False,
     as_json: JsonOption = False,
@@ -117,11 +110,8 @@ def worker(
 
 
 def _answer(worked: Worked, *, as_json: bool) -> None:
-    if as_json:
-        answer_json(worked)
-        return
-    out.print(
+    counts = (
         f"{worked.settled:,} batches, {worked.subjects:,} subjects: {worked.sent:,} sent, {worked.refused:,} refused, "
-        f"{worked.failed:,} failed, {worked.not_known:,} not known",
-        soft_wrap=True,
+        f"{worked.failed:,} failed, {worked.not_known:,} not known"
     )
+    answer(worked, counts, json=as_json, soft_wrap=True)

@@ -104,7 +104,3 @@ class WorkerMetrics:
             age.add_metric([one.campaign], one.age_s)
             silent.add_metric([one.campaign], one.silent_s)
         yield from (state, age, silent)
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: no names can clash in the worker's own registry."""
-        return ()

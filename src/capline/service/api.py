@@ -198,22 +198,29 @@ class _Verbs:
 
     async def decide_all(self, request: Request) -> Reply:
         """One answer for several subjects: all or none."""
-        attempts = self._parts(self._joint(request.body, request.packed))
-        self._check_many_new(request)
-        joint = await self._limiter.decide_all(attempts)
-        await self._note_new_parts(request, attempts, joint)
-        return Reply(answers.joint(attempts, joint), joint.headers("draft-11"))
+        body: JointRequest = self._joint(request.body, request.packed)
+        return await self._recorded_all(request, body, self._limiter.decide_all, answers.joint)
 
     async def schedule_all(self, request: Request) -> Reply:
         """Take the next instant that is free for all of several subjects."""
-        joint_body: JointScheduleRequest = self._slots(request.body, request.packed)
-        attempts = self._parts(joint_body)
+        body: JointScheduleRequest = self._slots(request.body, request.packed)
+        schedule = partial(self._limiter.schedule_all, max_wait=body.max_wait, not_before=body.not_before)
+        return await self._recorded_all(request, body, schedule, answers.joint_slot)
+
+    async def _recorded_all(
+        self,
+        request: Request,
+        body: JointRequest,
+        verb: Callable[[list[Attempt]], Awaitable[Joint]],
+        answer: Callable[[list[Attempt], Joint], answers.JointAnswer],
+    ) -> Reply:
+        """The answer of a verb that takes several attempts and may create their subjects."""
+        attempts = [replace(one.attempt(), segment=self._segment(one)) for one in body.attempts]
         self._check_many_new(request)
-        joint = await self._limiter.schedule_all(
-            attempts, max_wait=joint_body.max_wait, not_before=joint_body.not_before
-        )
-        await self._note_new_parts(request, attempts, joint)
-        return Reply(answers.joint_slot(attempts, joint), joint.headers("draft-11"))
+        joint = await verb(attempts)
+        if self._newcomers is not None:
+            await self._newcomers.created(request.who, new_parts(joint, [one.cost for one in attempts]))
+        return Reply(answer(attempts, joint), joint.headers("draft-11"))
 
     async def refund_all(self, request: Request) -> Reply:
         """Give the hits of several subjects back, each once."""
@@ -222,9 +229,6 @@ class _Verbs:
             raise InvalidValueError(f"{len(joint_body.attempts)} attempts; one answer is of 1 to {MOST_JOINT}")
         refunded = await self._limiter.refund_all([body.attempt() for body in joint_body.attempts], joint_body.hits)
         return Reply(answers.RefundedAll(refunded))
-
-    def _parts(self, joint_body: JointRequest) -> list[Attempt]:
-        return [replace(body.attempt(), segment=self._segment(body)) for body in joint_body.attempts]
 
     async def decide_batch(self, request: Request) -> Reply:
         """Many attempts, each decided by itself, as columns."""
@@ -264,10 +268,6 @@ class _Verbs:
     def _check_many_new(self, request: Request) -> None:
         if self._newcomers is not None:
             self._newcomers.check_many(request.who)
-
-    async def _note_new_parts(self, request: Request, attempts: Sequence[Attempt], joint: Joint) -> None:
-        if self._newcomers is not None:
-            await self._newcomers.created(request.who, new_parts(joint, [one.cost for one in attempts]))
 
     async def policies(self, request: Request) -> Reply:
         """All policies in force."""

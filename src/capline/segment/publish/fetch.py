@@ -25,9 +25,7 @@ def read_manifest_of(objects: ObjectStore, version: Published) -> tuple[bytes, M
     try:
         got = objects.get(version.manifest_path, min(version.manifest_bytes, LARGEST_MANIFEST_BYTES))
     except ObjectMissingError:
-        raise SegmentError(
-            f"{shown}: gone, and version {version.version!r} needs it; publish again with --resend, or roll back"
-        ) from None
+        raise _gone(shown, version) from None
     if got is None or len(got.data) != version.manifest_bytes:
         raise SegmentError(
             f"{shown}: not the {version.manifest_bytes} bytes that were published; "
@@ -43,14 +41,16 @@ def read_manifest_of(objects: ObjectStore, version: Published) -> tuple[bytes, M
 def download(objects: ObjectStore, version: Published, sha256: str, size_bytes: int, target: Path) -> None:
     """Download an object of a version to a new file; `SegmentError` unless it is what the manifest says."""
     path = f"{OBJECTS}/{sha256}"
+    shown = f"{objects.where}/{path}"
     try:
         found = objects.download(path, target, size_bytes)
     except ObjectMissingError:
-        raise SegmentError(
-            f"{objects.where}/{path}: gone, and version {version.version!r} needs it; "
-            "publish again with --resend, or roll back"
-        ) from None
+        raise _gone(shown, version) from None
     if found != sha256:
-        raise SegmentError(
-            f"{objects.where}/{path}: does not match its SHA-256; it is damaged: publish again with --resend"
-        )
+        raise SegmentError(f"{shown}: does not match its SHA-256; it is damaged: publish again with --resend")
+
+
+def _gone(shown: str, version: Published) -> SegmentError:
+    return SegmentError(
+        f"{shown}: gone, and version {version.version!r} needs it; publish again with --resend, or roll back"
+    )

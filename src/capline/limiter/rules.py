@@ -163,7 +163,7 @@ class Rules:
         log, retention_us = f"{self.namespace}:{policy.log}", facts.retention_us
         in_force = policy.limits_for(segment)
         if not policy.keeps_log:
-            logs = _apart(log, policy, retention_us)
+            logs = _apart(log, policy, retention_us, shared=len(self._sharing[policy.log]) > 1)
         elif policy.grain_us:
             logs = (LogLimits(log, in_force, retention_us, "sums", policy.grain_us, name),)
         else:
@@ -216,7 +216,7 @@ class Rules:
         return [f"{self.namespace}:{log}", *self._of_log(log).meters, *self._of_log(log).channel_logs]
 
 
-def _apart(log: str, policy: Policy, retention_us: int) -> tuple[LogLimits, ...]:
+def _apart(log: str, policy: Policy, retention_us: int, *, shared: bool = False) -> tuple[LogLimits, ...]:
     """The logs of an algorithm that keeps numbers: one for each limit, after one for the hits that have an id."""
     numbered = [*enumerate(policy.limits)]
     quiet = [(position, limit) for position, limit in numbered if isinstance(limit, QuietHours)]
@@ -227,6 +227,7 @@ def _apart(log: str, policy: Policy, retention_us: int) -> tuple[LogLimits, ...]
         "ids",
         title=policy.name,
         places=tuple(position for position, _ in quiet),
+        shared=shared,
     )
     return own, *(
         LogLimits(

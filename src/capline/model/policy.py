@@ -126,7 +126,8 @@ class LogLimits(msgspec.Struct, frozen=True):
     `retention_us` is the widest window that any policy, in any segment, has on that log: hits are trimmed by that age
     alone. `keeps` is what the log holds: `hits`, each hit; `sums`, one sum for all hits of a span of `grain_us`; `ids`,
     only hits with an id, beside logs of sums. `title` is the name of its limits for people: the policy, or
-    `policy/channel`. `places` are the positions of its limits in the policy, if the logs are in another order.
+    `policy/channel`. `places` are the positions of its limits in the policy, if the logs are in another order. `shared`
+    if several policies have a log of ids.
     """
 
     log: str
@@ -136,6 +137,7 @@ class LogLimits(msgspec.Struct, frozen=True):
     grain_us: int = 0
     title: str = ""
     places: tuple[int, ...] = ()
+    shared: bool = False
 
 
 class BoundPolicy(msgspec.Struct, frozen=True):

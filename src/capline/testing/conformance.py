@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from capline.testing.law.algorithms import AlgorithmLaw
 from capline.testing.law.at_once import AtOnceLaw
 from capline.testing.law.calendars import CalendarLaw
+from capline.testing.law.changes import ChangeLaw
 from capline.testing.law.charges import ChargeLaw
 from capline.testing.law.clocks import ClockLaw
 from capline.testing.law.counted import CountedLaw
@@ -74,6 +75,7 @@ class StoreConformance(
     CountedLaw,
     LookedUpLaw,
     StateLaw,
+    ChangeLaw,
     ChargeLaw,
     ReservationLaw,
 ):

@@ -108,12 +108,18 @@ class Oracle:
     """Call it after each answer, with the time of the answer."""
 
     def __init__(self, policies: Iterable[Policy]) -> None:
+        self._policies: dict[str, Policy] = {}
+        self._blinded = False
         self.use(policies)
         self._accounts: dict[Key, _Account] = {}
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Other policies are in force."""
-        self._policies = {policy.name: policy for policy in policies}
+        before, self._policies = self._policies, {policy.name: policy for policy in policies}
+        for name, policy in self._policies.items():
+            # What numbers took over, and what hits do not know of numbers, is not judged.
+            if name in before and policy.algorithm != before[name].algorithm:
+                self._blinded = True
 
     def decided(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
         """An answer to `decide`, or a row of a batch."""
@@ -272,7 +278,7 @@ class Oracle:
 
     def holds(self, policy: str, subject: str | int, now_us: int, hits: Iterable[tuple[int, int]]) -> None:
         """Compare the log of the store, as (stamp, units), with the hits that were named and not refunded."""
-        if self._policies[policy].algorithm != "sliding_log" or self._policies[policy].count_denied:
+        if self._blinded or self._policies[policy].algorithm != "sliding_log" or self._policies[policy].count_denied:
             return
         account = self._account(policy, subject, now_us)
         oldest_us = account.time_us(now_us) - account.retention_us
@@ -309,7 +315,7 @@ class Oracle:
     def _blind(self, attempt: Attempt) -> bool:
         """Whether the policy's refusals and slots are not judged."""
         policy = self._policies[attempt.policy]
-        return policy.algorithm != "sliding_log" or policy.count_denied
+        return self._blinded or policy.algorithm != "sliding_log" or policy.count_denied
 
     def _queued(self, account: _Account, now_us: int) -> bool:
         return account.newest_us() > account.time_us(now_us)
@@ -340,7 +346,7 @@ class Oracle:
     def _granted(self, attempt: Attempt, account: _Account, now_us: int, stamp_us: int | None) -> None:
         policy = self._policies[attempt.policy]
         assert stamp_us is not None, f"{attempt} was allowed, and names no hit"
-        if not policy.count_denied and not account.is_loose:
+        if not policy.count_denied and not account.is_loose and not self._blinded:
             _check(stamp_us >= now_us, 1, attempt, f"{stamp_us} is before {now_us}")
             _check(stamp_us > account.newest_us(), 0, attempt, f"{stamp_us} is before {account.newest_us()}")
             _check(all(hit.stamp_us != stamp_us for hit in account.hits), 1, attempt, f"{stamp_us} is another's")

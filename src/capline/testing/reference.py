@@ -5,7 +5,7 @@ Every store is compared with it. It shares the general rule with the stores of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -14,9 +14,10 @@ from capline.limiter.rules import Rules
 from capline.model.decision import Decision, Joint
 from capline.model.policy import LogLimits
 from capline.window.bound_log import draft_logs
+from capline.window.carry import carry_hits
 from capline.window.charge import charge
 from capline.window.joint import joint, joint_slot
-from capline.window.log import Log, trim
+from capline.window.log import Draft, Log, trim
 from capline.window.refund import refund, settle
 from capline.window.reservation import commit, end_all, forget, reserve, take_along
 from capline.window.rule import attempt, peek
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy, Policy
     from capline.model.subject import Subject
     from capline.window.bound_log import BoundLog
-    from capline.window.log import Draft
     from capline.window.reservation import Pending
 
 __all__ = ["Reference"]
@@ -116,7 +116,7 @@ class Reference:
 
     def settle(self, policy: str, subject: Subject, stamp_us: int, cost: int) -> bool:
         """Give a hit what it really cost, in the policy's log and whichever other has it."""
-        drafts, bound_logs, pending = self._open(self._with_every_log(policy, subject), subject, cost)
+        drafts, bound_logs, pending = self._open(self._with_every_log(policy, subject), subject, cost, carries=False)
         done = settle(bound_logs, stamp_us, self._clock.now_us())
         take_along(bound_logs)
         forget(bound_logs, pending, stamp_us)
@@ -174,7 +174,7 @@ class Reference:
 
     def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """Give a hit back, in the policy's log and whichever other has it."""
-        drafts, bound_logs, pending = self._open(self._with_every_log(policy, subject), subject, cost)
+        drafts, bound_logs, pending = self._open(self._with_every_log(policy, subject), subject, cost, carries=False)
         done = refund(bound_logs, stamp_us, cost, self._clock.now_us())
         take_along(bound_logs)
         forget(bound_logs, pending, stamp_us)
@@ -228,16 +228,19 @@ class Reference:
         rules = [self._rules.rule(one.policy, one.segment, one.channel, one.zone) for one in attempts]
         return [self._open(rule, one.subject, one.cost) for rule, one in zip(rules, attempts, strict=True)]
 
-    def _open(self, rule: BoundPolicy, subject: Subject, cost: int) -> Opened:
-        drafts, bound_logs = draft_logs(
+    def _open(self, rule: BoundPolicy, subject: Subject, cost: int, *, carries: bool = True) -> Opened:
+        _, bound_logs = draft_logs(
             [self._logs.get((log_limits.log, subject), Log()) for log_limits in rule.logs],
             rule,
             cost,
             self._clock.now_us(),
         )
+        if carries:
+            carry_hits(bound_logs, self._clock.now_us(), lambda: _draft(Log()))
         pending = self._pending.get((rule.logs[0].log, subject), [])
         pending = end_all(bound_logs, pending, self._clock.now_us(), lambda draft: draft)
-        return {one.log: draft for one, draft in zip(rule.logs, drafts, strict=True)}, bound_logs, pending
+        opened: list[Any] = [bound.log for bound in bound_logs]
+        return {one.log: draft for one, draft in zip(rule.logs, opened, strict=True)}, bound_logs, pending
 
     def _keep(
         self, subject: Subject, drafts: dict[str, Draft], bound_logs: Sequence[BoundLog], pending: list[Pending]
@@ -248,6 +251,10 @@ class Reference:
                 self._logs[name, subject] = draft.log
         if any(bound.changed for bound in bound_logs):
             self._pending[next(iter(drafts)), subject] = pending
+
+
+def _draft(log: Log) -> Any:
+    return Draft(log)
 
 
 def _binds(parts: Sequence[Sequence[BoundLog]]) -> int:

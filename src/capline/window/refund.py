@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.window.charge import too_many
+from capline.window.log import NEVER
 from capline.window.recording import give_back, has_room, shift_units
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def refund(logs: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> b
         elif own.log.free_stamp(stamp_us) != stamp_us:
             return False
         given_back = [give_back(bound, stamp_us, units or cost, now_us) for bound in logs[1:]]
-        return any(given_back)
+        # What was recorded as a hit, before the policy kept numbers, may be in none of these yet.
+        return any(given_back) or (units > 0 and all(bound.log.last_us() == NEVER for bound in logs[1:]))
     if not units:
         return False
     for bound in logs:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.model.decision import Decision, Joint
+from capline.store.local.log import ColumnLog
 from capline.store.local.reservations import OpenRecord, save_changed
 from capline.store.local.whole_logs import counted
 from capline.store.protocol import StoreAttempt
 from capline.window.bound_log import BoundLog, table_of
+from capline.window.carry import carry_hits
 from capline.window.charge import charge
 from capline.window.joint import joint, joint_slot
 from capline.window.refund import refund, settle
@@ -48,6 +50,7 @@ class Operations:
             BoundLog(transaction.load(ref, attempt.subject), ref.log_limits, ref.readers, attempt.cost, table)
             for ref in compiled.refs
         ]
+        carry_hits(logs, now_us, ColumnLog)
         record = OpenRecord(transaction, compiled, attempt.subject)
         record.end(logs, now_us)
         return logs, record

@@ -202,13 +202,13 @@ def _by(reader: LimitReader) -> object:
     if isinstance(reader, FixedReader):
         return 5, limit.window_us
     if isinstance(reader, LevelReader):
-        return 4, reader.rise, reader.fall, reader.brim
+        return 4, reader.rise, reader.fall, reader.brim, limit.window_us
     return limit.window_us
 
 
 def _keeps(log_limits: LogLimits) -> int:
-    """The `keeps` of a log in rule.lua."""
-    return {"hits": 0, "ids": -1}.get(log_limits.keeps, log_limits.grain_us)
+    """The `storage` of a log in rule.lua."""
+    return {"hits": 0, "ids": -3 if log_limits.shared else -1}.get(log_limits.keeps, log_limits.grain_us)
 
 
 def _numbers(own: tuple[LimitReader, ...]) -> tuple[int, int, int, int]:

@@ -107,7 +107,7 @@ local function load_library()
 
   library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest,
     states_of = states_of, take_record = take_record, reserve = reserve,
-    renew = renew, match_channels = match_channels}
+    renew = renew, match_channels = match_channels, carry_hits = carry_hits}
 end
 
 local function ttl_ms()
@@ -161,6 +161,7 @@ local function general(values, first, long, term, field)
   end
   local pending = library.take_record(logs, now, KEYS[first], field or '')
   library.match_channels(logs)
+  library.carry_hits(logs, now)
   local said, again
   if mode == 4 then
     said, again = library.reserve(logs, pending, id, now, max_wait)

@@ -105,6 +105,7 @@ for p = 1, many do
   end
   part.record = take_record(part.logs, now, part.keys[1], field)
   match_channels(part.logs)
+  carry_hits(part.logs, now)
   parts[#parts + 1] = part
 end
 

@@ -6,7 +6,7 @@
 --   {1, period}              calendar: since the day or the week began
 --   {2, from, until}         quiet hours, by the clock alone
 --   {3, window, tick, ticks} counter: two weighted windows
---   {4, rise, fall, brim}    level of gcra
+--   {4, rise, fall, brim, window}   level of gcra
 --   {5, window}              fixed windows, each by itself
 -- cost: units of the attempt. retention, storage: see rule.lua.
 -- zone: the offsets of the subject's time zone, from, offset, from, offset, ... (capline.model.zone); nil where no

@@ -168,7 +168,7 @@ if settles and cost > 0 then
   if cost == units then touch(KEYS[1], lifetime(math.max(newest(own), own.floor), retention, now, tonumber(ARGV[5]))) end
 elseif storage > 0 then
   if give_back_sum(own, storage, kept[2], kept[3], kept[4], kept[5], cost) then given = 1 end
-elseif storage == -1 then
+elseif storage < 0 then
   if units > 0 then
     give_back(own, at, units)
   elseif at then
@@ -178,6 +178,10 @@ elseif storage == -1 then
     local grain, most, rise, fall, brim = kept_of(k)
     if give_back_sum(logs[k], grain, most, rise, fall, brim, units > 0 and units or cost) then given = 1 end
   end
+  -- What was recorded as a hit, before the policy kept numbers, may be in none of these yet.
+  local counted = units == 0
+  for k = 2, many do counted = counted or logs[k].n > 0 end
+  if not counted then given = 1 end
   if settles then given = 1 end
 elseif units > 0 then
   given = 1

@@ -2,7 +2,7 @@
 -- log.lua and limit_reader.lua (which has the fields of a bound log); runs nothing by itself.
 --
 -- Two fields of a bound log: `retention` is how long its hits are kept, in us. `storage` is what a hit leaves behind:
--- 0 the hit; -1 the hit if it has an id, else nothing; n > 0 one sum for all hits of a span of n us. -2: it is no log
+-- 0 the hit; -1 the hit if it has an id, else nothing; -3 the same, in a log that several policies have; n > 0 one sum for all hits of a span of n us. -2: it is no log
 -- of hits but the record of reservations: reservation.lua.
 -- Limits are numbered from 0 through all bound logs of an attempt.
 -- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's
@@ -64,6 +64,29 @@ local function match_channels(logs)
       while i < own.n and own.s[i] < log.s[j] do i = i + 1 end
       if own.s[i] == log.s[j] and units_of(own, i) ~= units_of(log, j) then amend(log, j, units_of(own, i)) end
     end
+  end
+end
+
+-- Give the logs of single limits what the policy's own log shows, where it was one of hits before and none of them has
+-- anything: capline.window.carry.
+local function carry_hits(logs, now)
+  local own, last = logs[1].log, newest(logs[1].log)
+  if logs[1].storage ~= -1 or last == -1 then return end
+  for k = 2, #logs do
+    if logs[k].log.n > 0 then return end
+  end
+  local at = math.max(now, own.floor, last)
+  for k = 2, #logs do
+    local quota, by = logs[k].limits[1], logs[k].limits[2]
+    local window = by[1] == LEVEL and by[5] or by[2]
+    local units = math.min(quota, units_after(own, at - window))
+    local log = {s = {}, c = {[0] = 0}, n = 0, floor = 0}
+    if units > 0 and by[1] == LEVEL then
+      record(log, at, units * by[2], 0)
+    elseif units > 0 then
+      record(log, math.floor(last / window) == math.floor(at / window) and last or at, units, 0)
+    end
+    logs[k].log = log
   end
 end
 
@@ -265,7 +288,7 @@ end
 -- Record a hit in the log, as its algorithm keeps it.
 local function put(bound, time, stamp, id, units)
   local log, storage, by = bound.log, bound.storage, bound.limits[2]
-  if storage == -1 and not id then return end
+  if storage < 0 and not id then return end
   trim(log, time - bound.retention)
   if log.c[log.n] - log.c[0] + units > MOST_UNITS then forget(log, upto(log.s, log.n, time - bound.retention)) end
   local n, level = log.n, nil

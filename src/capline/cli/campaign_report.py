@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from capline.cli.common import answer_json, out, table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from capline.campaign import Report
     from capline.campaign.queue.status import QueueProgress
     from capline.campaign.report import Eligible, SegmentReport, StoreFacts
@@ -34,7 +32,7 @@ def show_report(report: Report, *, as_json: bool) -> None:
         return
     channel = f", channel {report.channel}" if report.channel else ""
     out.print(f"[bold]{report.campaign}[/] under policy {report.policy}{channel}: {_STATES[report.state]}")
-    _print_segments(report, out)
+    _print_segments(report)
     for what, reasons in (("failed and given back", report.failures), ("not known, and kept", report.doubts)):
         if reasons:
             listed = [f"{reason} ({count:,})" for reason, count in list(reasons.items())[:_MOST_REASONS]]
@@ -55,7 +53,7 @@ def _store_words(store: StoreFacts) -> str:
     return f"{store.url}: {store.logs:,} logs{begun}"
 
 
-def _print_segments(report: Report, console: Console) -> None:
+def _print_segments(report: Report) -> None:
     limits = list(report.total.refused_by)
     later = report.state in ("running", "stopped")
     titles = [
@@ -81,7 +79,7 @@ def _print_segments(report: Report, console: Console) -> None:
     for part in report.segments:
         add(part.segment or "-", part)
     add("all", report.total, "bold")
-    console.print(shown)
+    out.print(shown)
 
 
 def _print_eligible(eligible: Eligible, *, with_table: bool) -> None:

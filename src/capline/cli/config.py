@@ -105,15 +105,11 @@ def get(
         else:
             rows = [(name, configuration.policy_versions(name)[0]) for name in configuration.view.entries]
         if as_json:
-            answer_json(
-                {
-                    "version": configuration.version,
-                    "entries": [
-                        {"name": name, **entry_facts(entry), "value": entry.value, "in_force": entry.at(now_us)}
-                        for name, entry in rows
-                    ],
-                }
-            )
+            entries = [
+                {"name": name, **entry_facts(entry), "value": entry.value, "in_force": entry.at(now_us)}
+                for name, entry in rows
+            ]
+            answer_json({"version": configuration.version, "entries": entries})
             return
         shown = table("name", "version", "by", "in force", "from then on")
         for name, entry in rows:
@@ -262,11 +258,8 @@ def history(
         if policy is None:
             _print_commits(configuration.commits(), as_json=as_json)
             return
-        entries = (
-            configuration.policy_versions(policy)
-            if subject is None
-            else configuration.override_versions(policy, parse_subject(subject))
-        )
+        of = None if subject is None else parse_subject(subject)
+        entries = configuration.policy_versions(policy) if of is None else configuration.override_versions(policy, of)
         if not entries:
             raise UnknownNameError(f"nothing was ever set for {policy!r}{'' if subject is None else f' {subject}'}")
         if as_json:
@@ -304,20 +297,12 @@ def _print_version(version: int, *, as_json: bool) -> None:
 
 def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
     if as_json:
-        answer_json(
-            [
-                {
-                    "version": one.version,
-                    "at": _at(one.at_us),
-                    "who": one.who,
-                    "verb": one.verb,
-                    "changes": [
-                        {"policy": name.policy, "subject": name.subject, "many": name.many} for name in one.changes
-                    ],
-                }
-                for one in commits
-            ]
-        )
+        facts: list[dict[str, object]] = []
+        for one in commits:
+            names = [{"policy": name.policy, "subject": name.subject, "many": name.many} for name in one.changes]
+            head = {"version": one.version, "at": _at(one.at_us), "who": one.who, "verb": one.verb}
+            facts.append({**head, "changes": names})
+        answer_json(facts)
         return
     shown = table("version", "at", "by", "what", "of")
     for one in commits:

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from capline import __version__
 from capline.cli import campaign, config, decisions, logs, policies, replay, segments, serve, store, token, up, worker
-from capline.cli.common import BAD_INPUT, INTERRUPTED, note, plain
+from capline.cli.common import BAD_INPUT, INTERRUPTED, Commands, note, plain
 from capline.cli.output import output
 from capline.model.errors import CaplineError
 
@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "command", "main"]
 
-app = typer.Typer(
-    name="capline",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands("capline", "Exact, fast, durable sliding-window limits.")
 for part in (decisions, logs, replay, worker, serve, up, campaign, segments, store, policies, token, config):
     app.add_typer(part.app)
 
@@ -43,7 +37,7 @@ def _options(  # pyright: ignore[reportUnusedFunction] - typer calls it
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Exact, fast, durable sliding-window limits."""
+    """The options of `capline` itself."""
 
 
 @cache

@@ -161,12 +161,9 @@ def _show_next(result: DemoResult, data: Path, out_dir: Path) -> None:
     columns = "--subject-column customer_id --time-column date --sort"
     campaign = out_dir / "campaign.yaml"
     planned = f"campaign plan {shlex.quote(str(campaign))}"
-    commands = [
-        *(
-            [("the next blast, forecast on the store as it is now; consumes nothing", planned)]
-            if campaign.exists()
-            else []
-        ),
+    blast = ("the next blast, forecast on the store as it is now; consumes nothing", planned)
+    commands = [blast] if campaign.exists() else []
+    commands += [
         ("one message to one customer, now; type it again until it is refused", f"decide promo 42 {here}"),
         ("why: the limits, what counts, when it frees", f"explain promo 42 {here}"),
         ("the segments of the last morning", f"segments show {segments}"),

@@ -6,6 +6,7 @@ Exit codes: 2 for bad input, 3 where somebody else published meanwhile (look at 
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -48,20 +49,12 @@ def list_versions(url: str, *, as_json: bool) -> None:
     with segments.Publisher(url) as publisher:
         pointer = publisher.pointer()
     if as_json:
-        answer_json(
-            {
-                "url": url,
-                "sequence": pointer.sequence,
-                "current": pointer.current,
-                "versions": [_facts(pointer, each) for each in pointer.versions],
-            }
-        )
+        versions = [_facts(pointer, each) for each in pointer.versions]
+        answer_json({"url": url, "sequence": pointer.sequence, "current": pointer.current, "versions": versions})
         return
     shown = table("version", "published", "", numbers=("ids", "bytes", "manifest"))
     for each in pointer.versions:
-        marks = " ".join(
-            word for word, is_so in (("current", each.version == pointer.current), ("pinned", each.pinned)) if is_so
-        )
+        marks = " ".join(["current"] * (each.version == pointer.current) + ["pinned"] * each.pinned)
         published = instant_text(each.published_us, "seconds")
         row = (each.version, published, marks, f"{each.cardinality:,}", f"{each.bytes:,}")
         shown.add_row(*row, each.manifest[:12])
@@ -101,16 +94,8 @@ def _publish(
         def advance(sent: int, total: int) -> None:
             progress.update(task, completed=sent, total=total)
 
-        done = _or_lost(
-            lambda: publisher.publish(
-                directory,
-                version=version,
-                expected=expect,
-                resend=resend,
-                new_dictionary=new_dictionary,
-                progress=advance,
-            )
-        )
+        send = partial(publisher.publish, directory, version=version, expected=expect, resend=resend)
+        done = _or_lost(lambda: send(new_dictionary=new_dictionary, progress=advance))
     sent = f"; sent {done.sent_bytes:,} bytes in {done.sent_files} files, "
     sent += f"{done.reused_bytes:,} bytes in {done.reused_files} were there"
     current = f"{url}: version {done.version} is current{sent if done.flipped else ' already'}"

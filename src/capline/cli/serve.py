@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,7 +106,7 @@ def serve(
         return
     from capline.service.run.start import serve as serve_settings  # noqa: PLC0415 - as above
 
-    serve_settings(settings, lambda public, private: _say_started(settings, public, private), _say)
+    serve_settings(settings, partial(_say_started, settings), partial(note.print, markup=False))
 
 
 def _say_started(settings: Settings, public: Address, private: Address) -> None:
@@ -115,7 +116,3 @@ def _say_started(settings: Settings, public: Address, private: Address) -> None:
     )
     if settings.tokens is None:
         note.print("no token is configured: it listens on loopback only", style="dim", markup=False)
-
-
-def _say(line: str) -> None:
-    note.print(line, markup=False)

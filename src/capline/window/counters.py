@@ -176,12 +176,12 @@ class LevelReader(_NumberReader, frozen=True):
     def lowered(self, log: LogView, at_us: int, units: int) -> tuple[int, int]:
         """The stamp and the level of the log's hit once so many units are taken off at this instant.
 
-        A stamp ahead moves back, at most to this instant.
+        A stamp ahead moves back, at most to this instant; not where there are others before it, of another algorithm.
         """
         last_us = log.last_us()
         level, off = log.units_after(last_us - 1), units * self.rise
         ahead_us = last_us - at_us
-        if ahead_us > 0 and ahead_us <= (LARGEST_QUOTA - level) // self.fall:
+        if ahead_us > 0 and ahead_us <= (LARGEST_QUOTA - level) // self.fall and log.next_stamp(0) == last_us:
             return self._settled(at_us, max(0, level + ahead_us * self.fall - off))
         return last_us, max(0, level - off)
 

@@ -61,3 +61,17 @@ class ChangeLaw(StoreSetting):
         assert all(limiter.decide(name, "s", id=f"{i}") for i, name in enumerate("hhddd"))
         self.clock.advance_us(SECOND)
         assert not any(limiter.decide(name, "s") for name in "hd")
+
+    def test_numbers_of_another_algorithm_are_never_damage(self) -> None:
+        """A level takes the last of a counter's sums for its own: given back, it does not move before the others."""
+        limiter = self.one("6/30us", "9/60us")
+        assert limiter.decide("p", "s")
+        hit = limiter.decide("p", "s", 2).hit
+        self.clock.advance_us(1)
+        assert limiter.charge("p", "s", 9)
+        limiter.use([self.policy("p", ["6/30us", "9/60us"], algorithm="sliding_counter")])
+        assert limiter.schedule("p", "s").wait_us
+        limiter.use([self.policy("p", ["6/30us", "9/60us"], algorithm="gcra")])
+        assert limiter.refund("p", "s", hit)
+        assert limiter.schedule("p", "s")
+        assert len(limiter.usage("p", "s")) == 2

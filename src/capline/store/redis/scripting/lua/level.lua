@@ -22,11 +22,11 @@ local function level_raised(log, at, units, rise, fall, brim)
 end
 
 -- The stamp and the level of the log's hit once so many units are taken off at this instant. A stamp ahead moves back,
--- at most to this instant.
+-- at most to this instant; not where there are others before it, of another algorithm.
 local function level_lowered(log, at, units, rise, fall, brim)
   local last = log.s[log.n]
   local level, off, ahead = units_of(log, log.n), units * rise, last - at
-  if ahead > 0 and ahead <= math.floor((MOST_UNITS - 1 - level) / fall) then
+  if log.n == 1 and ahead > 0 and ahead <= math.floor((MOST_UNITS - 1 - level) / fall) then
     return level_settled(at, math.max(0, level + ahead * fall - off), rise, fall, brim)
   end
   return last, math.max(0, level - off)

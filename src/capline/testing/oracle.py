@@ -236,7 +236,8 @@ class Oracle:
         _check(len(joint.hits) == len(attempts) and len(set(joint.hits)) == 1, 1, attempts, f"{joint.hits} is no slot")
         slot_us = joint.hits[0]
         new = [account for account, known in found if known is None]
-        if new and not any(self._blind(attempt) for attempt in attempts):
+        # A known slot is answered again, also where some of its logs have forgotten it.
+        if len(new) == len(found) and not any(self._blind(attempt) for attempt in attempts):
             near = max_wait_us is None or slot_us - now_us <= max_wait_us
             _check(near and slot_us - now_us >= not_before_us, 1, attempts, f"{slot_us} is not in time")
             first_us = max(now_us + not_before_us, *(max(one.time_us(now_us), one.newest_us() + 1) for one in new))

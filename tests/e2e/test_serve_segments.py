@@ -51,15 +51,17 @@ def test_what_is_published_is_served_and_what_is_newer_too(
 
 
 def test_what_cannot_be_served_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     capline = CommandLine(tmp_path, monkeypatch, capsys)
     (tmp_path / "policies.yaml").write_text(POLICIES, encoding="utf-8")
-    where = make(tmp_path, "v1", new=[1])
     good = make(tmp_path, "v2", new=[1], active=[2])
     listen = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
     for words in (("--check",), listen):
-        for address, said in (("nowhere", "nowhere"), (str(where), "'active'"), ("ftp://x", "s3://")):
+        for address, said in (("nowhere", "nowhere"), ("ftp://x", "s3://")):
             done = capline("serve", *words, "--segments", address)
             assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
             assert said in done.stderr
@@ -67,4 +69,8 @@ def test_what_cannot_be_served_is_one_line(
     empty.mkdir()
     assert "nothing is published there" in capline("serve", *listen, "--segments", f"file://{empty}").stderr
     assert capline("serve", "--check", "--segments", str(good)).returncode == 0
+    caplog.clear()
+    assert capline("serve", "--check", "--segments", str(make(tmp_path, "v1", new=[1]))).returncode == 0
+    assert "limits for segment 'active', which the segments of version v1 lack; there are: new" in caplog.text
+    assert len(caplog.records) == 1
     assert capline("serve", "--check", "--segments", f"file://{empty}").returncode == 0, "a publication is not asked"

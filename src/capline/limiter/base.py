@@ -94,7 +94,6 @@ class LimiterBase(Prepared[S]):
         self._lookup = None
         try:
             self._lookup = None if segments is None else SegmentLookup(segments)
-            self._check_segments(rules)
             self._store: S = self._open(url, clock, create=create)
         except BaseException:
             self._stop_following()
@@ -112,6 +111,7 @@ class LimiterBase(Prepared[S]):
         self._turning: frozenset[str] = frozenset()
         self._next: tuple[int, Rules] | None = None
         self._take(rules)
+        self._check_segments(rules)
         self._unnamed = UnnamedPolicies(self._beside)
         if configuration is not None:
             self._configure(configuration, own=self._owns_config, with_policies=not rules.policies)

@@ -24,7 +24,7 @@ def test_a_flip_in_a_value_lets_nobody_in_and_what_is_wrong_elsewhere_is_found(t
 
 @pytest.mark.deep
 def test_without_checksums_flips_in_values_let_people_in(tmp_path: Path) -> None:
-    outcome = flips(tmp_path, 24, seed=1, checksums=False)
+    outcome = flips(tmp_path, 160, seed=1, checksums=False)
     assert not outcome
     assert outcome.of(VALUE, "wrong")
     assert "not found by the check: wrong" in outcome.text()

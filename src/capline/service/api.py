@@ -16,7 +16,9 @@ from capline.service import answers
 from capline.service.access.newcomers import Newcomers, count_new, is_new, new_parts
 from capline.service.configuration import configuration_routes
 from capline.service.forms import (
+    LOOP_BYTES,
     AttemptRequest,
+    BatchReader,
     BatchRequest,
     JointRefundRequest,
     JointRequest,
@@ -49,8 +51,6 @@ T = TypeVar("T")
 
 MOST_ROWS = 100_000
 """The most rows in one batch: one call of the store's, and one answer in memory."""
-LOOP_BYTES = 32_768
-"""A batch of a larger body is read and answered in a thread: other requests get their turn."""
 
 _LOOK = ("read", "decide")
 _EXPLAINED = ("policy", "segment", "channel", "zone")
@@ -103,7 +103,7 @@ class _Verbs:
         self._attempt, self._slot, self._refund = Reader(AttemptRequest), Reader(ScheduleRequest), Reader(RefundRequest)
         self._usage, self._settle = Reader(UsageRequest), Reader(SettleRequest)
         self._reserve, self._reserved = Reader(ReserveRequest), Reader(ReservedRequest)
-        self._joint, self._batch = Reader(JointRequest), Reader(BatchRequest)
+        self._joint, self._batch = Reader(JointRequest), BatchReader()
         self._slots, self._refunds = Reader(JointScheduleRequest), Reader(JointRefundRequest)
 
     def _segment(self, body: AttemptRequest | UsageRequest) -> str | None:

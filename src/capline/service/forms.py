@@ -7,6 +7,7 @@ or an integer, and 42 is not "42".
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -17,6 +18,7 @@ from capline.limiter.prepared import MOST_JOINT
 from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError, UnknownNameError, quoted
 from capline.model.limit import LARGEST_QUOTA
+from capline.model.override import override
 from capline.model.policy import POLICY_FORM
 from capline.model.subject import LARGEST_ID, LONGEST_TEXT_BYTES, Subject, check_subject, parse_subject
 from capline.service.problems import Problem
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "LOOP_BYTES",
     "AttemptRequest",
+    "BatchReader",
     "BatchRequest",
     "Cost",
     "JointRefundRequest",
@@ -48,6 +52,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+LOOP_BYTES = 32_768
+"""A batch of a larger body is read and answered in a thread: other requests get their turn."""
 
 
 def described_as(**schema: Any) -> msgspec.Meta:
@@ -225,6 +232,31 @@ class Reader:
         elif any(body.count(key) > 1 for key in self._keys):
             json.loads(body, object_pairs_hook=_once)
         return form
+
+
+class _Parts(msgspec.Struct, forbid_unknown_fields=True):
+    """A batch of attempts that are not decoded yet."""
+
+    attempts: list[msgspec.Raw]
+
+
+class BatchReader(Reader):
+    """Reads a large batch attempt by attempt: one decoding of them all would hold up every other thread."""
+
+    def __init__(self) -> None:
+        super().__init__(BatchRequest)
+        self._attempt = Reader(AttemptRequest)
+        self._parts = msgspec.json.Decoder(_Parts)
+
+    @override
+    def __call__(self, body: bytes, packed: bool = False) -> Any:
+        if not packed and len(body) > LOOP_BYTES:
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, Problem):
+                raw = [bytes(attempt) for attempt in self._parts.decode(body).attempts]
+                # Besides the attempts there is their own key, once; whatever else it may be is looked at as a whole.
+                if body.count(b'"') == 2 + sum(attempt.count(b'"') for attempt in raw):
+                    return BatchRequest(attempts=[self._attempt(attempt) for attempt in raw])
+        return super().__call__(body, packed)
 
 
 def _has_twice(value: bytes) -> bool:

@@ -8,6 +8,7 @@ closes the store, within `bounds.stop_within`; a second signal ends it at once. 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Awaitable, Callable
@@ -281,6 +282,8 @@ async def _serve(
                     group.create_task(listener.serve([sockets[name]]))
                 for listener in listeners.values():
                     await listener.listening.wait()
+                # A full collection stops every request: from here on it looks only at what came since.
+                gc.freeze()
                 started()
             await stop.ended()
             for task in tasks:

@@ -2,8 +2,8 @@
 -- log.lua and limit_reader.lua (which has the fields of a bound log); runs nothing by itself.
 --
 -- Two fields of a bound log: `retention` is how long its hits are kept, in us. `storage` is what a hit leaves behind:
--- 0 the hit; -1 the hit if it has an id, else nothing; -3 the same, in a log that several policies have; n > 0 one sum for all hits of a span of n us. -2: it is no log
--- of hits but the record of reservations: reservation.lua.
+-- 0 the hit; -1 the hit if it has an id, else nothing; -3 the same, in a log that several policies have; n > 0 one sum
+-- for all hits of a span of n us. -2: it is no log of hits but the record of reservations: reservation.lua.
 -- Limits are numbered from 0 through all bound logs of an attempt.
 -- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's
 -- stamp. If the including script sets `with_states`, each bound log gets `states`: for each limit 24 bytes, units

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capline.limiter.records import Loaded, LogRecord, PastHit
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock, ManualClock, SystemClock
-    from capline.model.decision import Decision, Joint
+    from capline.model.decision import Decision, Joint, LimitExceeded
     from capline.model.errors import (
         CampaignError,
         CaplineError,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         IdConflictError,
         InvalidTypeError,
         InvalidValueError,
-        LimitExceeded,
         NoStoreError,
         PolicyError,
         SegmentError,
@@ -44,10 +43,10 @@ if TYPE_CHECKING:
     from capline.policy.file import PolicyFileError
     from capline.store.columns import Decisions
 else:
-    from capline.model.late import late_names
+    from capline.support.lazy import lazy_names
 
     # Each is loaded with what it needs when it is first asked for, and all of capline by nobody.
-    __getattr__ = late_names(
+    __getattr__ = lazy_names(
         __name__,
         {
             "capline.config.configuration": ("Configuration",),
@@ -58,7 +57,7 @@ else:
             "capline.limiter.records": ("Loaded", "LogRecord", "PastHit"),
             "capline.model.attempt": ("Attempt",),
             "capline.model.clock": ("Clock", "ManualClock", "SystemClock"),
-            "capline.model.decision": ("Decision", "Joint"),
+            "capline.model.decision": ("Decision", "Joint", "LimitExceeded"),
             "capline.model.errors": (
                 "CampaignError",
                 "CaplineError",
@@ -66,7 +65,6 @@ else:
                 "IdConflictError",
                 "InvalidTypeError",
                 "InvalidValueError",
-                "LimitExceeded",
                 "NoStoreError",
                 "PolicyError",
                 "SegmentError",

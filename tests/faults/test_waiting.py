@@ -10,7 +10,8 @@ from tests.kit.server import SLOW, Limiters, Proxy, units
 from tests.kit.servers import single
 
 from capline import Policy
-from capline.model.errors import LimitExceeded, StoreError, StoreUnavailableError
+from capline.model.decision import LimitExceeded
+from capline.model.errors import StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

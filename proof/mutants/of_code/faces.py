@@ -568,11 +568,11 @@ MUTANTS = (
     ),
     Mutant(
         "file_that_all_may_read",
-        "model/private.py",
+        "support/private.py",
         "PRIVATE_FILE = 0o600",
         "PRIVATE_FILE = 0o644",
         "everybody on the host reads who was reached and when",
-        "tests/unit/model/test_private.py::test_an_embedded_store_and_the_directories_made_for_it",
+        "tests/unit/support/test_private.py::test_an_embedded_store_and_the_directories_made_for_it",
     ),
     Mutant(
         "alias_counts_as_one",

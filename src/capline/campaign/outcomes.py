@@ -22,10 +22,10 @@ import numpy as np
 from capline.campaign.csv_cells import csv_cell
 from capline.campaign.ledger.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
 from capline.model.errors import CampaignError
-from capline.model.instant import instant_text
-from capline.model.private import private_opener
 from capline.segment.files import replacing
 from capline.store.columns import NEVER_US
+from capline.support.instant import instant_text
+from capline.support.private import private_opener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

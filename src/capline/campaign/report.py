@@ -23,8 +23,8 @@ from capline.campaign.ledger.rows import (
     STATES,
     UNSURE,
 )
-from capline.model.instant import instant_text
 from capline.store.columns import NEVER_US
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,9 +15,9 @@ from capline.campaign.ledger.inputs import Input
 from capline.campaign.report import StoreFacts
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError
-from capline.model.instant import instant_text
 from capline.model.limit import Limit
 from capline.store.redis.io.url import safe_url
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.campaign.file import CampaignFile

@@ -17,9 +17,9 @@ from capline.cli.common import Commands, answer, answer_json, out, plain, table
 from capline.cli.options import JsonOption
 from capline.config.shown import entry_facts
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError
-from capline.model.instant import instant_text
 from capline.model.limit import Limit
 from capline.model.subject import Subject, check_subject, parse_subject, subject_text
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

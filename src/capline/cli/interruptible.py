@@ -15,7 +15,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from capline.model.override import override
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Generator

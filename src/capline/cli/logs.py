@@ -23,7 +23,7 @@ from capline.cli.options import JsonOption, ProgressOption, Source
 from capline.cli.progress import progress_bar
 from capline.limiter.records import MOST_LINE_BYTES, line_of, read_line
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
-from capline.model.private import private_opener
+from capline.support.private import private_opener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

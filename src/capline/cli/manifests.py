@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.cli.common import answer_json, out, table
-from capline.model.instant import instant_text
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from pathlib import Path

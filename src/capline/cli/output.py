@@ -8,7 +8,7 @@ import sys
 from typing import Any, TextIO
 
 from capline.model.errors import CaplineError
-from capline.model.override import override
+from capline.support.override import override
 
 __all__ = ["output"]
 

@@ -19,7 +19,7 @@ from capline.cli.common import Commands, answer, answer_json, note, table
 from capline.cli.manifests import print_table
 from capline.cli.options import JsonOption
 from capline.model.errors import InvalidValueError, SegmentConflictError
-from capline.model.instant import instant_text
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

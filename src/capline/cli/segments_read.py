@@ -13,9 +13,9 @@ from capline.cli.common import NO_SEGMENT, Commands, answer_json, note, plain, p
 from capline.cli.manifests import manifest_facts, print_table, show_manifest, totals
 from capline.cli.options import JsonOption
 from capline.model.errors import SegmentError
-from capline.model.instant import instant_text
 from capline.segment import files
 from capline.segment.manifest import MANIFEST, Manifest, read_manifest
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.segment import IdSet, Snapshot

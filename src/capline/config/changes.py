@@ -32,10 +32,10 @@ from capline.model.errors import (
     PolicyError,
     quoted,
 )
-from capline.model.instant import instant_text
 from capline.model.limit import Limit
 from capline.model.policy import Policy
 from capline.policy.shared_log import check_shared_log
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from capline.config.backend import MOST_FEED, Backend, Head
 from capline.config.records import read_commit, version_of
 from capline.model.errors import NoStoreError, StoreClosedError, StoreDamagedError, StoreError, StoreFullError
-from capline.model.override import override
-from capline.model.private import PRIVATE_FILE, make_private_directory
+from capline.support.override import override
+from capline.support.private import PRIVATE_FILE, make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from capline.config.backend import MOST_FEED, Backend, Head
 from capline.config.records import OVERRIDES, PAST_OVERRIDES
 from capline.model.errors import StoreError, StoreUnavailableError
-from capline.model.override import override
 from capline.model.server_state import ServerState
 from capline.store.redis.io.url import safe_url
 from capline.store.redis.io.wire import NO_CLIENT
 from capline.store.redis.servers import figures_of
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capline.model.instant import instant_text
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.config.records import Entry

@@ -11,8 +11,8 @@ from capline.limiter.aio_reservations import AsyncReservations
 from capline.limiter.checks import count_of, stamp, typed
 from capline.model.attempt import check_cost
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
-from capline.model.late import LateModule
 from capline.model.subject import check_subject
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, CompiledRule
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["AsyncLimiter"]
 

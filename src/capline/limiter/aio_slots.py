@@ -10,7 +10,8 @@ from capline.limiter.aio_upkeep import AsyncUpkeep
 from capline.limiter.checks import joint_refusal, refusal_text, seconds_us, stamp
 from capline.limiter.patience import Patience
 from capline.model.attempt import check_cost
-from capline.model.errors import CaplineError, LimitExceeded, StoreError
+from capline.model.decision import LimitExceeded
+from capline.model.errors import CaplineError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence

@@ -6,11 +6,11 @@ import hashlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.attempt import Attempt, check_id
-from capline.model.decision import Decision
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, LimitExceeded, quoted
-from capline.model.late import LateModule
+from capline.model.decision import Decision, LimitExceeded
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 from capline.model.limit import DAY_US, duration_text
 from capline.model.subject import check_subject
+from capline.support.lazy import LazyModule
 from capline.window.log import REFUNDED
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Joint
     from capline.model.subject import Subject
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = [
     "check_attempt",

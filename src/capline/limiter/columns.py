@@ -9,10 +9,10 @@ import msgspec
 from capline.limiter.checks import check_kinds, check_subjects, count_of
 from capline.model.attempt import check_cost, check_id
 from capline.model.errors import CaplineError
-from capline.model.late import LateModule
 from capline.model.subject import Subject
 from capline.store.columns import NEVER_US, NO_HIT, Decisions, plain
 from capline.store.receipts import asked_digest
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray  # noqa: TC004 - `AttemptColumns` is never decoded, so nobody asks for its types
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["AttemptColumns", "columns_of", "spread"]
 

@@ -9,7 +9,7 @@ from capline.limiter.checks import stamp, typed
 from capline.limiter.reservations import Reservations
 from capline.model.attempt import check_cost
 from capline.model.errors import InvalidValueError, StoreError
-from capline.model.late import LateModule
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["DEFAULT_URL", "Limiter"]
 

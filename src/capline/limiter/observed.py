@@ -18,9 +18,9 @@ import msgspec
 
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, UnknownNameError
-from capline.model.late import LateModule
 from capline.observe.event import Decided, Outcome
 from capline.observe.protocol import CountsOne, HearsFailures
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from capline.observe.protocol import Observer
     from capline.store.columns import Decisions
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["UNSEEN", "Observers", "Unseen"]
 

@@ -21,8 +21,8 @@ from capline.model.errors import (
     StoreVersionError,
     quoted,
 )
-from capline.model.late import LateModule
 from capline.store.columns import Decisions
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.subject import Subject
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["ASK_AGAIN_US", "OutagePolicy"]
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from capline.config.cache import MISSING, OwnLimits, drop_oldest
 from capline.model.errors import PolicyError, UnknownNameError
-from capline.model.late import LateModule
 from capline.model.subject import check_subject
 from capline.store.columns import plain
 from capline.store.protocol import Batch
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import CompiledRule
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["Overridden"]
 

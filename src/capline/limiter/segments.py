@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from capline.limiter.checks import MOST_CODES
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
-from capline.model.late import LateModule
 from capline.model.subject import subject_text
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.segment import Snapshot, WatchStatus
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["SegmentLookup", "SegmentSource", "segment_codes"]
 

@@ -10,7 +10,8 @@ from capline.limiter.checks import joint_refusal, refusal_text, seconds_us, stam
 from capline.limiter.patience import Patience
 from capline.limiter.upkeep import Upkeep
 from capline.model.attempt import check_cost
-from capline.model.errors import LimitExceeded, StoreError
+from capline.model.decision import LimitExceeded
+from capline.model.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 from capline.limiter.limiter import Limiter
 from capline.middleware.gate import Gate, Turn
 from capline.middleware.threaded import acquired
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, LimitExceeded, quoted
+from capline.model.decision import LimitExceeded
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 
 try:
     from scrapy.exceptions import IgnoreRequest

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from capline.limiter.checks import refusal_text, seconds_us
 from capline.limiter.limiter import Limiter
 from capline.model.attempt import check_cost
-from capline.model.errors import InvalidTypeError, LimitExceeded, StoreError, quoted
+from capline.model.decision import LimitExceeded
+from capline.model.errors import InvalidTypeError, StoreError, quoted
 from capline.model.subject import Subject, check_subject
 
 if TYPE_CHECKING:

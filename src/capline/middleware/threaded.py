@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from capline.limiter.checks import refusal_text
 from capline.limiter.patience import Patience
-from capline.model.errors import LimitExceeded, StoreError
+from capline.model.decision import LimitExceeded
+from capline.model.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

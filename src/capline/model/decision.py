@@ -1,4 +1,4 @@
-"""The answer to an attempt."""
+"""The answer to an attempt, and the error that carries a refusal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capline.model.errors import CaplineError
 from capline.model.headers import headers_of
 from capline.model.limit import Limit
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from capline.model.headers import HeaderForm
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["Decision", "Joint"]
+__all__ = ["Decision", "Joint", "LimitExceeded"]
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -174,3 +175,18 @@ class Joint(_Answer, frozen=True):
             decision.late_us,
             decision._seen,  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the two are of one kind
         )
+
+
+class LimitExceeded(CaplineError):  # noqa: N818 - a public name, and the word of the field
+    """`acquire` or `acquire_all` could not have its slot within the timeout. `decision` is the refusal.
+
+    Of several attempts it is the refusal of the attempt that binds.
+    """
+
+    def __init__(self, message: str, decision: Decision) -> None:
+        super().__init__(message)
+        self.decision = decision
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """It may be sent to another process, as task queues do."""
+        return LimitExceeded, (str(self), self.decision)

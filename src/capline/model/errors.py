@@ -1,7 +1,8 @@
 """The error tree: one root, and a name for each kind of trouble.
 
-A refusal is a value (`Decision.allowed` is false), never an exception; only `acquire` and the decorators raise
-`LimitExceeded`. Every message is one line that says what is wrong, where, and how to fix it.
+A refusal is a value (`Decision.allowed` is false), never an exception. Only `acquire` and the decorators raise
+`LimitExceeded`, which carries the refusal and so stands beside `Decision`. Every message is one line that says what is
+wrong, where, and how to fix it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capline.model.decision import Decision
-
 __all__ = [
     "CampaignError",
     "CaplineError",
@@ -20,7 +19,6 @@ __all__ = [
     "IdConflictError",
     "InvalidTypeError",
     "InvalidValueError",
-    "LimitExceeded",
     "NoStoreError",
     "PolicyError",
     "SegmentConflictError",
@@ -136,18 +134,3 @@ class StoreDamagedError(StoreError):
 
 class StoreVersionError(StoreError):
     """A store that another version of capline wrote; it is left as it is."""
-
-
-class LimitExceeded(CaplineError):  # noqa: N818 - a public name, and the word of the field
-    """`acquire` or `acquire_all` could not have its slot within the timeout. `decision` is the refusal.
-
-    Of several attempts it is that of the one that binds.
-    """
-
-    def __init__(self, message: str, decision: Decision) -> None:
-        super().__init__(message)
-        self.decision = decision
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """It may be sent to another process, as task queues do."""
-        return LimitExceeded, (str(self), self.decision)

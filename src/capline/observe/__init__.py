@@ -7,9 +7,9 @@ prometheus-client and opentelemetry-api are loaded when their observer is made, 
 
 from typing import TYPE_CHECKING
 
-from capline.model.late import late_names
 from capline.observe.event import Decided, Outcome
 from capline.observe.protocol import HearsFailures, Observer
+from capline.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from capline.observe.json_lines import LogObserver
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capline.observe.servers import ServerMetrics
     from capline.observe.store import HasStats, StoreMetrics
 else:
-    __getattr__ = late_names(
+    __getattr__ = lazy_names(
         __name__,
         {
             "capline.observe.json_lines": ("LogObserver",),

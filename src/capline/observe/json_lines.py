@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.model.errors import InvalidTypeError, InvalidValueError
-from capline.model.override import override
 from capline.observe.protocol import Observer
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable

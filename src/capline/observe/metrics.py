@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capline.model.override import override
 from capline.observe.bounded import Bounded, check_label_sets
 from capline.observe.event import Outcome
 from capline.observe.protocol import HearsFailures, Observer
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from capline.model.errors import StoreError
-from capline.model.override import override
 from capline.observe.on_demand import NamedSources
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.model.errors import SegmentError
-from capline.model.late import late_names
+from capline.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from capline.segment.build.build import build_segments, number_rows
@@ -76,7 +76,7 @@ __all__ = [
     "write_snapshot",
 ]
 
-_load = late_names(
+_load = lazy_names(
     __name__,
     {
         "capline.segment.build.build": ("build_segments", "number_rows"),

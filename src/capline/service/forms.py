@@ -18,10 +18,10 @@ from capline.limiter.prepared import MOST_JOINT
 from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError, UnknownNameError, quoted
 from capline.model.limit import LARGEST_QUOTA
-from capline.model.override import override
 from capline.model.policy import POLICY_FORM
 from capline.model.subject import LARGEST_ID, LONGEST_TEXT_BYTES, Subject, check_subject, parse_subject
 from capline.service.problems import Problem
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

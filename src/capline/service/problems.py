@@ -19,7 +19,7 @@ from capline.model.errors import (
     StoreError,
     StoreVersionError,
 )
-from capline.model.status_title import status_title
+from capline.support.status_title import status_title
 
 __all__ = ["PROBLEM", "RETRY_AFTER_S", "Problem", "document", "problem_of"]
 

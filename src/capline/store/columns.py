@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision
 from capline.model.errors import StoreDamagedError
-from capline.model.late import LateModule
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["NEVER_US", "NO_HIT", "Decisions", "plain"]
 

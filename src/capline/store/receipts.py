@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capline.model.errors import IdConflictError
-from capline.model.late import LateModule
 from capline.model.limit import Limit
 from capline.store.columns import plain
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
     from capline.store.protocol import Batch
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = [
     "DIGEST_BYTES",

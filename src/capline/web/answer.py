@@ -17,7 +17,7 @@ import msgspec
 from capline.limiter.outage import ASK_AGAIN_US
 from capline.model.headers import limit_names
 from capline.model.limit import QuietHours, duration_text
-from capline.model.status_title import status_title
+from capline.support.status_title import status_title
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from capline.model.clock import LATEST_US
 from capline.model.limit import LARGEST_QUOTA, Limit
-from capline.model.override import override
+from capline.support.override import override
 from capline.window.limit_reader import LimitReader
 from capline.window.log import NEVER
 

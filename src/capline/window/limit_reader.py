@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.model.limit import LARGEST_QUOTA, Limit, QuietHours
-from capline.model.override import override
+from capline.support.override import override
 from capline.window.calendar import ends_us, open_us, starts_us
 from capline.window.log import NEVER
 

@@ -11,7 +11,8 @@ import pytest
 
 from capline import AsyncLimiter, Limiter, ManualClock, Policy
 from capline.middleware.decorator import limited
-from capline.model.errors import CaplineError, LimitExceeded
+from capline.model.decision import LimitExceeded
+from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,7 +23,8 @@ from capline import Limiter, Policy
 from capline.middleware.aiohttp import LimitedMiddleware
 from capline.middleware.httpx import AsyncLimitedTransport, LimitedTransport
 from capline.middleware.requests import LimitedAdapter
-from capline.model.errors import CaplineError, LimitExceeded, StoreUnavailableError
+from capline.model.decision import LimitExceeded
+from capline.model.errors import CaplineError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,8 @@ import pytest
 from capline import Limiter, ManualClock, Policy
 from capline.middleware import tasks
 from capline.middleware.tasks import MOST_MISSED, TaskSlots
-from capline.model.errors import CaplineError, LimitExceeded
+from capline.model.decision import LimitExceeded
+from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pytest
 
 import capline
 import capline.observe
-from capline.model.late import LateModule, late_names
+from capline.support.lazy import LazyModule, lazy_names
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -76,13 +76,13 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'capline' has no attribute 'Limitr'"):
         getattr(capline, "Limitr")  # noqa: B009 - pyright knows that it is not there
     with pytest.raises(AttributeError):
-        _ = LateModule("math").nothing
+        _ = LazyModule("math").nothing
     with pytest.raises(AttributeError):
-        late_names("capline", {})("AsyncLimiter")
+        lazy_names("capline", {})("AsyncLimiter")
 
 
 def test_what_was_loaded_late_is_kept() -> None:
-    late = LateModule("math")
+    late = LazyModule("math")
     assert late.sqrt(4) == 2
     assert "sqrt" in vars(late)
     assert capline.PolicyFileError is capline.PolicyFileError

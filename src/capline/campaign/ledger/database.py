@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CampaignError
-from capline.model.private import PRIVATE_FILE
+from capline.support.private import PRIVATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -50,7 +50,7 @@ from capline.campaign.ledger.inputs import read_inputs, refuse_changes, write_in
 from capline.campaign.ledger.retry import put_retries
 from capline.campaign.ledger.rows import REFUNDED, RETRIED, BatchRows
 from capline.model.errors import CampaignError
-from capline.model.private import create_private_file, make_private_directory
+from capline.support.private import create_private_file, make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

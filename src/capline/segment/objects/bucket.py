@@ -21,7 +21,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from capline.model.errors import SegmentError
-from capline.model.override import override
 from capline.segment import files
 from capline.segment.objects.store import (
     ObjectData,
@@ -32,6 +31,7 @@ from capline.segment.objects.store import (
     chunks_of,
     write_chunks,
 )
+from capline.support.override import override
 
 try:
     import obstore

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from capline.model.errors import SegmentError
-from capline.model.override import override
 from capline.segment.objects.store import ObjectData, ObjectInfo, ObjectMissingError, ObjectStore
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from capline.model.override import override
 from capline.segment.objects.bucket import BucketStore, runs_here
 from capline.segment.objects.fork_proxy import ForkProxy
 from capline.segment.objects.store import ObjectStore
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

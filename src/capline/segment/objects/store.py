@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import msgspec
 
 from capline.model.errors import SegmentError
-from capline.model.override import override
 from capline.segment import files
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from capline.model.errors import InvalidValueError
-from capline.model.instant import instant_text
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.service.http import Answered

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError, quoted
-from capline.model.instant import instant_text
-from capline.model.private import private_opener
 from capline.segment.files import read, replacing
+from capline.support.instant import instant_text
+from capline.support.private import private_opener
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

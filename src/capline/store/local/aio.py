@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from capline.model.override import override
 from capline.store.protocol import AsyncStore
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,8 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from capline.model.errors import CaplineError, IdConflictError
-from capline.model.late import LateModule
-from capline.model.override import override
 from capline.model.policy import RESERVED, BoundPolicy, LogLimits, check_no_replicas
 from capline.model.subject import Subject, check_subject
 from capline.store.local.batches import NO_ANSWER, decided_once, in_parts, parts_of, rows_of
@@ -23,6 +21,8 @@ from capline.store.local.reservations import commit_hit
 from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.local.whole_logs import merged, next_page
 from capline.store.protocol import Batch, Merge, Page, Store, StoreAttempt
+from capline.support.lazy import LazyModule
+from capline.support.override import override
 from capline.window.bound_log import readers_of
 from capline.window.charge import NoRoomError
 from capline.window.slot import Slot
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from capline.window.log import Hit
     from capline.window.merge import Merged
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["LocalStore"]
 

@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from capline.model.clock import LATEST_US
-from capline.model.late import LateModule
+from capline.support.lazy import LazyModule
 from capline.window.log import DENIED, NEVER, REFUNDED
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from capline.window.merge import Row
 else:
-    np = LateModule("numpy")
+    np = LazyModule("numpy")
 
 __all__ = ["ColumnLog"]
 

@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from capline.model.clock import SystemClock
-from capline.model.override import override
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
 from capline.store.local.batches import decided_once
@@ -22,6 +21,7 @@ from capline.store.local.log import ColumnLog
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import Batch, StoreAttempt
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import CaplineError, StoreClosedError
-from capline.model.override import override
 from capline.store.protocol import AsyncStore, StoreAttempt
 from capline.store.redis.batch_verbs import BatchVerbs
 from capline.store.redis.io.aio import AsyncTransport
@@ -20,6 +19,7 @@ from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, RESERVE
 from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

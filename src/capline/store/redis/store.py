@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from capline.model.errors import StoreClosedError
-from capline.model.override import override
 from capline.model.subject import check_subject
 from capline.store.protocol import Store
 from capline.store.redis.batch_verbs import BatchVerbs
@@ -19,6 +18,7 @@ from capline.store.redis.scripting.scripts import ONE, Call
 from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

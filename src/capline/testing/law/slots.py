@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capline.model.errors import CaplineError, LimitExceeded
+from capline.model.decision import LimitExceeded
+from capline.model.errors import CaplineError
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting, each_algorithm
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import lmdb
 import msgspec
 
 from capline.model.errors import StoreDamagedError, StoreError, StoreFullError
-from capline.model.private import PRIVATE_FILE, make_private_directory
 from capline.store.local.lmdb.check import check_store
 from capline.store.local.lmdb.files import find_store, sync_directory
 from capline.store.local.lmdb.lock import StoreLock
+from capline.support.private import PRIVATE_FILE, make_private_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

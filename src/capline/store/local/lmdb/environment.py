@@ -40,10 +40,10 @@ from capline.model.errors import (
     StoreError,
     StoreFullError,
 )
-from capline.model.private import PRIVATE_FILE, create_private_file, make_private_directory
 from capline.store.local.lmdb.files import DATABASES, FORMAT, check_file, check_format, find_store, sync_directory
 from capline.store.local.lmdb.lock import StoreLock, why_read_only
 from capline.store.local.log_bytes import seal, unseal
+from capline.support.private import PRIVATE_FILE, create_private_file, make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

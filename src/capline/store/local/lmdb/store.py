@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from capline.model.errors import CaplineError, StoreClosedError, StoreError
-from capline.model.override import override
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
 from capline.store.local.batches import ROWS_A_TRANSACTION, rows_of
@@ -62,6 +61,7 @@ from capline.store.local.log_pages import (
 )
 from capline.store.local.pace import GRACE
 from capline.store.protocol import Batch, StoreAttempt
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,12 +6,12 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import CaplineError, StoreError
-from capline.model.override import override
 from capline.store.local.lmdb.keys import log_key, log_prefix, subject_key
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import PAGED, pack_log, read_words, seal, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, PagedLog, Pages, page_key
 from capline.store.local.transaction import SWEEP_RECEIPTS, LogRef, LogTransaction, StoredLog
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,7 +11,7 @@ import pytest
 
 from capline import Limiter, Policy
 from capline.campaign.ledger.ledger import Ledger, RunFacts
-from capline.model.private import create_private_file, make_private_directory
+from capline.support.private import create_private_file, make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ subjects need it.
     if TYPE_CHECKING:
         import numpy as np
     else:
-        np = LateModule("numpy")
-        __getattr__ = late_names(__name__, {"package.aio": ("AsyncLimiter",)})
+        np = LazyModule("numpy")
+        __getattr__ = lazy_names(__name__, {"package.aio": ("AsyncLimiter",)})
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["LateModule", "late_names"]
+__all__ = ["LazyModule", "lazy_names"]
 
 
-class LateModule:
+class LazyModule:
     """Stands for the module of this name; an attribute is looked up once and then kept."""
 
     def __init__(self, name: str) -> None:
@@ -33,7 +33,7 @@ class LateModule:
         return value
 
 
-def late_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
+def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
     """A package's `__getattr__` (PEP 562) for these names by module; a name is kept after its first use."""
     home_of = {name: home for home, names in homes.items() for name in names}
 

@@ -136,7 +136,7 @@ class LocalStore(Store, ABC):
             lambda transaction: any(self._walk(transaction, ref_of(record), None))
         ):
             compiled.record, compiled.unit = ref_of(record), None
-        if compiled.unit is not None:
+        if compiled.unit is not None and not rule.logs[0].grain_us:
             compiled.decide_one = self._fast_path(compiled, compiled.unit, compiled.refs[0])
         return compiled
 

@@ -1,11 +1,12 @@
-"""The fast path of the rule, for nearly every attempt: one unit, on one log in which every hit is one unit.
+"""The fast paths of the rule, for rolling limits over one log in which no slot is taken: its last stamp is its time.
 
-It gives the answers of `capline.window` (the conformance suite and the state machine check that) by three facts: a
-hit's position is its units; a refusal of one unit leaves 0 remaining; and with no slot in the future the log's
-high-water mark is its last stamp.
+They give the answers of `capline.window`; the conformance suite, the state machine and random histories check that.
 
-A decision keeps the array of stamps that it was made on, and builds `limits` from it on demand. So a store may append
-to such an array, but must never change or remove its elements: then it makes a new array.
+    decide_one     one unit, where every hit is one unit: a hit's position is its units, a refusal leaves 0 remaining
+    decide_units   any cost on any hits, two looks at the log for each limit
+
+A decision of `decide_one` keeps the array of stamps that it was made on, and builds `limits` from it on demand. So a
+store may append to such an array, but must never change or remove its elements: then it makes a new array.
 """
 
 from __future__ import annotations
@@ -19,18 +20,24 @@ from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.limit_status import LimitStatus, states_of
 from capline.model.policy import LogLimits
+from capline.window.log import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capline.model.policy import BoundPolicy
+    from capline.window.log import LogView
 
-__all__ = ["FastRule", "Stamps", "decide_one", "fast_rule", "first_decision"]
+__all__ = ["FastRule", "Stamps", "decide_one", "decide_units", "fast_rule", "first_decision"]
 
 FastRule = tuple[tuple[tuple[int, int, Limit], ...], int, int, Limit, LogLimits]
 """(quota, window_us, limit) for each limit of the only log; the widest window; the least quota, its limit; the log."""
 
+_OF_LOGS = ("sliding_log", "bucketed")
 _NO_STAMPS = array("Q")
+
+MOST_UNITS = LARGEST_QUOTA // 2
+"""A log that holds more leaves it to the rule whether it can count a cost."""
 
 
 class Stamps(Protocol):
@@ -41,11 +48,11 @@ class Stamps(Protocol):
 
 
 def fast_rule(rule: BoundPolicy) -> FastRule | None:
-    """The rule for `decide_one`.
+    """The rule for the fast paths; `decide_one` does not apply to logs of sums.
 
-    None where it does not apply: another algorithm, a zone, a channel, reservations, a quota of 0.
+    None where neither applies: another algorithm, a zone, a channel, reservations, a quota of 0.
     """
-    if len(rule.logs) != 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units or rule.reserved:
+    if len(rule.logs) != 1 or rule.algorithm not in _OF_LOGS or rule.zone or rule.denied_units or rule.reserved:
         return None
     limits = rule.logs[0].limits
     if not limits or not all(limit.quota for limit in limits):
@@ -110,6 +117,44 @@ def decide_one(
     if position is not bisect_right:
         seen = (states_of, compiled[4:], _numbers(compiled, stamps, start, n, stamp_us, now_us, False, position))
     return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
+
+
+def decide_units(log: LogView, compiled: FastRule, cost: int, now_us: int) -> Decision | None:
+    """Decide so many units; records nothing. None where the rule is to be asked.
+
+    O(log n) a limit. States of limits are built now, as the units of a hit may change later.
+    """
+    limits, widest_us, least_quota, _, log_limits = compiled
+    last_us = log.high_water_us
+    if not 0 < cost <= least_quota or log.last_us() != last_us or log.units_after(NEVER) > MOST_UNITS:
+        return None
+    stamp_us = now_us if now_us > last_us else last_us + 1
+    left, tightest, binding, fits_us = LARGEST_QUOTA + 1, None, None, stamp_us
+    numbers: list[int] = []
+    for quota, window_us, limit in limits:
+        used = log.units_after(stamp_us - window_us)
+        free = quota - used
+        if free < left:
+            left, tightest = free, limit
+        if free < cost:
+            at_us = log.stamp_of_unit(quota - cost + 1) + window_us
+            if at_us > fits_us:
+                fits_us, binding = at_us, limit
+        numbers += free, log.stamp_of_unit(min(used, quota)) + window_us - now_us if used else 0, window_us
+    if fits_us >= LATEST_US:
+        return None
+    if binding is None:
+        for i, (_, window_us, _) in enumerate(limits):
+            numbers[3 * i] -= cost
+            numbers[3 * i + 1] = numbers[3 * i + 1] or stamp_us + window_us - now_us
+            numbers[3 * i + 2] += stamp_us - now_us
+        seen = (states_of, (log_limits,), numbers)
+        return Decision(True, tightest, left - cost, 0, stamp_us + widest_us - now_us, stamp_us, _seen=seen)
+    newest_us = log.newest_us()
+    for i in range(0, len(numbers), 3):
+        numbers[i + 2] = numbers[i + 2] + newest_us - now_us if numbers[i + 1] else 0
+    seen = (states_of, (log_limits,), numbers)
+    return Decision(False, binding, max(0, left), fits_us - now_us, newest_us + widest_us - now_us, None, _seen=seen)
 
 
 def _states(

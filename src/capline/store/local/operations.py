@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from capline.model.decision import Decision, Joint
+from capline.store.local.fast_path import decide_units
 from capline.store.local.log import ColumnLog
 from capline.store.local.reservations import OpenRecord, save_changed
 from capline.store.local.whole_logs import counted
@@ -18,6 +21,8 @@ from capline.window.bound_log import BoundLog, table_of
 from capline.window.carry import carry_hits
 from capline.window.charge import charge
 from capline.window.joint import joint, joint_slot
+from capline.window.log import NEVER
+from capline.window.recording import record_hit
 from capline.window.refund import refund, settle
 from capline.window.reservation import forget, reserve, take_along
 from capline.window.rule import attempt as make_attempt
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 
     from capline.model.clock import Clock
     from capline.model.subject import Subject
-    from capline.store.local.transaction import LocalRule, LogTransaction
+    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
     from capline.window.log import Hit
     from capline.window.slot import Slot
 
@@ -67,9 +72,30 @@ class Operations:
         if bound_logs[0].changed:
             record.save()
 
+    @staticmethod
+    def _quick(transaction: LogTransaction, attempt: StoreAttempt, now_us: int) -> tuple[StoredLog, Decision] | None:
+        """The log and the answer where `decide_units` has it; nothing is changed."""
+        compiled: LocalRule = attempt.compiled
+        if compiled.unit is None:
+            return None
+        log = transaction.load(compiled.refs[0], attempt.subject)
+        if attempt.fingerprint and log.find(attempt.fingerprint, NEVER) != NEVER:
+            return None
+        decision = decide_units(log, compiled.unit, attempt.cost, now_us)
+        return None if decision is None else (log, decision)
+
     def decide(self, transaction: LogTransaction, attempt: StoreAttempt, slot: Slot | None = None) -> Decision:
         """One attempt, or the slot that it takes."""
         now_us = self._clock.now_us()
+        quick = self._quick(transaction, attempt, now_us) if slot is None else None
+        if quick is not None:
+            log, decision = quick
+            if decision.hit is not None:
+                ref: LogRef = attempt.compiled.refs[0]
+                bound = BoundLog(log, ref.log_limits, ref.readers, attempt.cost)
+                record_hit(bound, max(now_us, log.high_water_us), decision.hit, attempt.fingerprint)
+                transaction.save(ref, attempt.subject, log)
+            return decision
         bound_logs, record = self._open(transaction, attempt, now_us)
         decision = make_attempt(bound_logs, now_us, attempt.fingerprint, slot, attempt.compiled.rule.denied_units)
         self._save(transaction, attempt, bound_logs, record)
@@ -78,6 +104,9 @@ class Operations:
     def peek(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision:
         """What `decide` would answer; nothing is changed."""
         now_us = self._clock.now_us()
+        quick = self._quick(transaction, attempt, now_us)
+        if quick is not None:
+            return replace(quick[1], hit=None)
         return peek(self._open(transaction, attempt, now_us)[0], now_us, attempt.fingerprint)
 
     def joint(

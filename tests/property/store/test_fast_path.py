@@ -1,0 +1,72 @@
+"""Whatever came before: where `decide_units` answers, it answers as the rule does, and names the same states."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.profiles import size
+
+from capline import Policy
+from capline.limiter.rules import Rules
+from capline.store.local.fast_path import decide_units, fast_rule
+from capline.store.local.log import ColumnLog
+from capline.window.bound_log import BoundLog, readers_of
+from capline.window.charge import charge
+from capline.window.refund import refund, settle
+from capline.window.rule import attempt
+from capline.window.slot import Slot
+
+if TYPE_CHECKING:
+    from capline.model.policy import BoundPolicy
+
+START_US = 1_700_000_000_000_000
+STEPS = size(1_500, 20_000)
+POLICIES = {
+    "one limit": Policy("p", ["6/300us"]),
+    "alike": Policy("p", ["8/300us", "8/290us", "5/90us"]),
+    "narrow and wide": Policy("p", ["20/900us", "7/200us"]),
+    "sums": Policy("p", ["9/300us", "30/1200us"], algorithm="bucketed", granularity="20us"),
+}
+
+
+def rule_of(policy: Policy) -> BoundPolicy:
+    return Rules([policy]).rule("p", None, None)
+
+
+def one_log(log: ColumnLog, rule: BoundPolicy, cost: int) -> list[BoundLog]:
+    return [BoundLog(log, rule.logs[0], readers_of(rule)[0], cost)]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_as_the_rule_answers(name: str, seed: int) -> None:
+    random, rule, log, now_us, quick = Random(f"{name} {seed}"), rule_of(POLICIES[name]), ColumnLog(), START_US, 0
+    compiled = fast_rule(rule)
+    assert compiled is not None
+    stamps: list[int] = []
+    for step in range(STEPS):
+        now_us = max(START_US, now_us + random.choice([0, 1, 3, 20, 20, 60, -2, 400 * (step % 37 == 0)]))
+        cost = random.choice([1, 1, 2, 3, 5, 9])
+        logs = one_log(log, rule, cost)
+        found = decide_units(log, compiled, cost, now_us)
+        expected = attempt(one_log(deepcopy(log), rule, cost), now_us)
+        if found is not None:
+            assert (found, found.limits) == (expected, expected.limits)
+            quick += 1
+        match random.randrange(12):
+            case 0 if stamps:
+                refund(logs, random.choice(stamps[-9:]), cost, now_us)
+            case 1 if stamps:
+                settle(one_log(log, rule, cost), random.choice(stamps[-9:]), now_us)
+            case 2:
+                stamps.append(charge(logs, now_us).hit or 0)
+            case 3:
+                stamps.append(attempt(logs, now_us, 0, Slot(90)).hit or 0)
+            case 4:
+                stamps.append(attempt(logs, now_us, step + 1).hit or 0)
+            case _:
+                stamps.append(attempt(logs, now_us).hit or 0)
+    assert quick > STEPS // 3

@@ -12,7 +12,7 @@ from capline import Attempt, Limiter, ManualClock, Policy
 from capline.store.local import operations as local
 from capline.store.local import reservations
 from capline.testing import reference, state_machine
-from capline.testing.law.counted import COUNTED, History
+from capline.testing.law.bulk.counted import COUNTED, History
 from capline.testing.oracle import Oracle
 from capline.testing.setting import START_US
 from capline.window import reservation

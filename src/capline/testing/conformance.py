@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capline.testing.law.algorithms import AlgorithmLaw
-from capline.testing.law.at_once import AtOnceLaw
-from capline.testing.law.calendars import CalendarLaw
-from capline.testing.law.changes import ChangeLaw
-from capline.testing.law.charges import ChargeLaw
-from capline.testing.law.clocks import ClockLaw
-from capline.testing.law.counted import CountedLaw
-from capline.testing.law.denied import DeniedLaw
-from capline.testing.law.hits import HitLaw
-from capline.testing.law.inputs import InputLaw
-from capline.testing.law.joint import JointLaw
-from capline.testing.law.joint_slots import JointSlotLaw
-from capline.testing.law.joint_time import JointTimeLaw
-from capline.testing.law.logs import LogLaw
-from capline.testing.law.looked_up import LookedUpLaw
-from capline.testing.law.many import ManyLaw
-from capline.testing.law.receipts import ReceiptLaw
-from capline.testing.law.reservations import ReservationLaw
-from capline.testing.law.rule import RuleLaw
-from capline.testing.law.slots import SlotLaw
-from capline.testing.law.states import StateLaw
+from capline.testing.law.bulk.at_once import AtOnceLaw
+from capline.testing.law.bulk.counted import CountedLaw
+from capline.testing.law.bulk.looked_up import LookedUpLaw
+from capline.testing.law.bulk.many import ManyLaw
+from capline.testing.law.bulk.receipts import ReceiptLaw
+from capline.testing.law.joint.attempts import JointLaw
+from capline.testing.law.joint.slots import JointSlotLaw
+from capline.testing.law.joint.time import JointTimeLaw
+from capline.testing.law.limits.algorithms import AlgorithmLaw
+from capline.testing.law.limits.calendars import CalendarLaw
+from capline.testing.law.limits.changes import ChangeLaw
+from capline.testing.law.limits.clocks import ClockLaw
+from capline.testing.law.limits.denied import DeniedLaw
+from capline.testing.law.limits.rule import RuleLaw
+from capline.testing.law.limits.states import StateLaw
+from capline.testing.law.verbs.charges import ChargeLaw
+from capline.testing.law.verbs.hits import HitLaw
+from capline.testing.law.verbs.inputs import InputLaw
+from capline.testing.law.verbs.logs import LogLaw
+from capline.testing.law.verbs.reservations import ReservationLaw
+from capline.testing.law.verbs.slots import SlotLaw
 from capline.testing.setting import Awaited
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ FAULT = "tests/faults/test"
 PROMISES = {
     "0": ("tests/proof/test_concurrency.py::test_so_do_those_who_take_slots_between_those_who_ask",),
     "1": ("tests/proof/test_concurrency.py::test_callers_at_the_same_time_find_every_promise_kept",),
-    "2": (f"{LAW}/rule.py::test_refused_one_microsecond_before_retry_after_and_allowed_at_it",),
-    "3": (f"{LAW}/hits.py::test_peek_and_refusals_change_nothing",),
-    "4": (f"{LAW}/hits.py::test_the_same_id_is_one_consumption",),
-    "5": (f"{LAW}/hits.py::test_a_refund_gives_back_exactly_that_hit_once",),
+    "2": (f"{LAW}/limits/rule.py::test_refused_one_microsecond_before_retry_after_and_allowed_at_it",),
+    "3": (f"{LAW}/verbs/hits.py::test_peek_and_refusals_change_nothing",),
+    "4": (f"{LAW}/verbs/hits.py::test_the_same_id_is_one_consumption",),
+    "5": (f"{LAW}/verbs/hits.py::test_a_refund_gives_back_exactly_that_hit_once",),
     "6": (
-        f"{LAW}/many.py::test_a_batch_equals_the_same_attempts_one_by_one",
-        f"{LAW}/many.py::test_columns_equal_single_decisions",
+        f"{LAW}/bulk/many.py::test_a_batch_equals_the_same_attempts_one_by_one",
+        f"{LAW}/bulk/many.py::test_columns_equal_single_decisions",
     ),
     "7": (
         "tests/proof/test_crashes.py::test_killed_writers_lose_nothing_that_was_acknowledged",
@@ -179,7 +179,7 @@ def test_no_fault_is_left_out() -> None:
 @pytest.mark.parametrize("limiter", [Limiter, AsyncLimiter])
 def test_every_verb_has_a_test_all_day(limiter: type) -> None:
     verbs = {name for name in dir(limiter) if not name.startswith("_") and callable(getattr(limiter, name))}
-    called = calls((ROOT / LAW).glob("*.py"))
+    called = calls((ROOT / LAW).rglob("*.py"))
     assert verbs - called - {"aclose", "flush"} == VERBS.keys()
     for verb, path in VERBS.items():
         assert verb in calls([ROOT / "tests" / path]), f"{path} does not call {verb}"

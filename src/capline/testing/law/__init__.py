@@ -1,1 +1,1 @@
-"""The conformance checks by topic: a class in each module, which `capline.testing.conformance` joins."""
+"""The conformance checks: a room for each topic, a class in each module; `capline.testing.conformance` joins them."""

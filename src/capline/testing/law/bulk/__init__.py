@@ -1,0 +1,1 @@
+"""Many attempts at once: batches, receipts, looked-up segments, random histories, threads and processes."""

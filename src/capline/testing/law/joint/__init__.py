@@ -1,0 +1,1 @@
+"""Several subjects in one attempt."""

@@ -1,0 +1,1 @@
+"""What is allowed, by each limit and algorithm, at what time."""

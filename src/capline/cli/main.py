@@ -10,9 +10,11 @@ import typer
 from typer.main import get_command
 
 from capline import __version__
-from capline.cli import campaign, config, decisions, logs, policies, replay, segments, serve, store, token, up, worker
-from capline.cli.common import BAD_INPUT, INTERRUPTED, Commands, note, plain
-from capline.cli.output import output
+from capline.cli.commands import campaign, config, decisions, logs, policies, replay, serve, store, token, up, worker
+from capline.cli.commands.segments import build
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import BAD_INPUT, INTERRUPTED, note, plain
+from capline.cli.render.output import output
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
@@ -21,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["app", "command", "main"]
 
 app = Commands("capline", "Exact, fast, durable sliding-window limits.")
-for part in (decisions, logs, replay, worker, serve, up, campaign, segments, store, policies, token, config):
+for part in (decisions, logs, replay, worker, serve, up, campaign, build, store, policies, token, config):
     app.add_typer(part.app)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"capline {__version__}")
         raise typer.Exit
 

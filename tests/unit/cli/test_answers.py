@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from capline.cli import common
 from capline.cli import main as command_line
+from capline.cli.render import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ class Done(NamedTuple):
 def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     monkeypatch.chdir(tmp_path)
     # The console was made with the width of whatever ran before.
-    monkeypatch.setattr(common.out, "width", 200)
+    monkeypatch.setattr(console.out, "width", 200)
     monkeypatch.setenv("NO_COLOR", "1")
 
     def run(*words: str) -> Done:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capline.cli import interruptible as module
-from capline.cli.interruptible import interruptible
+from capline.cli.input import interruptible as module
+from capline.cli.input.interruptible import interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.kit.cli import CommandLine
 from typer.core import TyperCommand, TyperGroup
 
-from capline.cli.common import note, out, plain, printable
 from capline.cli.main import app
+from capline.cli.render.console import note, out, plain, printable
 
 NASTY = "\x1b[31m\x1b]0;title\x07\x9b5m\u202e[bold red]x[/]:heart:\\\t\r\n\x00\x7f"
 SHOWN = r"\x1b[31m\x1b]0;title\x07\x9b5m\u202e[bold red]x[/]:heart:\\t\r\n\x00\x7f"
@@ -125,7 +125,7 @@ def test_what_is_piped_is_not_wrapped(capline: CommandLine) -> None:
     subject = "x" * 400
     assert capline("decide", "p", "y", "--and", f"q={subject}").stdout.count("\n") == 3
     assert f"policy p, subject {subject}" in capline("explain", "p", subject).stdout.split("\n")
-    program = "from capline.cli.common import out, note; out.print('x ' * 500); note.print('y ' * 500)"
+    program = "from capline.cli.render.console import out, note; out.print('x ' * 500); note.print('y ' * 500)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (done.stdout.count("\n"), done.stderr.count("\n")) == (1, 1)
 

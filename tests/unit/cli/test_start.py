@@ -29,7 +29,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    "loading", ["typer", "capline.cli.main", "capline.cli.target", "capline.store.local.lmdb.store"]
+    "loading", ["typer", "capline.cli.main", "capline.cli.input.target", "capline.store.local.lmdb.store"]
 )
 def test_an_interrupt_while_this_is_being_loaded(loading: str, tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text("policies: {promo: {limits: [1/day]}}", encoding="utf-8")

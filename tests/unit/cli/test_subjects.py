@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capline import Attempt
-from capline.cli.subjects import read_also
+from capline.cli.input.subjects import read_also
 from capline.model.errors import InvalidValueError
 
 

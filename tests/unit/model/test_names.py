@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capline import Attempt, Limiter, ManualClock, Policy, PolicyError
-from capline.cli.subjects import read_also
+from capline.cli.input.subjects import read_also
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Prints a decision, a joint decision or an explanation: as lines for people, or in JSON.
+"""What is answered to a decision, a joint decision, an explanation or a question for usage.
 
 Times are in the subject's zone if a limit depends on it, else in UTC; in JSON they are microseconds.
 """
@@ -9,10 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-import typer
 from rich.table import Table
 
-from capline.cli.common import answer_json, note, out, plain, printable
+from capline.cli.render.console import FAILED, Answer, note, out, plain, printable
 from capline.model.limit import QuietHours, duration_text
 from capline.model.policy import LOGS
 from capline.model.subject import subject_text
@@ -24,43 +23,67 @@ if TYPE_CHECKING:
     from capline.limiter.explain import ExplainedLimit, Explanation
     from capline.model.attempt import Attempt
     from capline.model.decision import Decision, Joint
-    from capline.model.limit import Limit
+    from capline.model.limit_status import LimitStatus
 
-__all__ = ["show", "show_explanation", "show_joint"]
-
-
-def show(decision: Decision, now_us: int, zone: str, *, json: bool, exit_code: bool) -> None:
-    """Print a decision; with `exit_code`, a refusal exits 1."""
-    if json:
-        answer_json(decision.as_dict())
-    else:
-        hit = "" if decision.hit is None else f", hit {decision.hit}"
-        out.print(_line(decision, now_us, zone) + hit)
-    _end(decision, exit_code=exit_code)
+__all__ = ["decision_answer", "explanation_answer", "joint_answer", "usage_answer"]
 
 
-def show_joint(joint: Joint, asked: Sequence[Attempt], now_us: int, zone: str, *, json: bool, exit_code: bool) -> None:
-    """Print the decision over these attempts, and the hit of each."""
-    if json:
-        parts = ("allowed", "remaining", "retry_after_us", "reset_after_us", "hits", "binds", "origin")
-        answer_json({**{part: getattr(joint, part) for part in parts}, "limit": _text(joint.limit)})
-    else:
-        of = "" if joint.limit is None else f" of {_named(asked[joint.binds])}"
+def decision_answer(decision: Decision, now_us: int, zone: str, *, exit_code: bool) -> Answer:
+    """A decision; with `exit_code`, a refusal exits 1."""
+    hit = "" if decision.hit is None else f", hit {decision.hit}"
+    _note_outage(decision)
+    return Answer(
+        decision.as_dict(), lambda: out.print(_line(decision, now_us, zone) + hit), _code(decision, exit_code)
+    )
+
+
+def joint_answer(joint: Joint, parts: Sequence[Attempt], now_us: int, zone: str, *, exit_code: bool) -> Answer:
+    """The decision over these attempts, and the hit of each."""
+
+    def lines() -> None:
+        of = "" if joint.limit is None else f" of {_named(parts[joint.binds])}"
         out.print(_line(joint, now_us, zone, of))
-        for hit, attempt in zip(joint.hits, asked, strict=False):
+        for hit, attempt in zip(joint.hits, parts, strict=False):
             out.print(f"  hit {hit}  {_named(attempt)}", markup=False)
-    _end(joint, exit_code=exit_code)
+
+    fields = ("allowed", "remaining", "retry_after_us", "reset_after_us", "hits", "binds", "origin")
+    facts = {field: getattr(joint, field) for field in fields}
+    _note_outage(joint)
+    limit = None if joint.limit is None else str(joint.limit)
+    return Answer({**facts, "limit": limit}, lines, _code(joint, exit_code))
 
 
-def show_explanation(why: Explanation, segment: str | None, *, json: bool) -> None:
-    """Print an explanation: the decision, the state of each limit, and the hits."""
-    if json:
-        answer_json(why.as_dict(segment))
-        return
+def usage_answer(states: Sequence[LimitStatus]) -> Answer:
+    """What is used and left of each limit."""
+    fields = ("name", "used", "remaining", "past", "frees_in_us", "whole_in_us")
+    shown = Table("limit")
+    for heading in ("used", "left", "more in", "all in"):
+        shown.add_column(heading, justify="right")
+    for state in states:
+        quiet = isinstance(state.limit, QuietHours)
+        numbers = ("-", "-") if quiet else (str(state.used), str(state.remaining))
+        more = "never" if state.frees_in_us is None else duration_text(state.frees_in_us)
+        shown.add_row(str(state.limit), *numbers, more, duration_text(state.whole_in_us))
+    facts = [{"limit": str(state.limit), **{field: getattr(state, field) for field in fields}} for state in states]
+    return Answer(facts, lambda: out.print(shown))
+
+
+def explanation_answer(why: Explanation, segment: str | None, other: Explanation | None) -> Answer:
+    """The decision, the state of each limit, and the hits; then those of the subject with the same digits, if any."""
+
+    def lines() -> None:
+        _print_explanation(why, segment)
+        if other is not None:
+            _print_explanation(other, segment)
+
+    return Answer(why.as_dict(segment), lines)
+
+
+def _print_explanation(why: Explanation, segment: str | None) -> None:
     zone = why.zone or UTC_ZONE
     line = _line(why.decision, why.now_us, zone)
     out.print(line.replace(" left under ", " left after one more, under "))
-    _end(why.decision, exit_code=False)
+    _note_outage(why.decision)
     title = f"policy {why.policy}, subject {subject_text(why.subject)}"
     title += f", segment {segment}" if segment is not None else ""
     title += f", in {why.zone}" if why.zone else ""
@@ -97,11 +120,13 @@ def _line(answer: Decision | Joint, now_us: int, zone: str, of: str = "") -> str
     return f"{refused}: fits in {duration_text(answer.retry_after_us)}, at {when}"
 
 
-def _end(answer: Decision | Joint, *, exit_code: bool) -> None:
+def _note_outage(answer: Decision | Joint) -> None:
     if answer.origin != "store":
         note.print(f"the store could not answer; this is the choice for an outage ({answer.origin})", style="yellow")
-    if exit_code and not answer.allowed:
-        raise typer.Exit(1)
+
+
+def _code(answer: Decision | Joint, exit_code: bool) -> int:
+    return FAILED if exit_code and not answer.allowed else 0
 
 
 def _frees(state: ExplainedLimit, why: Explanation, zone: str) -> str:
@@ -128,10 +153,6 @@ def _remarks(why: Explanation) -> list[str]:
     if why.count_denied:
         lines.append("refusals count here (count_denied), and are among the hits")
     return lines
-
-
-def _text(limit: Limit | None) -> str | None:
-    return None if limit is None else str(limit)
 
 
 def _named(attempt: Attempt) -> str:

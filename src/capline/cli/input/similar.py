@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capline.cli.common import warn
+from capline.cli.render.console import warn
 from capline.model.subject import LARGEST_ID, Subject, subject_text
 
 if TYPE_CHECKING:

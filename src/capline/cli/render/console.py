@@ -1,4 +1,4 @@
-"""What all commands share: how they are declared, two consoles, answers, tables, escaping of outside text.
+"""Two consoles, answers, tables, and the escaping of outside text.
 
 Outside text (a subject, an id, a path) may hold terminal escape sequences. `printable` and `plain` escape it, and both
 consoles escape whatever they print once more.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import is_dataclass
-from functools import wraps
-from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
@@ -21,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from rich.text import Text
 
@@ -31,9 +30,9 @@ __all__ = [
     "FAILED_FOR_GOOD",
     "INTERRUPTED",
     "NO_SEGMENT",
-    "Commands",
-    "answer",
+    "Answer",
     "answer_json",
+    "counted",
     "note",
     "out",
     "plain",
@@ -42,8 +41,6 @@ __all__ = [
     "table",
     "warn",
 ]
-
-_Verb = TypeVar("_Verb", bound="Callable[..., None]")
 
 FAILED = 1
 BAD_INPUT = 2
@@ -55,56 +52,6 @@ NO_SEGMENT = "-"
 
 _PIPE_WIDTH = 10_000
 """The width of a pipe, so that each line of an answer stays one line."""
-
-
-class Commands(typer.Typer):
-    """Commands; with a name, a group of them, like `capline segments`."""
-
-    def __init__(self, name: str | None = None, summary: str | None = None) -> None:
-        super().__init__(
-            name=name,
-            help=summary,
-            no_args_is_help=True,
-            rich_markup_mode="rich",
-            context_settings={"help_option_names": ["-h", "--help"]},
-        )
-
-    def verb(self, *examples: str, help: str | None = None, name: str | None = None) -> Callable[[_Verb], _Verb]:
-        """Make a function a command of its name, with these examples at the end of its help page.
-
-        A parameter whose type is a dataclass stands for the options that are the fields of the dataclass.
-        """
-
-        def declare(function: _Verb) -> _Verb:
-            epilog = "\n\n".join(("[bold]Examples[/]", *examples))
-            self.command(name or function.__name__.strip("_"), help=help, epilog=epilog)(_spread(function))
-            return function
-
-        return declare
-
-
-def _spread(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as typer reads and calls it: with the options of each group in place of the group."""
-    groups: dict[str, Any] = {}
-    parameters: list[Parameter] = []
-    for name, parameter in signature(function, eval_str=True).parameters.items():
-        group: Any = parameter.annotation
-        if isinstance(group, type) and is_dataclass(group):
-            groups[name] = group
-            parameters += signature(group, eval_str=True).parameters.values()
-        else:
-            parameters.append(parameter)
-
-    @wraps(function)
-    def called(**typed: Any) -> None:
-        for name, group in groups.items():
-            typed[name] = group(**{option: typed.pop(option) for option in signature(group).parameters})
-        function(**typed)
-
-    # By keyword, as options with defaults stand before arguments without one.
-    by_keyword = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
-    called.__signature__ = Signature(by_keyword)  # pyright: ignore[reportAttributeAccessIssue] - as inspect reads it
-    return called
 
 
 def printable(text: object) -> str:
@@ -143,6 +90,11 @@ note: Console = _Output(stderr=True, highlight=False, emoji=False)
 """Standard error: progress, warnings and errors, so that a pipe carries only answers."""
 
 
+def counted(count: int, singular: str, plural: str) -> str:
+    """The count with its noun."""
+    return f"{count} {singular if count == 1 else plural}"
+
+
 def warn(line: str) -> None:
     """Print one line of a warning or a hint."""
     note.print(line, style="yellow", markup=False, soft_wrap=True)
@@ -167,12 +119,29 @@ def _print_now(line: str) -> None:
     os.write(2, (f"\r\x1b[K\x1b[?25h{line}\n" if on_terminal else f"{line}\n").encode())
 
 
-def answer(value: object, text: str, *, json: bool, soft_wrap: bool | None = None) -> None:
-    """Answer with the value in JSON, or with the text for people."""
-    if json:
-        answer_json(value)
-    else:
-        out.print(text, markup=False, soft_wrap=soft_wrap)
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command answers: facts for machines, and for people a line or what prints the lines."""
+
+    facts: object
+    text: str | Callable[[], object]
+    code: int = 0
+    """The exit code."""
+
+    def show(self, *, json: bool) -> None:
+        """Print it."""
+        if json:
+            answer_json(self.facts)
+        elif isinstance(self.text, str):
+            out.print(self.text, markup=False, soft_wrap=True)
+        else:
+            self.text()
+
+    def end(self, *, json: bool) -> None:
+        """Print it, and exit with its code."""
+        self.show(json=json)
+        if self.code:
+            raise typer.Exit(self.code)
 
 
 def answer_json(value: object) -> None:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capline import segment as segments
-from capline.cli import segments_publish
-from capline.cli.common import NO_SEGMENT, Commands, answer_json, note, plain, printable, table, warn
-from capline.cli.manifests import manifest_facts, print_table, show_manifest, totals
-from capline.cli.options import JsonOption
+from capline.cli.commands.segments import publish
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import NO_SEGMENT, Answer, note, plain, printable, table, warn
+from capline.cli.render.manifests import manifest_answer, manifest_facts, print_table, totals
 from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.segment.manifest import MANIFEST, Manifest, read_manifest
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from capline.segment import IdSet, Snapshot
 
 __all__ = ["app"]
@@ -34,32 +36,30 @@ _LONGEST_ID = 20
 """Digits of the largest 64-bit number: bounds the work of int()."""
 
 
-@app.verb("capline segments show segments/today", "capline segments show segments/today --json")
-def _show(directory: Directory, as_json: JsonOption = False) -> None:
+@app.answers("capline segments show segments/today", "capline segments show segments/today --json")
+def _show(directory: Directory) -> Answer:
     """Show the segments of a snapshot and their sizes. Verifies every file."""
     manifest = read_manifest(directory)
     (segments.load_partial if manifest.partial else segments.load_snapshot)(directory)
-    show_manifest(directory, manifest, as_json=as_json, verified=True)
+    return manifest_answer(directory, manifest, verified=True)
 
 
-@app.verb("capline segments list segments", "capline segments list s3://bucket/segments")
+@app.answers("capline segments list segments", "capline segments list s3://bucket/segments")
 def _list(
     address: Annotated[
         str, typer.Argument(metavar="DIR|URL", help="A directory of snapshots, or a publication's address.")
     ],
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """List the snapshots in a directory, or the published versions at an address, oldest first.
 
     Reads only manifests.
     """
     if segments.is_publication(address):
-        segments_publish.list_versions(address, as_json=as_json)
-    else:
-        _list_directory(Path(address), as_json=as_json)
+        return publish.versions_answer(address)
+    return _snapshots(Path(address))
 
 
-def _list_directory(directory: Path, *, as_json: bool) -> None:
+def _snapshots(directory: Path) -> Answer:
     try:
         inside = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -73,17 +73,13 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
                 found.append((path, error))
     # Damaged ones come last: their time is not to be trusted.
     found.sort(key=lambda each: (0, each[1].created_us) if isinstance(each[1], Manifest) else (1, 0))
-    if as_json:
-        answer_json(
-            [
-                {"path": str(path), **(manifest_facts(each) if isinstance(each, Manifest) else {"error": str(each)})}
-                for path, each in found
-            ]
-        )
-        return
+    facts = [
+        {"path": str(path), **(manifest_facts(each) if isinstance(each, Manifest) else {"error": str(each)})}
+        for path, each in found
+    ]
     if not found:
-        warn(f"no snapshot in {directory}")
-        return
+        return Answer(facts, lambda: warn(f"no snapshot in {directory}"))
+    damaged: list[str] = []
     shown = table("snapshot", "version", "created", numbers=("segments", "ids", "bytes"))
     for path, each in found:
         if isinstance(each, Manifest):
@@ -94,11 +90,17 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
             )
         else:
             shown.add_row(plain(path.name), "[red]damaged[/]", "", "", "", "")
-            note.print(str(each), style="red", markup=False, soft_wrap=True)
-    print_table(shown)
+            damaged.append(str(each))
+
+    def lines() -> None:
+        for fault in damaged:
+            note.print(fault, style="red", markup=False, soft_wrap=True)
+        print_table(shown)
+
+    return Answer(facts, lines)
 
 
-@app.verb(
+@app.answers(
     "capline segments contains segments/today 42 1007",
     "capline segments contains s3://bucket/segments 42 --cache /var/cache/capline",
 )
@@ -106,29 +108,20 @@ def _contains(
     address: Address,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids to look up.")],
     cache: CacheOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Show the segment of each id, and its overlapping sets if the snapshot has any."""
     snapshot, version = segments.fetch_snapshot(address, cache)
     answers: list[dict[str, Any]] = []
     for text in ids:
-        one = _id(snapshot, text)
-        answers.append({"id": one, "segment": snapshot.segment_of(one)})
+        number = _id(snapshot, text)
+        answers.append({"id": number, "segment": snapshot.segment_of(number)})
         if snapshot.overlapping:
-            answers[-1]["sets"] = snapshot.segments_of(one)
-    if as_json:
-        answer_json({"version": version, "ids": answers})
-        return
-    # Here and below without rich, which replaces tabs and is slow for a million lines.
-    lines = (f"{printable(each['id'])}\t{each['segment'] or NO_SEGMENT}" for each in answers)
-    typer.echo(
-        "\n".join(
-            f"{line}\t{','.join(each.get('sets', ()))}".rstrip("\t") for line, each in zip(lines, answers, strict=True)
-        )
-    )
+            answers[-1]["sets"] = snapshot.segments_of(number)
+    rows = ((printable(each["id"]), each["segment"] or NO_SEGMENT, ",".join(each.get("sets", ()))) for each in answers)
+    return _lines({"version": version, "ids": answers}, ("\t".join(row).rstrip("\t") for row in rows))
 
 
-@app.verb(
+@app.answers(
     "capline segments counts segments/today",
     "capline segments counts segments/today --expression '(active | new) - churned'",
 )
@@ -139,35 +132,27 @@ def _counts(
         typer.Option(help="Count this expression: segments with |, &, - and brackets. Write a space before each '-'."),
     ] = None,
     cache: CacheOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Count the ids of each segment and those that two share, or those of an expression."""
     snapshot, version = segments.fetch_snapshot(address, cache)
     if expression is not None:
         found = len(snapshot.evaluate(expression))
-        if as_json:
-            answer_json({"version": version, "expression": expression, "cardinality": found})
-        else:
-            typer.echo(f"{found}")
-        return
+        return _lines({"version": version, "expression": expression, "cardinality": found}, [f"{found}"])
     sizes = {name: len(ids) for name, ids in snapshot.sets.items()}
     # Exclusive segments share no ids, so only those that may overlap are counted.
     shared = [
-        (one, other, snapshot.overlap(one, other))
-        for place, other in enumerate(snapshot.sets)
-        for one in list(snapshot.sets)[:place]
-        if one in snapshot.overlapping or other in snapshot.overlapping
+        (first, second, snapshot.overlap(first, second))
+        for place, second in enumerate(snapshot.sets)
+        for first in list(snapshot.sets)[:place]
+        if first in snapshot.overlapping or second in snapshot.overlapping
     ]
-    if as_json:
-        pairs = [{"sets": [one, other], "cardinality": both} for one, other, both in shared]
-        answer_json({"version": version, "cardinalities": sizes, "shared": pairs})
-        return
-    typer.echo("\n".join(f"{name}\t{size}" for name, size in sizes.items()))
-    for one, other, both in shared:
-        typer.echo(f"{one} & {other}\t{both}")
+    pairs = [{"sets": [first, second], "cardinality": both} for first, second, both in shared]
+    lines = [f"{name}\t{size}" for name, size in sizes.items()]
+    lines += [f"{first} & {second}\t{both}" for first, second, both in shared]
+    return _lines({"version": version, "cardinalities": sizes, "shared": pairs}, lines)
 
 
-@app.verb(
+@app.answers(
     "capline segments classify segments/today audience.parquet",
     "capline segments classify segments/today audience.roaring --out parts",
 )
@@ -180,8 +165,7 @@ def _classify(
         typer.Option("--out", metavar="DIR", help="Write a bitmap file for each segment; none.roaring has the rest."),
     ] = None,
     cache: CacheOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Count how many ids of an audience are in each segment. Duplicates count once."""
     snapshot, version = segments.fetch_snapshot(address, cache)
     if snapshot.ids is None:
@@ -201,13 +185,11 @@ def _classify(
             part.to_file(destination / f"{name or '.none'}.roaring".lstrip("."))
     sizes = {name: len(part) for name, part in parts.items() if name is not None}
     nowhere = len(parts[None]) + unknown
-    if as_json:
-        answer_json({"version": version, "audience": len(ids) + unknown, "segments": sizes, "in_none": nowhere})
-        return
-    typer.echo("\n".join(f"{name}\t{size}" for name, size in {**sizes, NO_SEGMENT: nowhere}.items()))
+    facts = {"version": version, "audience": len(ids) + unknown, "segments": sizes, "in_none": nowhere}
+    return _lines(facts, (f"{name}\t{size}" for name, size in {**sizes, NO_SEGMENT: nowhere}.items()))
 
 
-@app.verb(
+@app.answers(
     "capline segments members segments/today active --limit 20",
     "capline segments members segments/today active --after 1007",
     "capline segments members segments/today --expression '(active | new) - churned'",
@@ -222,8 +204,7 @@ def _members(
     after: Annotated[str | None, typer.Option(metavar="ID", help="Only ids above this one: the next page.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most ids to print.")] = 1000,
     cache: CacheOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Print the ids of a segment, or of an expression, in ascending order, one page at a time."""
     if (segment is None) == (expression is None):
         raise SegmentError("name a segment or give an --expression, one of the two")
@@ -232,13 +213,24 @@ def _members(
     chosen = _choose(snapshot, segment, expression)
     page = snapshot.page(chosen, cursor, limit)
     following = page[-1] if page and snapshot.page(chosen, page[-1], 1) else None
-    if as_json:
-        answer_json({"version": version, "cardinality": len(chosen), "ids": page, "next": following})
-        return
-    if page:
-        typer.echo("\n".join(map(printable, page)))
+    more = None
     if following is not None:
-        note.print(f"{len(chosen):,} in all; the next page: --after {plain(following)}", style="dim")
+        more = f"{len(chosen):,} in all; the next page: --after {plain(following)}"
+    facts = {"version": version, "cardinality": len(chosen), "ids": page, "next": following}
+    return _lines(facts, map(printable, page), more)
+
+
+def _lines(facts: object, lines: Iterable[str], more: str | None = None) -> Answer:
+    """Lines without rich, which replaces tabs and is slow for a million of them."""
+
+    def show() -> None:
+        text = "\n".join(lines)
+        if text:
+            typer.echo(text)
+        if more is not None:
+            note.print(more, style="dim")
+
+    return Answer(facts, show)
 
 
 def _choose(snapshot: Snapshot, segment: str | None, expression: str | None) -> IdSet:

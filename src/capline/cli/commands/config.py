@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from capline.cli.common import Commands, answer, answer_json, out, plain, table
-from capline.cli.options import JsonOption
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import Answer, out, plain, table
 from capline.config.shown import entry_facts
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError
 from capline.model.limit import Limit
@@ -75,7 +75,7 @@ class ChangeOfOne(Change):
 app = Commands("config", "Read and change the [bold]configuration store[/]: policies, and limits of single subjects.")
 
 
-@app.verb("capline config get", "capline config get promo --json", "capline config get promo --subject user:42")
+@app.answers("capline config get", "capline config get promo --json", "capline config get promo --subject user:42")
 def get(
     policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Only this one.")] = None,
     subject: SubjectOption = None,
@@ -84,8 +84,7 @@ def get(
     ] = False,
     *,
     place: Place,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Show the policies, one policy, or the limits of a subject."""
     with place.open() as configuration:
         if (subject is not None or overrides) and policy is None:
@@ -104,26 +103,28 @@ def get(
             rows = [(policy, configuration.policy_versions(policy)[0])]
         else:
             rows = [(name, configuration.policy_versions(name)[0]) for name in configuration.view.entries]
-        if as_json:
-            entries = [
-                {"name": name, **entry_facts(entry), "value": entry.value, "in_force": entry.at(now_us)}
-                for name, entry in rows
-            ]
-            answer_json({"version": configuration.version, "entries": entries})
-            return
+        entries = [
+            {"name": name, **entry_facts(entry), "value": entry.value, "in_force": entry.at(now_us)}
+            for name, entry in rows
+        ]
         shown = table("name", "version", "by", "in force", "from then on")
         for name, entry in rows:
             later = f"{_at(entry.effective_us)}: {_shown(entry.value)}" if entry.effective_us > now_us else ""
             shown.add_row(
                 plain(name), str(entry.version), plain(entry.who), plain(_shown(entry.at(now_us))), plain(later)
             )
+        totals = configuration.view.totals.items()
+        many = ", ".join(f"{name} {total.count:,}" for name, total in totals if total.count) or "none"
+        version = configuration.version
+
+    def lines() -> None:
         out.print(shown)
-        counts = {name: one.count for name, one in configuration.view.totals.items() if one.count}
-        many = ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "none"
-        out.print(f"version {configuration.version}; overrides: {many}", markup=False)
+        out.print(f"version {version}; overrides: {many}", markup=False)
+
+    return Answer({"version": version, "entries": entries}, lines)
 
 
-@app.verb(
+@app.answers(
     "capline config set policies.yaml", "capline config set policies.yaml --only promo --at 2030-11-21T16:00Z --who ann"
 )
 def set_(
@@ -132,8 +133,7 @@ def set_(
     store: StoreOption = DEFAULT_STORE,
     *,
     change: ChangeOfOne,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Set the policies of a file, in its namespace. Policies that are not in the file stay."""
     from capline.policy.file import load  # noqa: PLC0415 - YAML is loaded where a file is read
 
@@ -143,17 +143,17 @@ def set_(
         if name not in {policy.name for policy in policies}:
             raise UnknownNameError(f"{file} has no policy {name!r}")
     with Place(store, read.namespace).open(create=True) as configuration:
-        _print_version(configuration.set_policies(policies, **asdict(change)), as_json=as_json)
+        return _version(configuration.set_policies(policies, **asdict(change)))
 
 
-@app.verb("capline config delete promo --who ann")
-def delete(policy: PolicyArgument, place: Place, change: ChangeOfOne, as_json: JsonOption = False) -> None:
+@app.answers("capline config delete promo --who ann")
+def delete(policy: PolicyArgument, place: Place, change: ChangeOfOne) -> Answer:
     """Delete a policy. Its versions and its logs stay."""
     with place.open() as configuration:
-        _print_version(configuration.delete_policy(policy, **asdict(change)), as_json=as_json)
+        return _version(configuration.delete_policy(policy, **asdict(change)))
 
 
-@app.verb(
+@app.answers(
     "capline config override promo user:42 10/day 50/week",
     "capline config override promo 42 20/day --at 2030-11-21T16:00Z",
     "capline config override promo user:42 --none",
@@ -169,16 +169,14 @@ def override(
     *,
     place: Place,
     change: ChangeOfOne,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Give one subject its own limits under a policy, instead of the policy's."""
     if none == bool(limits):
         raise InvalidValueError("give the limits of the subject, like 10/day, or --none")
     with place.open(create=True) as configuration:
-        own = None if none else limits
-        of = parse_subject(subject)
-        version = configuration.override(policy, of, own, granularity=granularity, **asdict(change))
-        _print_version(version, as_json=as_json)
+        who = parse_subject(subject)
+        wanted = None if none else limits
+        return _version(configuration.override(policy, who, wanted, granularity=granularity, **asdict(change)))
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
@@ -187,7 +185,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     granularity: str | None = None
 
 
-@app.verb(
+@app.answers(
     "capline config overrides promo vips.csv --who ann",
     "capline config overrides promo vips.jsonl --at 2030-11-21T16:00Z",
 )
@@ -203,8 +201,7 @@ def overrides(
     ],
     place: Place,
     change: Change,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Give many subjects their own limits; those that are not in the file stay as they are."""
     wanted: dict[Subject, list[str] | None] = {}
     spans: dict[Subject, str] = {}
@@ -215,8 +212,7 @@ def overrides(
         if row.granularity is not None:
             spans[row.subject] = row.granularity
     with place.open(create=True) as configuration:
-        version = configuration.override_many(policy, wanted, granularity=spans, **asdict(change))
-        _print_version(version, as_json=as_json)
+        return _version(configuration.override_many(policy, wanted, granularity=spans, **asdict(change)))
 
 
 def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
@@ -245,34 +241,29 @@ def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
         raise InvalidValueError(f"{file}, line {line}: {error}") from None
 
 
-@app.verb("capline config history", "capline config history promo", "capline config history promo --subject user:42")
+@app.answers("capline config history", "capline config history promo", "capline config history promo --subject user:42")
 def history(
     policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Of this policy.")] = None,
     subject: SubjectOption = None,
     *,
     place: Place,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Show the versions of a policy or an override, newest first; without a name, the last 1,024 changes."""
     with place.open() as configuration:
         if policy is None:
-            _print_commits(configuration.commits(), as_json=as_json)
-            return
+            return _commits(configuration.commits())
         of = None if subject is None else parse_subject(subject)
         entries = configuration.policy_versions(policy) if of is None else configuration.override_versions(policy, of)
         if not entries:
             raise UnknownNameError(f"nothing was ever set for {policy!r}{'' if subject is None else f' {subject}'}")
-        if as_json:
-            answer_json([{**entry_facts(entry), "value": entry.value} for entry in entries])
-            return
-        shown = table("version", "at", "by", "in force from", "value")
-        for entry in entries:
-            since = _at(entry.effective_us) if entry.effective_us else "at once"
-            shown.add_row(str(entry.version), _at(entry.at_us), plain(entry.who), since, plain(_shown(entry.value)))
-        out.print(shown)
+    shown = table("version", "at", "by", "in force from", "value")
+    for entry in entries:
+        since = _at(entry.effective_us) if entry.effective_us else "at once"
+        shown.add_row(str(entry.version), _at(entry.at_us), plain(entry.who), since, plain(_shown(entry.value)))
+    return Answer([{**entry_facts(entry), "value": entry.value} for entry in entries], lambda: out.print(shown))
 
 
-@app.verb("capline config rollback promo 3 --who ann", "capline config rollback promo 7 --subject user:42 --json")
+@app.answers("capline config rollback promo 3 --who ann", "capline config rollback promo 7 --subject user:42 --json")
 def rollback(
     policy: PolicyArgument,
     version: Annotated[int, typer.Argument(help="As history shows it.")],
@@ -280,41 +271,35 @@ def rollback(
     *,
     place: Place,
     who: WhoOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Set a policy or an override back to an earlier version, at once. This makes a new version where it differs."""
     with place.open() as configuration:
         if subject is None:
-            _print_version(configuration.roll_back_policy(policy, version, who=who), as_json=as_json)
-        else:
-            of = parse_subject(subject)
-            _print_version(configuration.roll_back_override(policy, of, version, who=who), as_json=as_json)
+            return _version(configuration.roll_back_policy(policy, version, who=who))
+        return _version(configuration.roll_back_override(policy, parse_subject(subject), version, who=who))
 
 
-def _print_version(version: int, *, as_json: bool) -> None:
-    answer({"version": version}, f"version {version}", json=as_json)
+def _version(version: int) -> Answer:
+    return Answer({"version": version}, f"version {version}")
 
 
-def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
-    if as_json:
-        facts: list[dict[str, object]] = []
-        for one in commits:
-            names = [{"policy": name.policy, "subject": name.subject, "many": name.many} for name in one.changes]
-            head = {"version": one.version, "at": _at(one.at_us), "who": one.who, "verb": one.verb}
-            facts.append({**head, "changes": names})
-        answer_json(facts)
-        return
+def _commits(commits: Sequence[Commit]) -> Answer:
+    facts: list[dict[str, object]] = []
     shown = table("version", "at", "by", "what", "of")
-    for one in commits:
+    for commit in commits:
+        names = [{"policy": name.policy, "subject": name.subject, "many": name.many} for name in commit.changes]
+        head = {"version": commit.version, "at": _at(commit.at_us), "who": commit.who, "verb": commit.verb}
+        facts.append({**head, "changes": names})
         named = [
             f"{name.policy} many subjects"
             if name.many
             else name.policy + ("" if name.subject is None else f" {subject_text(name.subject)}")
-            for name in one.changes[:5]
+            for name in commit.changes[:5]
         ]
-        more = f" and {len(one.changes) - 5} more" if len(one.changes) > 5 else ""  # noqa: PLR2004 - as above
-        shown.add_row(str(one.version), _at(one.at_us), plain(one.who), one.verb, plain(", ".join(named) + more))
-    out.print(shown)
+        more = f" and {len(commit.changes) - 5} more" if len(commit.changes) > 5 else ""  # noqa: PLR2004 - as above
+        of = plain(", ".join(named) + more)
+        shown.add_row(str(commit.version), _at(commit.at_us), plain(commit.who), commit.verb, of)
+    return Answer(facts, lambda: out.print(shown))
 
 
 def _shown(value: Any) -> str:
@@ -327,7 +312,7 @@ def _shown(value: Any) -> str:
 
 def _shown_part(part: Any) -> str:
     if isinstance(part, dict):
-        return ", ".join(f"{name}: {_shown_part(one)}" for name, one in part.items())  # pyright: ignore[reportUnknownVariableType] - as above
+        return ", ".join(f"{name}: {_shown_part(value)}" for name, value in part.items())  # pyright: ignore[reportUnknownVariableType] - as above
     return ", ".join(part) if isinstance(part, list) else str(part)  # pyright: ignore[reportUnknownArgumentType] - as above
 
 

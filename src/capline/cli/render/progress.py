@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from capline.cli.common import note
+from capline.cli.render.console import note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

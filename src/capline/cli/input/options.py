@@ -1,48 +1,42 @@
 """Options and arguments that several commands share, each declared once.
 
-A parameter whose type is a dataclass, like `Source`, stands for the options that are its fields (`Commands.verb`).
+A parameter whose type is a dataclass, like `Source`, stands for the options that are its fields (`declare.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from capline.limiter.limiter import DEFAULT_URL, Limiter
+from capline.model.subject import parse_subject
+
+if TYPE_CHECKING:
+    from capline.model.subject import Subject
 
 __all__ = [
     "DEFAULT_POLICIES",
-    "ChannelOption",
+    "Attempted",
     "HitArgument",
     "IdOption",
-    "JsonOption",
+    "LedgerOption",
+    "Log",
     "Place",
     "PoliciesOption",
-    "PolicyArgument",
     "ProgressOption",
-    "SegmentOption",
     "Source",
     "SubjectArgument",
     "TextOption",
-    "ZoneOption",
 ]
 
 DEFAULT_POLICIES = Path("policies.yaml")
 
-PolicyArgument = Annotated[str, typer.Argument(help="The policy's name.")]
 SubjectArgument = Annotated[str, typer.Argument(help="Who is limited: text, or an integer; s:42 is the text 42.")]
 HitArgument = Annotated[int, typer.Argument(help="The hit, as the decision showed it.")]
-
 PoliciesOption = Annotated[Path, typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.")]
-SegmentOption = Annotated[str | None, typer.Option("--segment", help="The subject's segment.")]
-ChannelOption = Annotated[str | None, typer.Option("--channel", help="The channel of the attempt.")]
-ZoneOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The subject's time zone, like Asia/Singapore; the policy's, if left out."),
-]
 IdOption = Annotated[
     str | None, typer.Option("--id", help="The attempt's id: a retry with the same id consumes nothing.")
 ]
@@ -50,12 +44,13 @@ TextOption = Annotated[bool, typer.Option("--text", help="Take the subject as te
 ProgressOption = Annotated[
     bool | None, typer.Option("--progress/--no-progress", help="Show progress; on a terminal, if left out.")
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Answer in JSON, for machines; nothing else on standard output.")
+LedgerOption = Annotated[
+    Path | None,
+    typer.Option("--ledger", metavar="DIR", help="The run's directory; NAME.run beside NAME.yaml, if left out."),
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where the limits and the hits are."""
 
@@ -81,11 +76,36 @@ class Source:
         return Limiter.from_file(self.policies, self.store, create=create, config=self.config)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which of a policy's limits hold for the subject: named, looked up, or as a campaign has them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log(Source):
+    """One subject under one policy."""
 
-    segment: SegmentOption = None
+    policy: Annotated[str, typer.Argument(help="The policy's name.")]
+    subject: SubjectArgument
+    text: TextOption = False
+
+    @property
+    def who(self) -> Subject:
+        """The subject that was typed; raises where it cannot be one."""
+        return parse_subject(self.subject, as_text=self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempted(Log):
+    """Which of a policy's limits hold for the subject, all named."""
+
+    segment: Annotated[str | None, typer.Option("--segment", help="The subject's segment.")] = None
+    channel: Annotated[str | None, typer.Option("--channel", help="The channel of the attempt.")] = None
+    zone: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The subject's time zone, like Asia/Singapore; the policy's, if left out."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place(Attempted):
+    """The same, named or looked up, or as a campaign has them."""
+
     segments: Annotated[
         str | None, typer.Option(metavar="DIR|URL", help="Look up its segment here: a snapshot or a publication.")
     ] = None
@@ -96,5 +116,3 @@ class Place:
             help="Ask as this campaign does: with its store, policies, segments, channel, zone and cost.",
         ),
     ] = None
-    channel: ChannelOption = None
-    zone: ZoneOption = None

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import msgspec
 import typer
 
-from capline.cli.common import BAD_INPUT, INTERRUPTED, Commands, answer_json, note, out, warn
-from capline.cli.interruptible import interruptible
-from capline.cli.options import JsonOption, ProgressOption, Source
-from capline.cli.progress import progress_bar
+from capline.cli.input.declare import Commands
+from capline.cli.input.interruptible import interruptible
+from capline.cli.input.options import ProgressOption, Source
+from capline.cli.render.console import BAD_INPUT, FAILED, INTERRUPTED, Answer, note, out, warn
+from capline.cli.render.progress import progress_bar
 from capline.limiter.records import MOST_LINE_BYTES, line_of, read_line
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
 from capline.support.private import private_opener
@@ -35,14 +36,13 @@ __all__ = ["app"]
 app = Commands()
 
 STDIO = Path("-")
-DAMAGED = 1
 
 PolicyOption = Annotated[
     list[str] | None, typer.Option("--policy", help="Only the logs of this policy; may be given again.")
 ]
 
 
-@app.verb(
+@app.answers(
     "capline export logs.jsonl --store lmdb:///var/lib/capline",
     "capline export --policy promo | zstd > promo.jsonl.zst",
 )
@@ -52,8 +52,8 @@ def export(
     source: Source,
     policy: PolicyOption = None,
     progress: ProgressOption = None,
-    json: JsonOption = False,
-) -> None:
+    json: bool,
+) -> Answer:
     """Write every log to a file, one line of JSON each. Decisions go on meanwhile.
 
     A damaged log is reported and left out; the command then exits 1.
@@ -76,16 +76,12 @@ def export(
             counts["lines"] += 1
             counts["hits"] += len(record.hits)
             advance(counts["lines"])
-    if json:
-        answer_json(counts)
-    else:
-        where = note if file == STDIO else out
-        where.print(f"exported {counts['hits']:,} hit(s) in {counts['lines']:,} line(s)")
-    if counts["damaged"]:
-        raise typer.Exit(DAMAGED)
+    where = note if file == STDIO else out
+    text = f"exported {counts['hits']:,} hit(s) in {counts['lines']:,} line(s)"
+    return Answer(counts, lambda: where.print(text), FAILED if counts["damaged"] else 0)
 
 
-@app.verb(
+@app.answers(
     "capline import past-sends.jsonl --store lmdb:///var/lib/capline",
     "capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0",
 )
@@ -93,8 +89,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="The lines; - is standard input.")],
     source: Source,
     progress: ProgressOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Add past hits to the logs, each at its own time. May be run again.
 
     A line is an exported log, or one past send:
@@ -128,27 +123,21 @@ def import_(
         except (InvalidValueError, InvalidTypeError) as error:
             # Records are numbered like lines.
             raise InvalidValueError(re.sub("^record ", lambda _: f"{file}, line ", str(error))) from None
-    _answer(loaded, file, json=json)
+    return _answer(loaded, file)
 
 
-def _answer(loaded: Loaded, file: Path, *, json: bool) -> None:
+def _answer(loaded: Loaded, file: Path) -> Answer:
     for line, fault in loaded.faults:
         warn(f"{file}, line {line}: {fault}")
-    if json:
-        answer_json(
-            {**msgspec.structs.asdict(loaded), "faults": [{"line": line, "what": what} for line, what in loaded.faults]}
-        )
-    else:
-        out.print(
-            f"imported {loaded.added:,} hit(s) from {loaded.records:,} line(s); left out: {loaded.known:,} known, "
-            f"{loaded.old:,} out of every window, {loaded.ahead:,} in the future, {loaded.ambiguous:,} ambiguous"
-        )
     if loaded.ambiguous:
         warn(f"{loaded.ambiguous:,} hit(s) share their instant with a hit of other units: give each hit an id")
-    if loaded.ahead:
-        raise typer.Exit(BAD_INPUT)
-    if loaded.failed:
-        raise typer.Exit(DAMAGED)
+    faults = [{"line": line, "what": what} for line, what in loaded.faults]
+    return Answer(
+        {**msgspec.structs.asdict(loaded), "faults": faults},
+        f"imported {loaded.added:,} hit(s) from {loaded.records:,} line(s); left out: {loaded.known:,} known, "
+        f"{loaded.old:,} out of every window, {loaded.ahead:,} in the future, {loaded.ambiguous:,} ambiguous",
+        BAD_INPUT if loaded.ahead else FAILED if loaded.failed else 0,
+    )
 
 
 @contextmanager

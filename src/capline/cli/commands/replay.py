@@ -12,8 +12,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from capline.cli.common import INTERRUPTED, NO_SEGMENT, Commands, answer_json, note, out, plain, table, warn
-from capline.cli.options import DEFAULT_POLICIES, JsonOption, PoliciesOption
+from capline.cli.input.declare import Commands
+from capline.cli.input.options import DEFAULT_POLICIES, PoliciesOption
+from capline.cli.render.console import FAILED, INTERRUPTED, NO_SEGMENT, Answer, note, out, plain, table, warn
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
 from capline.replay.blocks import EventFile
@@ -32,11 +33,11 @@ __all__ = ["app"]
 
 app = Commands()
 
-DEFAULT_DATA = Path(__file__).parents[1] / "replay/demo/cdnow_transactions.csv.gz"
+DEFAULT_DATA = Path(__file__).parents[2] / "replay/demo/cdnow_transactions.csv.gz"
 DEFAULT_OUT = Path("build/demo")
 
 
-@app.verb(
+@app.answers(
     "capline replay events.csv --policy promo --policies policies.yaml",
     "capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json",
     "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
@@ -52,8 +53,7 @@ def replay(
         str | None, typer.Option(help="The column of time zones; an empty cell means the policy's.")
     ] = None,
     sort: Annotated[bool, typer.Option("--sort", help="Sort by time first, in memory: 40 bytes a row.")] = False,
-    json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Count what this policy would have allowed and refused. Consumes nothing.
 
     Events are decided in order of time, in memory, each at its own time.
@@ -68,21 +68,17 @@ def replay(
             bar.update(task, completed=read_bytes, events=done)
 
         counted = count_events(limiter, clock, policy, file, sort=sort, progress=progress)
-    if json:
-        answer_json(_counts_json(policy, counted))
-    else:
-        _show_counts(policy, counted)
+    return Answer(_counts_facts(policy, counted), lambda: _show_counts(policy, counted))
 
 
-@app.verb("capline demo", "capline demo --policies my-policies.yaml --out build/mine --json")
+@app.answers("capline demo", "capline demo --policies my-policies.yaml --out build/mine --json")
 def demo(
     data: Annotated[
         Path, typer.Option(help="Purchases, with the columns customer_id and date.", show_default="capline's own")
     ] = DEFAULT_DATA,
     out_dir: Annotated[Path, typer.Option("--out", help="The directory for store, segments and report.")] = DEFAULT_OUT,
     policies: Annotated[Path | None, typer.Option(help="A policy file of your own, with a policy promo.")] = None,
-    json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Cap eighteen months of messages by segment, in seconds, and write a report.
 
     The purchases are real. Each morning customers are put into segments by recency, each purchase triggers messages,
@@ -105,15 +101,17 @@ def demo(
         raise typer.Exit(INTERRUPTED) from None
     report = out_dir / "report.html"
     report_bytes = write_report(result, report)
-    if json:
-        answer_json({"report": str(report), "holds": result.holds, "result": result})
-    else:
+
+    def lines() -> None:
         _show_demo(result)
         out.print(f"\nReport: [bold]{plain(str(report))}[/] ({size_text(report_bytes)}; open it in a browser)")
         _show_next(result, data, out_dir)
+
     if not result.holds:
         note.print("the check failed: these figures are wrong", style="bold red")
-        raise typer.Exit(1)
+    return Answer(
+        {"report": str(report), "holds": result.holds, "result": result}, lines, 0 if result.holds else FAILED
+    )
 
 
 def _progress(*columns: ProgressColumn) -> Progress:
@@ -191,7 +189,7 @@ def _program() -> str:
     return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)
 
 
-def _counts_json(policy: str, counted: ReplayCounts) -> dict[str, object]:
+def _counts_facts(policy: str, counted: ReplayCounts) -> dict[str, object]:
     return {
         "policy": policy,
         "asked": counted.asked.total(),

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import Commands, answer, out
-from capline.cli.options import JsonOption
+from capline.cli.input.declare import Commands
+from capline.cli.input.options import LedgerOption
+from capline.cli.render.console import Answer, out
 from capline.model.errors import CampaignError, InvalidValueError
 
 if TYPE_CHECKING:
     from capline.campaign import Ledger
     from capline.campaign.outcomes import Outcome
 
-__all__ = ["LedgerOption", "app", "run_directory"]
+__all__ = ["app", "run_directory"]
 
 app = Commands()
 
@@ -26,19 +27,14 @@ _LARGEST_ID = 0xFFFF_FFFF
 _ID = re.compile(r"[0-9]{1,10}")
 
 TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The campaign file, or the directory of a run.")]
-LedgerOption = Annotated[
-    Path | None,
-    typer.Option("--ledger", metavar="DIR", help="The run's directory; NAME.run beside NAME.yaml, if left out."),
-]
 
 
-@app.verb("capline campaign outcome summer-sale.yaml 1001", "capline campaign outcome summer-sale.run 1001 --json")
+@app.answers("capline campaign outcome summer-sale.yaml 1001", "capline campaign outcome summer-sale.run 1001 --json")
 def outcome(
     target: TargetArgument,
     recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.")],
     ledger: LedgerOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Show what became of one recipient: sent, refused (by which limit, until when), failed (why), not known."""
     from capline.campaign.outcomes import outcome_of
 
@@ -49,7 +45,7 @@ def outcome(
         if found is None:
             end = "is not in its audience" if opened.is_finished else "was not decided yet, or is not in its audience"
             raise CampaignError(f"{opened.directory}: {recipient} {end}")
-    answer(found, _sentence(found), json=as_json, soft_wrap=True)
+    return Answer(found, _sentence(found))
 
 
 @app.verb(

@@ -9,18 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
-from capline.cli.common import Commands, answer, answer_json, out, warn
-from capline.cli.options import JsonOption
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import FAILED, Answer, out, warn
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.errors import InvalidValueError, StoreDamagedError
 from capline.store.open import lmdb_path
 
 __all__ = ["app"]
-
-DAMAGED = 1
 
 app = Commands("store", "Check the file of an embedded [bold]store[/], or make it smaller.")
 
@@ -29,8 +26,8 @@ StoreArgument = Annotated[
 ]
 
 
-@app.verb("capline store check lmdb:///var/lib/capline", "capline store check /var/lib/capline --json")
-def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
+@app.answers("capline store check lmdb:///var/lib/capline", "capline store check /var/lib/capline --json")
+def check(store: StoreArgument = DEFAULT_URL) -> Answer:
     """Read every page and value, and report what is damaged. Changes nothing; the store may be in use."""
     from capline.store.local.lmdb.check import StoreReport, check_store  # noqa: PLC0415 - lmdb only where it is needed
 
@@ -39,9 +36,8 @@ def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
         report = check_store(path)
     except StoreDamagedError as error:
         report = StoreReport(str(path), faults_found=1, faults=[str(error)])
-    if json:
-        answer_json(report)
-    else:
+
+    def lines() -> None:
         for fault in report.faults:
             warn(fault)
         if report.page_bytes:
@@ -51,11 +47,11 @@ def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
                 f"receipt(s); {used} used, {free} free"
             )
         out.print(f"{report.faults_found:,} fault(s) found" if report.faults_found else "every page and value is whole")
-    if report.faults_found:
-        raise typer.Exit(DAMAGED)
+
+    return Answer(report, lines, FAILED if report.faults_found else 0)
 
 
-@app.verb(
+@app.answers(
     "capline store compact lmdb:///var/lib/capline",
     "capline store compact lmdb:///var/lib/capline --to /backup/capline",
 )
@@ -64,8 +60,7 @@ def compact(
     to: Annotated[
         Path | None, typer.Option(metavar="DIRECTORY", help="Copy into this new directory; the store may be in use.")
     ] = None,
-    json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Make the file as small as its content. In place this needs a store that nobody has open.
 
     Checks the store first, and refuses a damaged one. An interruption leaves either the old file or the new one.
@@ -74,7 +69,7 @@ def compact(
 
     done = compact_store(_directory(store), to)
     sizes = f"{_size(done.before_bytes)} before, {_size(done.after_bytes)} now"
-    answer(msgspec.structs.asdict(done), f"{done.path}: {sizes}", json=json)
+    return Answer(done, f"{done.path}: {sizes}")
 
 
 def _directory(store: str) -> Path:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import BAD_INPUT, FAILED, Commands, answer, note, stop_lines, warn
-from capline.cli.options import JsonOption
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import BAD_INPUT, FAILED, Answer, note, stop_lines, warn
 
 if TYPE_CHECKING:
     from capline.campaign.queue.worked import DeliveredBatch, Worked
@@ -41,7 +41,7 @@ TakeoverOption = Annotated[
 ]
 
 
-@app.verb(
+@app.answers(
     "capline worker --queue redis://127.0.0.1:6379/0 --metrics 127.0.0.1:9100",
     "CAPLINE_QUEUE=redis://:secret@queue.example.org/0 capline worker --until-idle",
 )
@@ -56,8 +56,7 @@ def worker(
         str | None, typer.Option(metavar="HOST:PORT", help="Serve metrics on loopback; port 0 takes any.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No line for each batch.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Claim batches from the queue, one at a time: decide, send and record.
 
     Ctrl-C or SIGTERM finishes the step under way, releases the batch and exits 130 or 143.
@@ -98,20 +97,16 @@ def worker(
             working.work(until_idle=until_idle)
         except CampaignStopped as stopped:
             warn("stopped; nothing is lost, and a batch that was under way is released")
-            _answer(working.worked, as_json=as_json)
-            raise typer.Exit(128 + stopped.signum) from None
+            return _answer(working.worked, 128 + stopped.signum)
         except SenderFailingError as error:
             warn(str(error))
-            _answer(working.worked, as_json=as_json)
-            raise typer.Exit(FAILED) from None
-        _answer(working.worked, as_json=as_json)
-        if working.worked.trouble or working.worked.aside:
-            raise typer.Exit(BAD_INPUT)
+            return _answer(working.worked, FAILED)
+        return _answer(working.worked, BAD_INPUT if working.worked.trouble or working.worked.aside else 0)
 
 
-def _answer(worked: Worked, *, as_json: bool) -> None:
+def _answer(worked: Worked, code: int) -> Answer:
     counts = (
         f"{worked.settled:,} batches, {worked.subjects:,} subjects: {worked.sent:,} sent, {worked.refused:,} refused, "
         f"{worked.failed:,} failed, {worked.not_known:,} not known"
     )
-    answer(worked, counts, json=as_json, soft_wrap=True)
+    return Answer(worked, counts, code)

@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli import outcomes
-from capline.cli.campaign_report import show_queue, show_report
-from capline.cli.common import FAILED, FAILED_FOR_GOOD, Commands, answer_json, note, out, plain, stop_lines, warn
-from capline.cli.options import JsonOption, ProgressOption
-from capline.cli.outcomes import LedgerOption, run_directory
-from capline.cli.progress import progress_bar
+from capline.cli.commands import outcomes
+from capline.cli.commands.outcomes import run_directory
+from capline.cli.input.declare import Commands
+from capline.cli.input.options import LedgerOption, ProgressOption
+from capline.cli.render.campaign import report_answer
+from capline.cli.render.console import FAILED, FAILED_FOR_GOOD, Answer, note, out, plain, stop_lines, warn
+from capline.cli.render.progress import progress_bar
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from capline.campaign.report import StoreFacts
 
 __all__ = ["app"]
@@ -49,7 +52,7 @@ QueueOption = Annotated[
 _WATCH_S = 1.0
 
 
-@app.verb("capline campaign run summer-sale.yaml", "capline campaign run summer-sale.yaml --json > report.json")
+@app.answers("capline campaign run summer-sale.yaml", "capline campaign run summer-sale.yaml --json > report.json")
 def run(
     campaign: CampaignArgument,
     ledger: LedgerOption = None,
@@ -58,8 +61,7 @@ def run(
         typer.Option("--retry-failed", help="Decide and send again, once, to exactly those whose delivery failed."),
     ] = False,
     progress: ProgressOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Decide, deliver and report. After a stop or a kill, the same command resumes the run.
 
     Exits 1 where a delivery failed or is not known, and where the receiver accepts nothing; 3 where all that failed
@@ -117,21 +119,17 @@ def run(
             raise typer.Exit(128 + stopped.signum) from None
         except SenderFailingError as error:
             note.print(f"[bold red]capline:[/] {plain(error)}", soft_wrap=True)
-            show_report(replace(report_of(opened), store=store, state="stopped"), as_json=as_json)
-            raise typer.Exit(FAILED) from None
+            return report_answer(replace(report_of(opened), store=store, state="stopped"), FAILED)
         report = replace(report_of(opened), store=store)
         gone = opened.refused_for_good(job.file.retry.attempts)
-    show_report(report, as_json=as_json)
     if report.total.failed > gone:
         warn(f"{report.total.failed:,} failed; try these again with: {shlex.join([*again, '--retry-failed'])}")
-    if report.total.failed > gone or report.total.not_known:
-        raise typer.Exit(FAILED)
-    if gone:
-        raise typer.Exit(FAILED_FOR_GOOD)
+    again_helps = report.total.failed > gone or report.total.not_known
+    return report_answer(report, FAILED if again_helps else FAILED_FOR_GOOD if gone else 0)
 
 
-@app.verb("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json")
-def plan(campaign: CampaignArgument, progress: ProgressOption = None, as_json: JsonOption = False) -> None:
+@app.answers("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json")
+def plan(campaign: CampaignArgument, progress: ProgressOption = None) -> Answer:
     """Forecast exactly what a run started now would send and refuse. Consumes and writes nothing."""
     from capline.campaign import load_campaign, prepare
     from capline.campaign import plan as plan_job
@@ -140,10 +138,10 @@ def plan(campaign: CampaignArgument, progress: ProgressOption = None, as_json: J
     with progress_bar("peeking", len(job.audience), wanted=progress) as advance:
         report = plan_job(job, advance)
     _warn_of_new(report.store)
-    show_report(report, as_json=as_json)
+    return report_answer(report)
 
 
-@app.verb(
+@app.answers(
     "capline campaign status summer-sale.yaml",
     "capline campaign status summer-sale.run --json",
     "capline campaign status summer-sale --queue redis://127.0.0.1:6379/0 --watch",
@@ -159,13 +157,14 @@ def status(
     ledger: LedgerOption = None,
     queue: QueueOption = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until it is finished.")] = False,
-    as_json: JsonOption = False,
+    *,
+    json: bool,
 ) -> None:
     """Show a run's progress and outcomes so far, during the run or after it.
 
     With --queue: over all workers. The same for a campaign file that has no ledger and whose store can hold the queue.
     """
-    from capline.campaign import Ledger, load_campaign, report_of
+    from capline.campaign import load_campaign
 
     directory = run_directory(target, ledger)
     url = None if ledger else queue
@@ -175,25 +174,20 @@ def status(
         )
     if url is None and target.is_file() and not directory.exists():
         url = _as_queue(load_campaign(target).store)
-    if url is not None:
-        _answer_queue(url, target, watch=watch, as_json=as_json)
-        return
-    while True:
-        with Ledger.read(directory) as opened:
-            report = report_of(opened)
-        show_report(report, as_json=as_json)
-        if not watch or report.state == "finished":
-            return
-        time.sleep(_WATCH_S)
+    with closing(_ledger_reports(directory) if url is None else _queue_reports(url, target)) as reports:
+        for state, answer in reports:
+            answer.show(json=json)
+            if not watch or state == "finished":
+                return
+            sys.stdout.flush()
+            time.sleep(_WATCH_S)
 
 
-@app.verb(
+@app.answers(
     "capline campaign enqueue summer-sale.yaml --queue redis://127.0.0.1:6379/0",
     "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
 )
-def enqueue(
-    campaign: CampaignArgument, queue: QueueOption = None, progress: ProgressOption = None, as_json: JsonOption = False
-) -> None:
+def enqueue(campaign: CampaignArgument, queue: QueueOption = None, progress: ProgressOption = None) -> Answer:
     """Split a campaign into batches for workers. After a kill, the same command resumes it.
 
     Checks the whole file first, as `run` does. Workers need none of its files: capline worker --queue URL.
@@ -215,17 +209,18 @@ def enqueue(
         job = prepare(file, None if begun is None else begun_version(begun.inputs))
         with progress_bar("queueing batches", job.batches, wanted=progress) as advance:
             queued = enqueue_job(job, shared, advance)
-    if as_json:
-        answer_json(queued)
-        return
     count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
-    if queued.state == "finished":
-        out.print(f"[bold]{queued.campaign}[/]: finished before ({count}); nothing to queue")
-    else:
-        how = f"{queued.put:,} of them now" if queued.put < queued.batches else "all of them now"
-        out.print(f"[bold]{queued.campaign}[/]: {count} in the queue {queued.queue}, {how}", soft_wrap=True)
-        out.print(f"deliver it: capline worker --queue {queued.queue}", soft_wrap=True)
-    out.print(f"show it: capline campaign status {queued.campaign} --queue {queued.queue}", soft_wrap=True)
+
+    def lines() -> None:
+        if queued.state == "finished":
+            out.print(f"[bold]{queued.campaign}[/]: finished before ({count}); nothing to queue")
+        else:
+            how = f"{queued.put:,} of them now" if queued.put < queued.batches else "all of them now"
+            out.print(f"[bold]{queued.campaign}[/]: {count} in the queue {queued.queue}, {how}", soft_wrap=True)
+            out.print(f"deliver it: capline worker --queue {queued.queue}", soft_wrap=True)
+        out.print(f"show it: capline campaign status {queued.campaign} --queue {queued.queue}", soft_wrap=True)
+
+    return Answer(queued, lines)
 
 
 def _as_queue(store: str) -> str | None:
@@ -233,7 +228,18 @@ def _as_queue(store: str) -> str | None:
     return store if store.partition("://")[0] in ("redis", "rediss", "valkey", "valkeys") else None
 
 
-def _answer_queue(url: str, target: Path, *, watch: bool, as_json: bool) -> None:
+def _ledger_reports(directory: Path) -> Generator[tuple[str, Answer]]:
+    """The state of a run and its report, again and again."""
+    from capline.campaign import Ledger, report_of
+
+    while True:
+        with Ledger.read(directory) as opened:
+            report = report_of(opened)
+        yield report.state, report_answer(report)
+
+
+def _queue_reports(url: str, target: Path) -> Generator[tuple[str, Answer]]:
+    """The same of a queued campaign."""
     from capline.campaign import load_campaign
     from capline.campaign.queue.queue import Queue
     from capline.campaign.queue.server import QueueServer
@@ -246,13 +252,7 @@ def _answer_queue(url: str, target: Path, *, watch: bool, as_json: bool) -> None
         status = QueueStatus(Queue(server), name)
         while True:
             report = status.report()
-            show_report(report, as_json=as_json)
-            if not as_json:
-                show_queue(report.queue)
-            if not watch or report.state == "finished":
-                return
-            sys.stdout.flush()
-            time.sleep(_WATCH_S)
+            yield report.state, report_answer(report, queue=report.queue)
 
 
 def _warn_of_new(store: StoreFacts | None) -> None:

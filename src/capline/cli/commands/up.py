@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import Commands, note, out, plain, warn
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import note, out, plain, warn
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ def _run(whole: Plan, inside: Path) -> None:
     before = {signum: signal.signal(signum, tell) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     parts = Processes(inside, warn, lambda: bool(told))
     try:
-        for one in whole.missing:
-            note.print(f"{one.program} is missing: {one.install}; without it: {one.instead}", markup=False)
+        for part in whole.missing:
+            note.print(f"{part.program} is missing: {part.install}; without it: {part.instead}", markup=False)
         for part in whole.parts:
             if told:
                 return

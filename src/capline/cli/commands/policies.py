@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import BAD_INPUT, NO_SEGMENT, Commands, answer_json, note, out, plain, table
-from capline.cli.options import JsonOption
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import BAD_INPUT, NO_SEGMENT, Answer, counted, note, out, plain, table
 from capline.limiter.rules import Rules
 from capline.model.errors import CaplineError, UnknownNameError
 from capline.model.limit import duration_text
 from capline.policy.file import PolicyFile, PolicyFileError, check_for_local, load
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from capline.model.policy import Policy
 
 __all__ = ["app"]
@@ -30,50 +32,43 @@ NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Only t
 app = Commands("policies", "Check [bold]policy files[/], and show what they say.")
 
 
-@app.verb(
+@app.answers(
     "capline policies check policies.yaml",
     "capline policies check deploy/*.yaml --json",
     "capline policies check policies.yaml --store lmdb:///var/lib/capline",
 )
 def check(
     files: FilesArgument,
-    as_json: JsonOption = False,
     store: Annotated[
         str | None, typer.Option("--store", "-s", help="The URL of the store that is to keep them; it is not opened.")
     ] = None,
-) -> None:
+) -> Answer:
     """Check policy files as a limiter reads them, and list every fault. Exits 2 if there is one.
 
     Without --store they may wait for replicas, which stores on this machine have none of.
     """
     answers: list[dict[str, object]] = []
-    good = True
+    lines: list[tuple[Console, str]] = []
+    code = 0
     for path in files:
         try:
             file = _read(path, store)
         except CaplineError as error:
-            good = False
+            code = BAD_INPUT
             faults = error.faults if isinstance(error, PolicyFileError) else ((0, str(error)),)
             listed = [{"line": line or None, "what": what} for line, what in faults]
             answers.append({"file": str(path), "ok": False, "faults": listed})
-            if not as_json:
-                for line, what in faults:
-                    note.print(plain(f"{path}:{line}: {what}" if line else f"{path}: {what}"), soft_wrap=True)
+            lines += [(note, f"{path}:{line}: {what}" if line else f"{path}: {what}") for line, what in faults]
         else:
             answers.append({"file": str(path), "ok": True, "namespace": file.namespace, "policies": len(file.policies)})
-            if not as_json:
-                count = len(file.policies)
-                said = f"{path}: good, {count} {'policy' if count == 1 else 'policies'}"
-                waits = any(policy.wait_replicas for policy in file.policies)
-                out.print(plain(said + "; redis stores only, for wait_replicas" * waits), soft_wrap=True)
-    if as_json:
-        answer_json(answers)
-    if not good:
-        raise typer.Exit(BAD_INPUT)
+            good = f"{path}: good, {counted(len(file.policies), 'policy', 'policies')}"
+            waits = any(policy.wait_replicas for policy in file.policies)
+            lines.append((out, good + "; redis stores only, for wait_replicas" * waits))
+    return Answer(answers, lambda: [console.print(plain(line), soft_wrap=True) for console, line in lines], code)
 
 
-@app.verb("capline policies show policies.yaml", "capline policies show policies.yaml promo --json")
-def show(file: FileArgument, name: NameArgument = None, as_json: JsonOption = False) -> None:
+@app.answers("capline policies show policies.yaml", "capline policies show policies.yaml promo --json")
+def show(file: FileArgument, name: NameArgument = None) -> Answer:
     """Show a policy file with all its defaults."""
     read = _read(file)
     rules = Rules(read.policies, read.namespace)
@@ -81,12 +76,13 @@ def show(file: FileArgument, name: NameArgument = None, as_json: JsonOption = Fa
         policies = read.policies if name is None else (rules.policy(name),)
     except UnknownNameError as error:
         raise UnknownNameError(f"{file}: {error}") from None
-    if as_json:
-        answer_json({"namespace": read.namespace, "policies": [_facts(policy, rules) for policy in policies]})
-        return
-    out.print(f"namespace {read.namespace}")
-    for policy in policies:
-        _print(policy, rules)
+
+    def lines() -> None:
+        out.print(f"namespace {read.namespace}")
+        for policy in policies:
+            _print(policy, rules)
+
+    return Answer({"namespace": read.namespace, "policies": [_facts(policy, rules) for policy in policies]}, lines)
 
 
 def _read(path: Path, store: str | None = None) -> PolicyFile:

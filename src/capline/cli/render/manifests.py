@@ -1,10 +1,10 @@
-"""Prints the manifest of a snapshot: its segments and their sizes."""
+"""What is answered with the manifest of a snapshot: its segments and their sizes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capline.cli.common import answer_json, out, table
+from capline.cli.render.console import Answer, out, table
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
@@ -14,23 +14,24 @@ if TYPE_CHECKING:
 
     from capline.segment.manifest import Manifest
 
-__all__ = ["manifest_facts", "print_table", "show_manifest", "totals"]
+__all__ = ["manifest_answer", "manifest_facts", "print_table", "totals"]
 
 
-def show_manifest(directory: Path, manifest: Manifest, *, as_json: bool, **more: object) -> None:
-    """Print it; in JSON with these further facts."""
-    if as_json:
-        answer_json({"path": str(directory), **more, **manifest_facts(manifest)})
-        return
-    created = instant_text(manifest.created_us, "seconds")
-    out.print(f"{directory}: version {manifest.version}, created {created}", markup=False)
+def manifest_answer(directory: Path, manifest: Manifest, **more: object) -> Answer:
+    """The manifest; in JSON with these further facts."""
     shown = table("segment", numbers=("ids", "bytes", "sha-256"))
     for each in manifest.segments:
         name = each.name if each.exclusive else f"{each.name} (may overlap)"
         shown.add_row(name, f"{each.cardinality:,}", f"{each.bytes:,}", each.sha256[:12])
     ids, size_bytes = totals(manifest)
     shown.add_row("all", f"{ids:,}", f"{size_bytes:,}", "", style="bold")
-    print_table(shown)
+
+    def lines() -> None:
+        created = instant_text(manifest.created_us, "seconds")
+        out.print(f"{directory}: version {manifest.version}, created {created}", markup=False)
+        print_table(shown)
+
+    return Answer({"path": str(directory), **more, **manifest_facts(manifest)}, lines)
 
 
 def manifest_facts(manifest: Manifest) -> dict[str, object]:

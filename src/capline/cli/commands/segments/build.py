@@ -1,4 +1,4 @@
-"""`capline segments build | merge`: makes snapshots. The other commands are in `segments_read` and `segments_publish`.
+"""`capline segments build | merge`: makes snapshots.
 
 `capline.segment` imports pyroaring and pyarrow when one of its names is first used, so `--help` does not wait for them.
 """
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capline import segment as segments
-from capline.cli import segments_publish, segments_read
-from capline.cli.common import Commands
-from capline.cli.manifests import show_manifest
-from capline.cli.options import JsonOption
-from capline.cli.progress import progress_bar
+from capline.cli.commands.segments import publish, read
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import Answer
+from capline.cli.render.manifests import manifest_answer
+from capline.cli.render.progress import progress_bar
 from capline.model.errors import SegmentError
 from capline.segment import files
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = Commands("segments", "Build, query and publish [bold]segments[/]: named sets of users.")
-app.add_typer(segments_read.app)
-app.add_typer(segments_publish.app)
+app.add_typer(read.app)
+app.add_typer(publish.app)
 
 Destination = Annotated[Path, typer.Option("--out", metavar="DIR", help="The directory to write the snapshot as.")]
 FirstWins = Annotated[
@@ -54,7 +54,7 @@ class Kind(StrEnum):
     TEXT = "text"
 
 
-@app.verb(
+@app.answers(
     "capline segments build users.csv --out segments/today",
     "capline segments build 'export/*.parquet' --out segments/today --first-wins new,active,churned",
     "capline segments build users.csv --out segments/today --overlapping vip,holdout",
@@ -83,16 +83,18 @@ def build(
     ] = False,
     version: Version = None,
     replace: Replace = False,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    json: bool,
+) -> Answer:
     """Build a snapshot of segments from files of rows."""
     order, sharing = _names(first_wins), _names(overlapping) or []
     if partial and order is not None:
         raise SegmentError("a partial build may overlap; give --first-wins to 'merge'")
     _check_ids(kind, ids, partial)
     total = segments.count_rows(sources)
+    wanted = False if json else None  # no progress beside an answer in JSON
     with ExitStack() as stack:
-        advance = stack.enter_context(progress_bar("reading rows", total, "rows", wanted=_shown(as_json)))
+        advance = stack.enter_context(progress_bar("reading rows", total, "rows", wanted=wanted))
         builder = None
         if kind is Kind.TEXT:
             # Merging replaces the numbers of a part, so its dictionary is kept only in the part.
@@ -112,10 +114,10 @@ def build(
         )
         snapshot = _snapshot(sets, version, sharing, builder, partial=partial)
         manifest = segments.write_snapshot(snapshot, destination, replace=replace, partial=partial)
-    show_manifest(destination, manifest, as_json=as_json)
+    return manifest_answer(destination, manifest)
 
 
-@app.verb(
+@app.answers(
     "capline segments merge parts/* --out segments/today",
     "capline segments merge parts/* --out segments/today --first-wins new,active,churned",
     "capline segments merge parts/* --out segments/today --ids segments/ids",
@@ -129,22 +131,19 @@ def merge(
     first_wins: FirstWins = None,
     version: Version = None,
     replace: Replace = False,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    json: bool,
+) -> Answer:
     """Merge partial builds into one snapshot, and verify that no id is in two segments."""
+    wanted = False if json else None  # no progress beside an answer in JSON
     with ExitStack() as stack:
-        advance = stack.enter_context(progress_bar("merging parts", len(parts), "parts", wanted=_shown(as_json)))
+        advance = stack.enter_context(progress_bar("merging parts", len(parts), "parts", wanted=wanted))
         builder = None if ids is None else stack.enter_context(segments.keep(ids))
         snapshot = segments.merge_partials(parts, _names(first_wins), version, builder=builder, progress=advance)
         if builder is not None:
             builder.commit()
         manifest = segments.write_snapshot(snapshot, destination, replace=replace)
-    show_manifest(destination, manifest, as_json=as_json)
-
-
-def _shown(as_json: bool) -> bool | None:
-    """No progress beside an answer in JSON."""
-    return False if as_json else None
+    return manifest_answer(destination, manifest)
 
 
 def _names(text: str | None) -> list[str] | None:

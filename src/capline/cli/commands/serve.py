@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import Commands, answer, note
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import Answer, counted, note
 from capline.service.parts import check_service_parts
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def serve(
     check_service_parts()
     from capline.service.run.file import read_settings  # noqa: PLC0415 - an extra, and `--help` stays instant
 
-    asked = {
+    typed = {
         "policies": ("--policies", policies),
         "store": ("--store", store),
         "http.listen": ("--listen", listen),
@@ -87,7 +88,7 @@ def serve(
         "grpc.merge_domains": ("--merge-domains", "true" if merge_domains else None),
         "spoe.listen": ("--spoe", spoe),
     }
-    options = {key: (name, value) for key, (name, value) in asked.items() if value is not None}
+    options = {key: (name, value) for key, (name, value) in typed.items() if value is not None}
     settings = read_settings(None if config is None else Path(config), os.environ, options)
     warnings = settings.warnings()
     for warning in warnings:
@@ -96,13 +97,13 @@ def serve(
         from capline.service.server import check as checked  # noqa: PLC0415 - as above
 
         count = checked(settings)
-        found = f"{count} {'policy' if count == 1 else 'policies'} of {settings.policies}"
+        found = f"{counted(count, 'policy', 'policies')} of {settings.policies}"
         if settings.policies is None:
             found = "the policies are in the configuration store, which is read at the start"
             if settings.config is None:
                 found = "the limits are those for Envoy; there are no policies"
         facts = {"good": True, "policies": settings.policies, "count": count}
-        answer(facts | {"warnings": warnings} if warnings else facts, f"good: {found}", json=json)
+        Answer(facts | {"warnings": warnings} if warnings else facts, f"good: {found}").show(json=json)
         return
     from capline.service.run.start import serve as serve_settings  # noqa: PLC0415 - as above
 
@@ -110,7 +111,7 @@ def serve(
 
 
 def _say_started(settings: Settings, public: Address, private: Address) -> None:
-    decisions, metrics = ("https" if one.tls else "http" for one in (settings.http, settings.admin))
+    decisions, metrics = ("https" if listener.tls else "http" for listener in (settings.http, settings.admin))
     note.print(
         f"decisions at {decisions}://{public}, metrics at {metrics}://{private}/metrics; Ctrl-C ends it", markup=False
     )

@@ -15,9 +15,9 @@ from msgspec.structs import asdict
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from capline import segment as segments
-from capline.cli.common import Commands, answer, answer_json, note, table
-from capline.cli.manifests import print_table
-from capline.cli.options import JsonOption
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import Answer, note, table
+from capline.cli.render.manifests import print_table
 from capline.model.errors import InvalidValueError, SegmentConflictError
 from capline.support.instant import instant_text
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capline.segment import WatchStatus
     from capline.segment.publish.pointer import Pointer, Published
 
-__all__ = ["LOST", "app", "list_versions"]
+__all__ = ["LOST", "app", "versions_answer"]
 
 app = Commands()
 
@@ -44,24 +44,22 @@ Address = Annotated[
 ]
 
 
-def list_versions(url: str, *, as_json: bool) -> None:
-    """Print the versions at an address, in the order of their publication."""
+def versions_answer(url: str) -> Answer:
+    """The versions at an address, in the order of their publication."""
     with segments.Publisher(url) as publisher:
         pointer = publisher.pointer()
-    if as_json:
-        versions = [_facts(pointer, each) for each in pointer.versions]
-        answer_json({"url": url, "sequence": pointer.sequence, "current": pointer.current, "versions": versions})
-        return
+    versions = [_facts(pointer, each) for each in pointer.versions]
     shown = table("version", "published", "", numbers=("ids", "bytes", "manifest"))
     for each in pointer.versions:
         marks = " ".join(["current"] * (each.version == pointer.current) + ["pinned"] * each.pinned)
         published = instant_text(each.published_us, "seconds")
         row = (each.version, published, marks, f"{each.cardinality:,}", f"{each.bytes:,}")
         shown.add_row(*row, each.manifest[:12])
-    print_table(shown)
+    facts = {"url": url, "sequence": pointer.sequence, "current": pointer.current, "versions": versions}
+    return Answer(facts, lambda: print_table(shown))
 
 
-@app.verb(
+@app.answers(
     "capline segments publish segments/today s3://bucket/segments",
     "capline segments publish segments/today /srv/segments --version 2025-03-01 --expect 2025-02-28",
 )
@@ -78,8 +76,9 @@ def _publish(
     new_dictionary: Annotated[
         bool, typer.Option("--new-dictionary", help="For text ids: the dictionary is a new one on purpose.")
     ] = False,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    json: bool,
+) -> Answer:
     """Verify a snapshot, send its missing files, and make it the served version.
 
     Exits 3 where somebody else published meanwhile.
@@ -87,7 +86,7 @@ def _publish(
     columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with (
         segments.Publisher(url) as publisher,
-        Progress(*columns, console=note, transient=True, disable=as_json or not note.is_terminal) as progress,
+        Progress(*columns, console=note, transient=True, disable=json or not note.is_terminal) as progress,
     ):
         task = progress.add_task("", total=None)
 
@@ -99,10 +98,10 @@ def _publish(
     sent = f"; sent {done.sent_bytes:,} bytes in {done.sent_files} files, "
     sent += f"{done.reused_bytes:,} bytes in {done.reused_files} were there"
     current = f"{url}: version {done.version} is current{sent if done.flipped else ' already'}"
-    answer({"url": url, **asdict(done)}, current, json=as_json)
+    return Answer({"url": url, **asdict(done)}, current)
 
 
-@app.verb(
+@app.answers(
     "capline segments rollback s3://bucket/segments", "capline segments rollback s3://bucket/segments --to 2025-03-01"
 )
 def _rollback(
@@ -110,16 +109,15 @@ def _rollback(
     to: Annotated[
         str | None, typer.Option(metavar="VERSION", help="Serve this version; left out, the one before the current.")
     ] = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Serve an earlier version again. Later versions stay, so you can roll forward too."""
     with segments.Publisher(url) as publisher:
         pointer = _or_lost(lambda: publisher.rollback(to))
     facts = {"url": url, "current": pointer.current, "sequence": pointer.sequence}
-    answer(facts, f"{url}: version {pointer.current} is current", json=as_json)
+    return Answer(facts, f"{url}: version {pointer.current} is current")
 
 
-@app.verb(
+@app.answers(
     "capline segments pin s3://bucket/segments 2025-03-01",
     "capline segments pin s3://bucket/segments 2025-03-01 --remove",
 )
@@ -127,17 +125,16 @@ def _pin(
     url: Address,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="A published version.")],
     remove: Annotated[bool, typer.Option("--remove", help="Unpin it.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Keep a version until it is unpinned: neither gc nor a publication retires it."""
     with segments.Publisher(url) as publisher:
         pointer = _or_lost(lambda: publisher.pin(version, pinned=not remove))
     pinned = [each.version for each in pointer.versions if each.pinned]
     facts = {"url": url, "version": version, "pinned": pinned, "sequence": pointer.sequence}
-    answer(facts, f"{url}: pinned: {', '.join(pinned) or 'none'}", json=as_json)
+    return Answer(facts, f"{url}: pinned: {', '.join(pinned) or 'none'}")
 
 
-@app.verb(
+@app.answers(
     "capline segments gc s3://bucket/segments --keep 30", "capline segments gc s3://bucket/segments --dry-run --json"
 )
 def _gc(
@@ -145,8 +142,7 @@ def _gc(
     keep: Annotated[int, typer.Option(min=1, help="How many of the newest versions to keep.")] = 10,
     grace_hours: Annotated[float, typer.Option(help="Keep what was published or sent in the last so many hours.")] = 24,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Retire old versions, then delete files that no version needs. Keeps the current and the pinned versions."""
     if not 0 <= grace_hours <= _LONGEST_GRACE_HOURS:
         raise InvalidValueError(f"--grace-hours is 0 to {_LONGEST_GRACE_HOURS:,} hours, not {grace_hours:g}")
@@ -155,10 +151,10 @@ def _gc(
     retire, delete = ("would retire", "would delete") if dry_run else ("retired", "deleted")
     counts = f"{retire} {len(done.retired)} versions, {len(done.kept)} stay; "
     counts += f"{delete} {done.deleted_objects} objects, {done.deleted_bytes:,} bytes"
-    answer({"url": url, **asdict(done)}, f"{url}: {counts}", json=as_json)
+    return Answer({"url": url, **asdict(done)}, f"{url}: {counts}")
 
 
-@app.verb(
+@app.answers(
     "capline segments watch s3://bucket/segments --cache /var/cache/capline",
     "capline segments watch s3://bucket/segments --cache /var/cache/capline --once --json",
 )
@@ -170,8 +166,9 @@ def _watch(
     once: Annotated[
         bool, typer.Option("--once", help="Poll once: fetch and verify; exit 2 unless the newest is good.")
     ] = False,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    json: bool,
+) -> Answer | None:
     """Follow a publication: fetch and verify new versions, and print each change. Ctrl-C ends it.
 
     With --once it fills a host's cache before its processes start.
@@ -182,8 +179,7 @@ def _watch(
             watch.poll()
             if watch.error is not None:
                 raise watch.error
-            _say(url, watch.status, as_json=as_json)
-            return
+            return _status(url, watch.status)
         shown_before: tuple[object, ...] = ()
         watch.start()
         while True:
@@ -191,19 +187,19 @@ def _watch(
             now = (status.version, status.sequence, status.error)
             if now != shown_before:
                 shown_before = now
-                _say(url, status, as_json=as_json)
+                _status(url, status).show(json=json)
             time.sleep(min(interval / 2, 1))
     except KeyboardInterrupt:
-        return
+        return None
     finally:
         watch.stop()
 
 
-def _say(url: str, status: WatchStatus, *, as_json: bool) -> None:
+def _status(url: str, status: WatchStatus) -> Answer:
     age = "" if status.age_us is None else f", {status.age_us // 1_000_000:,} s old"
     serving = "nothing to serve" if status.version is None else f"version {status.version}{age}"
     text = f"{url}: {serving}{'' if status.error is None else f'; {status.error}'}"
-    answer({"url": url, **asdict(status)}, text, json=as_json, soft_wrap=True)
+    return Answer({"url": url, **asdict(status)}, text)
 
 
 def _or_lost(work: Callable[[], _T]) -> _T:

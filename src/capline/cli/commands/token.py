@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from capline.cli.common import Commands, answer, answer_json, note, out
-from capline.cli.options import JsonOption
+from capline.cli.input.declare import Commands
+from capline.cli.render.console import Answer, note, out
 from capline.service.access.tokens import LONGEST_CHOSEN, TokenFile
 
 __all__ = ["app"]
@@ -21,7 +21,7 @@ FileOption = Annotated[Path, typer.Option("--file", "-f", envvar="CAPLINE_TOKENS
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its owner, as logs and histories show it.")]
 
 
-@app.verb("capline token create billing --role decide", "capline token create ann --role admin --chosen")
+@app.answers("capline token create billing --role decide", "capline token create ann --role admin --chosen")
 def create(
     name: NameArgument,
     role: Annotated[
@@ -29,8 +29,7 @@ def create(
     ] = None,
     chosen: Annotated[bool, typer.Option("--chosen", help="Read a secret of your own from standard input.")] = False,
     file: FileOption = DEFAULT_FILE,
-    json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Add a token and print it once: the file keeps only a hash. Send it as `Authorization: Bearer TOKEN`.
 
     Send a chosen secret as HTTP Basic, with the name as user.
@@ -42,22 +41,20 @@ def create(
     shown = TokenFile(file, create=True).create(name, role or ["decide"], secret)
     token = {} if chosen else {"token": shown}
     text = f"{name}: kept in {file}" if chosen else shown
-    answer({"name": name, "roles": role or ["decide"], **token}, text, json=json)
+    return Answer({"name": name, "roles": role or ["decide"], **token}, text)
 
 
-@app.verb("capline token list", "capline token list --json")
-def list_(file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
+@app.answers("capline token list", "capline token list --json")
+def list_(file: FileOption = DEFAULT_FILE) -> Answer:
     """Print the name, roles and creation time of each token. Secrets are not kept."""
     tokens = TokenFile(file).tokens.values()
-    if json:
-        answer_json([{"name": one.name, "roles": one.roles, "created": one.created} for one in tokens])
-        return
-    for one in tokens:
-        out.print(f"{one.name}  {','.join(one.roles)}  {one.created}", markup=False)
+    lines = [f"{token.name}  {','.join(token.roles)}  {token.created}" for token in tokens]
+    facts = [{"name": token.name, "roles": token.roles, "created": token.created} for token in tokens]
+    return Answer(facts, lambda: [out.print(line, markup=False) for line in lines])
 
 
-@app.verb("capline token revoke billing", "capline token revoke billing --json")
-def revoke(name: NameArgument, file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
+@app.answers("capline token revoke billing", "capline token revoke billing --json")
+def revoke(name: NameArgument, file: FileOption = DEFAULT_FILE) -> Answer:
     """Take a token away."""
     TokenFile(file).revoke(name)
-    answer({"name": name, "revoked": True}, f"{name}: revoked", json=json)
+    return Answer({"name": name, "revoked": True}, f"{name}: revoked")

@@ -1,18 +1,18 @@
-"""Prints the report of a campaign and the progress of its queue, for people or in JSON."""
+"""What is answered with the report of a campaign and with the progress of its queue."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from capline.cli.common import answer_json, out, table
+from capline.cli.render.console import Answer, out, table
 
 if TYPE_CHECKING:
     from capline.campaign import Report
     from capline.campaign.queue.status import QueueProgress
     from capline.campaign.report import Eligible, SegmentReport, StoreFacts
 
-__all__ = ["show_queue", "show_report"]
+__all__ = ["report_answer"]
 
 _MOST_IN_WORK = 20
 _MOST_TIMES = 14
@@ -25,11 +25,18 @@ _STATES = {
 }
 
 
-def show_report(report: Report, *, as_json: bool) -> None:
-    """Print the outcomes by segment, and when the refused fit again."""
-    if as_json:
-        answer_json(report)
-        return
+def report_answer(report: Report, code: int = 0, queue: QueueProgress | None = None) -> Answer:
+    """The outcomes by segment, when the refused fit again, and the progress of the queue if there is one."""
+
+    def lines() -> None:
+        _print_report(report)
+        if queue is not None:
+            _print_queue(queue)
+
+    return Answer(report, lines, code)
+
+
+def _print_report(report: Report) -> None:
     channel = f", channel {report.channel}" if report.channel else ""
     out.print(f"[bold]{report.campaign}[/] under policy {report.policy}{channel}: {_STATES[report.state]}")
     _print_segments(report)
@@ -100,7 +107,7 @@ def _print_eligible(eligible: Eligible, *, with_table: bool) -> None:
     out.print(shown)
 
 
-def show_queue(queue: QueueProgress) -> None:
+def _print_queue(queue: QueueProgress) -> None:
     """Print how many batches are settled, in work, waiting or set aside."""
     parts = [f"{queue.settled:,} settled", f"{len(queue.in_work):,} in work", f"{queue.waiting:,} waiting"]
     parts += [f"{queue.unqueued:,} not queued yet"] if queue.unqueued else []

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.cli.common import note, plain
+from capline.cli.render.console import note, plain
 from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError
-from capline.model.subject import parse_subject, subject_text
+from capline.model.subject import subject_text
 from capline.model.zone import UTC_ZONE
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import typer
 
     from capline.campaign import CampaignFile, Job
-    from capline.cli.options import Place, Source
+    from capline.cli.input.options import Place
     from capline.limiter.explain import Explanation
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
@@ -65,37 +65,28 @@ class Target:
         for remark in self.remarks:
             note.print(plain(remark), style="dim", soft_wrap=True)
 
+    @property
+    def names(self) -> dict[str, str | None]:
+        """What a verb of the limiter takes by name: the segment, the channel and the zone."""
+        attempt = self.attempt
+        return {"segment": attempt.segment, "channel": attempt.channel, "zone": attempt.zone}
+
     def explain(self, ids: Sequence[str] = (), subject: Subject | None = None) -> Explanation:
         """Explain this subject or another one; of a campaign, ids may be message keys."""
         attempt = self.attempt
-        why = self.limiter.explain(
-            attempt.policy,
-            attempt.subject if subject is None else subject,
-            segment=attempt.segment,
-            channel=attempt.channel,
-            zone=attempt.zone,
-            ids=ids,
-        )
+        who = attempt.subject if subject is None else subject
+        why = self.limiter.explain(attempt.policy, who, ids=ids, **self.names)
         return why if self.job is None or not ids else _with_messages(why, self.job.file, ids, self.remarks)
 
 
 @contextmanager
 def target(
-    context: typer.Context,
-    policy: str,
-    subject: str,
-    source: Source,
-    place: Place,
-    cost: int | None = None,
-    id: str | None = None,
-    *,
-    as_text: bool,
-    create: bool = False,
+    context: typer.Context, place: Place, cost: int | None = None, id: str | None = None, *, create: bool = False
 ) -> Generator[Target]:
     """Open the limiter and look up what was not typed; `create` makes a missing store."""
     _refuse_beside_campaign(context)
     remarks: list[str] = []
-    who = parse_subject(subject, as_text=as_text)
+    who = place.who
     snapshot = cache(_snapshot)
 
     def find(policy: Policy, subject: Subject) -> str | None:
@@ -106,11 +97,11 @@ def target(
 
     with ExitStack() as stack:
         if place.campaign is None:
-            job, limiter = None, stack.enter_context(source.limiter(create=create))
-            segment = _segment(limiter.policies.get(policy), place, who, find, remarks)
-            attempt = Attempt(policy, who, 1 if cost is None else cost, id, segment, place.channel, place.zone)
+            job, limiter = None, stack.enter_context(place.limiter(create=create))
+            segment = _segment(limiter.policies.get(place.policy), place, who, find, remarks)
+            attempt = Attempt(place.policy, who, 1 if cost is None else cost, id, segment, place.channel, place.zone)
         else:
-            job, attempt = _of_campaign(place.campaign, policy, who, cost, id, remarks)
+            job, attempt = _of_campaign(place.campaign, place.policy, who, cost, id, remarks)
             limiter = stack.enter_context(job.open_limiter(create=create))
         rule = limiter.policies.get(attempt.policy)
         zone = (attempt.zone or rule.zone) if rule is not None and rule.needs_zone else UTC_ZONE

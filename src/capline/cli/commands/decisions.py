@@ -1,0 +1,185 @@
+"""`capline decide | peek | charge | settle | refund | usage …`: single subjects, on the application's store.
+
+A subject of digits is an integer, as in campaigns; `s:42` or `--text` makes it text. A refusal exits 0, or 1 with
+`--exit-code`. `--and` adds subjects to the attempt. Only `decide` and `charge` create a missing store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capline.cli.input.declare import Commands
+from capline.cli.input.options import Attempted, HitArgument, IdOption, Log, Place, Source, SubjectArgument, TextOption
+from capline.cli.input.similar import is_empty, warn_of_twin
+from capline.cli.input.subjects import read_also
+from capline.cli.input.target import target
+from capline.cli.render.console import Answer
+from capline.cli.render.decisions import decision_answer, explanation_answer, joint_answer, usage_answer
+from capline.model.subject import parse_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["app"]
+
+app = Commands()
+
+
+def _asks(*, consume: bool) -> Callable[..., Answer]:
+    """The command `decide`, or with `consume` off `peek`, which takes the same options."""
+
+    def ask(
+        context: typer.Context,
+        place: Place,
+        cost: Annotated[int | None, typer.Option(help="Units asked for; 1 or the campaign's, if left out.")] = None,
+        id: IdOption = None,
+        also: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--and",
+                metavar="POLICY[:COST]=SUBJECT",
+                help="Add this subject to the attempt, all or nothing; repeat for up to 16 subjects.",
+            ),
+        ] = None,
+        exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when refused.")] = False,
+    ) -> Answer:
+        with target(context, place, cost, id, create=consume) as found:
+            limiter, first = found.limiter, found.attempt
+            if also:
+                parts = [first, *map(found.with_segment, read_also(also, first.id, as_text=place.text))]
+                joint = limiter.decide_all(parts) if consume else limiter.peek_all(parts)
+                found.print_remarks()
+                return joint_answer(joint, parts, limiter.now_us(), found.zone, exit_code=exit_code)
+            verb = limiter.decide if consume else limiter.peek
+            decision = verb(first.policy, first.subject, first.cost, first.id, **found.names)
+            found.print_remarks()
+            return decision_answer(decision, limiter.now_us(), found.zone, exit_code=exit_code)
+
+    return ask
+
+
+app.answers(
+    "capline decide promo user:42",
+    "capline decide promo 42 --segment active --channel push --json",
+    "capline decide promo 42 --zone Asia/Singapore",
+    "capline decide promo 42 --and campaign=spring --and tenant:2=acme:eu",
+    name="decide",
+    help="May the subject have one more? Consumes when allowed.\n\n"
+    "With --and, all are allowed or none: `--and campaign=spring --and tenant:2=acme` also asks for a unit of the "
+    "campaign and 2 of the tenant. Segment, channel, zone and cost are those of the first; the id is for each.",
+)(_asks(consume=True))
+
+app.answers(
+    "capline peek promo 42 --segment active",
+    "capline peek promo 42 --segments segments/today",
+    "capline peek promo 42 --campaign spring.yaml",
+    name="peek",
+    help="Show the answer that [bold]decide[/] would give. Consumes nothing.",
+)(_asks(consume=False))
+
+
+@app.answers("capline refund promo 42 1767225600000000")
+def refund(
+    log: Log,
+    hit: HitArgument,
+    cost: Annotated[int, typer.Option(help="Its cost, for algorithms that keep no single hits.")] = 1,
+) -> Answer:
+    """Give one hit back, once.
+
+    If the policy's algorithm keeps no single hits, a hit without an id is refunded by its cost, each time you ask.
+    """
+    who = log.who
+    with log.limiter() as limiter:
+        done = limiter.refund(log.policy, who, hit, cost)
+        if not done:
+            warn_of_twin(limiter, who, log.policy)
+    nothing = "nothing to refund: no such hit, given back before, or out of every window"
+    return Answer({"refunded": done}, "refunded" if done else nothing)
+
+
+@app.answers(
+    "capline explain promo 42 --segment active",
+    "capline explain promo 42 --campaign spring.yaml --id spring/3f9a01c2/42",
+    "capline explain promo s:42 --id message-1 --id message-2",
+)
+def explain(
+    context: typer.Context,
+    place: Place,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="Mark the hits of this id, or with --campaign of this message key; may be repeated."),
+    ] = None,
+    *,
+    json: bool,
+) -> Answer:
+    """Show why: the limits in force, which one binds, the hits that count, and when units become free.
+
+    A log keeps only a hash of each id; --id marks the hits that were recorded with it.
+    """
+    with target(context, place) as found:
+        why = found.explain(ids or ())
+        found.print_remarks()
+        twin = warn_of_twin(found.limiter, why.subject, place.policy) if is_empty(why) else None
+        other = None if twin is None or json else found.explain(ids or (), twin)
+        return explanation_answer(why, found.attempt.segment, other)
+
+
+@app.answers("capline erase user:42")
+def erase(subject: SubjectArgument, source: Source, text: TextOption = False) -> Answer:
+    """Forget a subject in every policy of the file."""
+    who = parse_subject(subject, as_text=text)
+    with source.limiter() as limiter:
+        held = limiter.erase(who)
+        if not held:
+            warn_of_twin(limiter, who)
+    return Answer({"erased_logs": held}, f"erased from {held} log(s)" if held else "nothing was held")
+
+
+@app.answers("capline sweep --store lmdb:///var/lib/capline")
+def sweep(source: Source) -> Answer:
+    """Remove logs whose hits are all out of every window. Decisions go on meanwhile."""
+    with source.limiter() as limiter:
+        removed = limiter.sweep()
+    return Answer({"removed_logs": removed}, f"removed {removed} stale log(s)")
+
+
+@app.answers("capline charge tokens key:7 1830 --id call-1")
+def charge(
+    context: typer.Context,
+    log: Attempted,
+    cost: Annotated[int, typer.Argument(help="Units that were used.")],
+    id: IdOption = None,
+) -> Answer:
+    """Record units that were used, whatever the limits say. Above a quota, later attempts wait longer."""
+    with target(context, Place(**asdict(log)), cost, id, create=True) as found:
+        decision = found.limiter.charge(log.policy, found.attempt.subject, cost, id, **found.names)
+        found.print_remarks()
+    left = f"charged: {decision.remaining} left under {decision.limit}, hit {decision.hit}"
+    return Answer(decision.as_dict(), left)
+
+
+@app.answers("capline settle tokens key:7 1767225600000000 1211")
+def settle(
+    log: Log, hit: HitArgument, cost: Annotated[int, typer.Argument(help="Units that it really cost; 0 refunds it.")]
+) -> Answer:
+    """Replace the estimated cost of a hit by its real cost.
+
+    Unused units are refunded at once, further ones are recorded even above the quota. May be repeated.
+    """
+    who = log.who
+    with log.limiter() as limiter:
+        done = limiter.settle(log.policy, who, hit, cost)
+    nothing = "nothing to settle: no such hit, given back, or out of every window"
+    return Answer({"settled": done}, "settled" if done else nothing)
+
+
+@app.answers("capline usage tokens key:7", "capline usage promo 42 --campaign spring.yaml")
+def usage(context: typer.Context, place: Place) -> Answer:
+    """Show what is used and left of each limit now. Consumes nothing."""
+    with target(context, place) as found:
+        states = found.limiter.usage(found.attempt.policy, found.attempt.subject, **found.names)
+        found.print_remarks()
+    return usage_answer(states)

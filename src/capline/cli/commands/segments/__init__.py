@@ -1,0 +1,1 @@
+"""`capline segments …`: makes snapshots of segments, reads them and publishes them."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from unittest import TestCase
 
-    from capline.model.decision import Decision, Joint
     from capline.testing.oracle import Judge
 
 __all__ = ["state_machine"]
@@ -168,48 +168,50 @@ class StoreMachine(RuleBasedStateMachine):
             "zone": data.draw(zones) if self.policy.needs_zone else None,
         }
 
-    def compare(
-        self, mine: Callable[[], Decision], theirs: Callable[[], Decision], judge: Judge, asked: Attempt
-    ) -> None:
+    def both(self, mine: Callable[[], Any], theirs: Callable[[], Any]) -> Any:
+        """The answer of both; None where both refuse the id."""
         try:
             expected = theirs()
         except IdConflictError:
-            try:
+            with pytest.raises(IdConflictError):
                 mine()
-            except IdConflictError:
-                return
-            raise AssertionError("the reference refused the id, the store did not") from None
+            return None
         answer = mine()
         assert answer == expected
         assert answer.limits == expected.limits
-        judge(asked, self.clock.now_us(), expected)
-        self.note(asked.subject, expected)
+        return expected
 
-    def note(self, subject: str | int, decision: Decision) -> None:
+    def note(self, subject: str | int, hit: int | None) -> None:
         """Remember a hit that may be refunded later."""
-        if decision.hit is not None and subject not in ("plain", 8):
-            self.hits.append((subject, decision.hit))
+        if hit is not None and subject not in ("plain", 8):
+            self.hits.append((subject, hit))
+
+    def ask(self, verb: str, judge: Judge, asked: Attempt, **wish: Any) -> None:
+        """Ask both by this verb, and have the oracle judge their answer."""
+        names = {"segment": asked.segment, "channel": asked.channel, "zone": asked.zone}
+        id = {} if asked.id is None else {"id": asked.id}
+        mine, theirs = (
+            partial(getattr(limiter, verb), "p", asked.subject, asked.cost, **id, **names, **wish)
+            for limiter in (self.limiter, self.reference)
+        )
+        decision = self.both(mine, theirs)
+        if decision is not None:
+            judge(asked, self.clock.now_us(), decision)
+            self.note(asked.subject, decision.hit)
 
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
     def decide(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
-        names = self.names(data)
-        self.compare(
-            lambda: self.limiter.decide("p", subject, cost, id, **names),
-            lambda: self.reference.decide("p", subject, cost, id, **names),
-            self.oracle.decided,
-            Attempt("p", subject, cost, id, **names),
-        )
+        self.ask("decide", self.oracle.decided, Attempt("p", subject, cost, id, **self.names(data)))
+
+    @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
+    def charge(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
+        self.ask("charge", self.oracle.charged, Attempt("p", subject, cost, id, **self.names(data)))
 
     @rule(subject=every_subject, gaps_us=gaps)
     def decide_as_time_goes(self, subject: str | int, gaps_us: list[int]) -> None:
         for gap_us in gaps_us:
             self.clock.advance_us(gap_us)
-            self.compare(
-                lambda: self.limiter.decide("p", subject),
-                lambda: self.reference.decide("p", subject),
-                self.oracle.decided,
-                Attempt("p", subject),
-            )
+            self.ask("decide", self.oracle.decided, Attempt("p", subject))
 
     @rule(subject=every_subject, times=st.integers(1, 170))
     def decide_again_and_again(self, subject: str | int, times: int) -> None:
@@ -218,18 +220,12 @@ class StoreMachine(RuleBasedStateMachine):
             expected = self.reference.decide("p", subject)
             assert mine[row] == expected
             self.oracle.decided(Attempt("p", subject), self.clock.now_us(), expected)
-            self.note(subject, expected)
+            self.note(subject, expected.hit)
 
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
     def peek(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
-        names = self.names(data)
         before = len(self.hits)
-        self.compare(
-            lambda: self.limiter.peek("p", subject, cost, id, **names),
-            lambda: self.reference.peek("p", subject, cost, id, **names),
-            self.oracle.peeked,
-            Attempt("p", subject, cost, id, **names),
-        )
+        self.ask("peek", self.oracle.peeked, Attempt("p", subject, cost, id, **self.names(data)))
         del self.hits[before:]
 
     @rule(
@@ -242,48 +238,20 @@ class StoreMachine(RuleBasedStateMachine):
     def schedule(
         self, data: st.DataObject, subject: str | int, cost: int, max_wait: float | None, not_before: float
     ) -> None:
-        names = self.names(data)
-        wish: dict[str, Any] = {**names, "max_wait": max_wait, "not_before": not_before}
-        self.compare(
-            lambda: self.limiter.schedule("p", subject, cost, **wish),
-            lambda: self.reference.schedule("p", subject, cost, **wish),
-            self.oracle.scheduled,
-            Attempt("p", subject, cost, **names),
-        )
+        asked = Attempt("p", subject, cost, **self.names(data))
+        self.ask("schedule", self.oracle.scheduled, asked, max_wait=max_wait, not_before=not_before)
 
     @rule(data=st.data(), subject=subjects)
     def look(self, data: st.DataObject, subject: str | int) -> None:
-        names = self.names(data)
-        self.compare(
-            lambda: self.limiter.peek("p", subject, 0, **names),
-            lambda: self.reference.peek("p", subject, 0, **names),
-            self.oracle.looked,
-            Attempt("p", subject, 0, **names),
-        )
-
-    @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
-    def charge(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
-        names = self.names(data)
-        self.compare(
-            lambda: self.limiter.charge("p", subject, cost, id, **names),
-            lambda: self.reference.charge("p", subject, cost, id, **names),
-            self.oracle.charged,
-            Attempt("p", subject, cost, id, **names),
-        )
+        self.ask("peek", self.oracle.looked, Attempt("p", subject, 0, **self.names(data)))
 
     @precondition(lambda self: self.policy.reservations)
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids, ttl_us=st.sampled_from([1, 7, 7, 25, 300]))
     def reserve(self, data: st.DataObject, subject: str | int, cost: int, id: str | None, ttl_us: int) -> None:
-        self.reserve_one(data, subject, cost, id, ttl_us)
+        self.reserve_for(ttl_us, Attempt("p", subject, cost, id, **self.names(data)))
 
-    def reserve_one(self, data: st.DataObject, subject: str | int, cost: int, id: str | None, ttl_us: int) -> None:
-        names = self.names(data)
-        self.compare(
-            lambda: self.limiter.reserve("p", subject, cost, id, ttl=ttl_us / 1e6, **names),
-            lambda: self.reference.reserve("p", subject, cost, id, ttl=ttl_us / 1e6, **names),
-            lambda asked, now_us, decision: self.oracle.reserved(asked, now_us, decision, ttl_us),
-            Attempt("p", subject, cost, id, **names),
-        )
+    def reserve_for(self, ttl_us: int, asked: Attempt) -> None:
+        self.ask("reserve", partial(self.oracle.reserved, ttl_us=ttl_us), asked, ttl=ttl_us / 1e6)
 
     @precondition(lambda self: self.policy.reservations)
     @rule(
@@ -298,7 +266,7 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         """Committed on the way, or not; then looked at around the instant at which it ends."""
         before = len(self.hits)
-        self.reserve_one(data, subject, 1, None, ttl_us)
+        self.reserve_for(ttl_us, Attempt("p", subject, **self.names(data)))
         for _, hit in self.hits[before:]:
             self.clock.advance_us(ttl_us // 2)
             if kept:
@@ -362,16 +330,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), subject=subjects, ttl_us=st.integers(1, 20), back=st.booleans())
     def change_around_a_hit(self, data: st.DataObject, subject: str | int, ttl_us: int, back: bool) -> None:
         """What was recorded before a change ends, or is given back, after it; then the first policy may come back."""
-        first, before, names = self.policy, len(self.hits), self.names(data)
+        first, before, asked = self.policy, len(self.hits), Attempt("p", subject, **self.names(data))
         if first.reservations:
-            self.reserve_one(data, subject, 1, None, ttl_us)
+            self.reserve_for(ttl_us, asked)
         else:
-            self.compare(
-                lambda: self.limiter.decide("p", subject, **names),
-                lambda: self.reference.decide("p", subject, **names),
-                self.oracle.decided,
-                Attempt("p", subject, **names),
-            )
+            self.ask("decide", self.oracle.decided, asked)
         self.change_the_policy(data)
         for _, hit in self.hits[before:]:
             if not first.reservations:
@@ -450,18 +413,18 @@ class StoreMachine(RuleBasedStateMachine):
         asked = asked if self.in_one_step(asked) else asked[:1]
         named = None if {*asked} & {"plain", 8} else id
         parts = [self.part(data, one, data.draw(costs), named) for one in asked]
-        try:
-            expected = self.reference.schedule_all(parts, max_wait=max_wait, not_before=not_before)
-        except IdConflictError:
-            with pytest.raises(IdConflictError):
-                self.limiter.schedule_all(parts, max_wait=max_wait, not_before=not_before)
-            return
-        answer = self.limiter.schedule_all(parts, max_wait=max_wait, not_before=not_before)
-        assert answer == expected
-        assert answer.limits == expected.limits
         most_us = None if max_wait is None else round(max_wait * 1e6)
-        self.oracle.scheduled_all(parts, self.clock.now_us(), expected, most_us, round(not_before * 1e6))
-        self.note_all(parts, expected)
+        judge = partial(self.oracle.scheduled_all, max_wait_us=most_us, not_before_us=round(not_before * 1e6))
+        self.ask_all("schedule_all", judge, parts, max_wait=max_wait, not_before=not_before)
+
+    def ask_all(self, verb: str, judge: Callable[..., None], parts: list[Attempt], **wish: Any) -> None:
+        mine, theirs = (partial(getattr(limiter, verb), parts, **wish) for limiter in (self.limiter, self.reference))
+        joint = self.both(mine, theirs)
+        if joint is None:
+            return
+        judge(parts, self.clock.now_us(), joint)
+        for part, hit in zip(parts, joint.hits, strict=False):
+            self.note(part.subject, hit)
 
     def part(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> Attempt:
         """An attempt on the subject, a plain one where the subject only sees such."""
@@ -472,27 +435,11 @@ class StoreMachine(RuleBasedStateMachine):
     def all_or_none(self, parts: list[Attempt]) -> None:
         """One joint attempt."""
         parts = parts if self.in_one_step(one.subject for one in parts) else parts[:1]
-        try:
-            expected = self.reference.decide_all(parts)
-        except IdConflictError:
-            with pytest.raises(IdConflictError):
-                self.limiter.decide_all(parts)
-            return
-        answer = self.limiter.decide_all(parts)
-        assert answer == expected
-        assert answer.limits == expected.limits
-        self.oracle.decided_all(parts, self.clock.now_us(), expected)
-        self.note_all(parts, expected)
+        self.ask_all("decide_all", self.oracle.decided_all, parts)
 
     def in_one_step(self, subjects: Iterable[str | int]) -> bool:
         """Whether these are decided at once: a cluster's slots are asked one after the other, a bucket is in one."""
         return "+cluster" not in self.store_url() or (self.store_layout == "bucket" and {*subjects} <= {7, 8, 9})
-
-    def note_all(self, parts: list[Attempt], joint: Joint) -> None:
-        """Remember the hits of all parts."""
-        for one, hit in zip(parts, joint.hits, strict=False):
-            if one.subject not in ("plain", 8):
-                self.hits.append((one.subject, hit))
 
 
 def _laid_out(policy: Policy, layout: str) -> Policy:

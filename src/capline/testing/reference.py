@@ -5,7 +5,8 @@ Every store is compared with it. It shares the general rule with the stores of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
@@ -24,7 +25,7 @@ from capline.window.rule import attempt, peek
 from capline.window.slot import Slot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
@@ -37,6 +38,14 @@ __all__ = ["Reference"]
 
 Opened: TypeAlias = "tuple[dict[str, Draft], list[BoundLog], list[Pending]]"
 """The logs of an attempt as drafts and bound to its limits, and what is pending once they are kept."""
+
+
+class Names(TypedDict, total=False):
+    """What an attempt may name beside its policy and its subject."""
+
+    segment: str | None
+    channel: str | None
+    zone: str | None
 
 
 class Reference:
@@ -53,18 +62,10 @@ class Reference:
         self._rules = Rules(policies)
 
     def decide(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int = 1,
-        id: str | None = None,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
+        self, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **names: Unpack[Names]
     ) -> Decision:
         """Decide and record."""
-        return self._attempt(self._rules.rule(policy, segment, channel, zone), subject, cost, id)
+        return self._attempt(self._rule(policy, names), subject, cost, id)
 
     def schedule(
         self,
@@ -74,50 +75,40 @@ class Reference:
         *,
         max_wait: float | None = None,
         not_before: float = 0,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
+        **names: Unpack[Names],
     ) -> Decision:
         """Take the next free instant."""
-        slot = Slot(None if max_wait is None else round(max_wait * 1e6), round(not_before * 1e6))
-        return self._attempt(self._rules.rule(policy, segment, channel, zone), subject, cost, None, slot)
+        return self._attempt(self._rule(policy, names), subject, cost, None, _slot(max_wait, not_before))
 
     def peek(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int = 1,
-        id: str | None = None,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
+        self, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **names: Unpack[Names]
     ) -> Decision:
         """The answer that `decide` would give."""
-        _, bound_logs, _ = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
+        _, bound_logs, _ = self._open(self._rule(policy, names), subject, cost)
         return peek(bound_logs, self._clock.now_us(), fingerprint(id))
 
     def charge(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int,
-        id: str | None = None,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
+        self, policy: str, subject: Subject, cost: int, id: str | None = None, **names: Unpack[Names]
     ) -> Decision:
         """Record whatever the limits say."""
-        drafts, bound_logs, pending = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
+        drafts, bound_logs, pending = self._open(self._rule(policy, names), subject, cost)
         decision = charge(bound_logs, self._clock.now_us(), fingerprint(id))
         self._keep(subject, drafts, bound_logs, pending)
         return decision
 
     def settle(self, policy: str, subject: Subject, stamp_us: int, cost: int) -> bool:
         """Give a hit what it really cost, in the policy's log and whichever other has it."""
+        return self._change(policy, subject, stamp_us, cost, lambda logs, now_us: settle(logs, stamp_us, now_us))
+
+    def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+        """Give a hit back, in the policy's log and whichever other has it."""
+        return self._change(policy, subject, stamp_us, cost, lambda logs, now_us: refund(logs, stamp_us, cost, now_us))
+
+    def _change(
+        self, policy: str, subject: Subject, stamp_us: int, cost: int, change: Callable[[list[BoundLog], int], bool]
+    ) -> bool:
         drafts, bound_logs, pending = self._open(self._with_every_log(policy, subject), subject, cost, carries=False)
-        done = settle(bound_logs, stamp_us, self._clock.now_us())
+        done = change(bound_logs, self._clock.now_us())
         take_along(bound_logs)
         forget(bound_logs, pending, stamp_us)
         self._keep(subject, drafts, bound_logs, pending)
@@ -131,13 +122,10 @@ class Reference:
         id: str | None = None,
         *,
         ttl: float = 60,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
+        **names: Unpack[Names],
     ) -> Decision:
         """Decide and record a hit that ends by itself."""
-        rule = self._rules.rule(policy, segment, channel, zone)
-        drafts, bound_logs, pending = self._open(rule, subject, cost)
+        drafts, bound_logs, pending = self._open(self._rule(policy, names), subject, cost)
         decision = reserve(bound_logs, pending, self._clock.now_us(), round(ttl * 1e6), fingerprint(id))
         self._keep(subject, drafts, bound_logs, pending)
         return decision
@@ -153,33 +141,22 @@ class Reference:
 
     def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """One attempt over several subjects, all or nothing."""
-        opened = self._open_all(attempts)
-        parts = [bound_logs for _, bound_logs, _ in opened]
-        decision, hits = joint(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts])
-        for one, opened_one in zip(attempts, opened, strict=True):
-            self._keep(one.subject, *opened_one)
-        return Joint.of(decision, hits, _binds(parts))
+        return self._joint(attempts, joint)
 
     def schedule_all(
         self, attempts: Sequence[Attempt], *, max_wait: float | None = None, not_before: float = 0
     ) -> Joint:
         """Take the next free instant of all logs, or none."""
-        slot = Slot(None if max_wait is None else round(max_wait * 1e6), round(not_before * 1e6))
-        opened = self._open_all(attempts)
-        parts = [bound_logs for _, bound_logs, _ in opened]
-        decision, hits = joint_slot(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts], slot)
-        for one, opened_one in zip(attempts, opened, strict=True):
-            self._keep(one.subject, *opened_one)
-        return Joint.of(decision, hits, _binds(parts))
+        return self._joint(attempts, partial(joint_slot, slot=_slot(max_wait, not_before)))
 
-    def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """Give a hit back, in the policy's log and whichever other has it."""
-        drafts, bound_logs, pending = self._open(self._with_every_log(policy, subject), subject, cost, carries=False)
-        done = refund(bound_logs, stamp_us, cost, self._clock.now_us())
-        take_along(bound_logs)
-        forget(bound_logs, pending, stamp_us)
-        self._keep(subject, drafts, bound_logs, pending)
-        return done
+    def _joint(self, attempts: Sequence[Attempt], step: Callable[..., tuple[Decision, list[int]]]) -> Joint:
+        rules = [self._rules.rule(part.policy, part.segment, part.channel, part.zone) for part in attempts]
+        opened = [self._open(rule, part.subject, part.cost) for rule, part in zip(rules, attempts, strict=True)]
+        parts = [bound_logs for _, bound_logs, _ in opened]
+        decision, hits = step(parts, self._clock.now_us(), [fingerprint(part.id) for part in attempts])
+        for part, logs in zip(attempts, opened, strict=True):
+            self._keep(part.subject, *logs)
+        return Joint.of(decision, hits, _binds(parts))
 
     def erase(self, subject: Subject) -> None:
         """Forget the subject."""
@@ -200,9 +177,9 @@ class Reference:
         rule = self._rules.rule(*self._rules.any_names(policy))
         drafts, _, _ = self._open(rule, subject, 1)
         found: list[list[tuple[int, int]]] = []
-        for one in rule.logs:
-            log = drafts[one.log].log
-            cutoff_us = max(self._clock.now_us(), log.high_water_us) - one.retention_us
+        for log_limits in rule.logs:
+            log = drafts[log_limits.log].log
+            cutoff_us = max(self._clock.now_us(), log.high_water_us) - log_limits.retention_us
             found.append([(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits])
         return found
 
@@ -224,9 +201,8 @@ class Reference:
         self._keep(subject, drafts, bound_logs, pending)
         return decision
 
-    def _open_all(self, attempts: Sequence[Attempt]) -> list[Opened]:
-        rules = [self._rules.rule(one.policy, one.segment, one.channel, one.zone) for one in attempts]
-        return [self._open(rule, one.subject, one.cost) for rule, one in zip(rules, attempts, strict=True)]
+    def _rule(self, policy: str, names: Names) -> BoundPolicy:
+        return self._rules.rule(policy, names.get("segment"), names.get("channel"), names.get("zone"))
 
     def _open(self, rule: BoundPolicy, subject: Subject, cost: int, *, carries: bool = True) -> Opened:
         _, bound_logs = draft_logs(
@@ -240,7 +216,7 @@ class Reference:
         pending = self._pending.get((rule.logs[0].log, subject), [])
         pending = end_all(bound_logs, pending, self._clock.now_us(), lambda draft: draft)
         opened: list[Any] = [bound.log for bound in bound_logs]
-        return {one.log: draft for one, draft in zip(rule.logs, opened, strict=True)}, bound_logs, pending
+        return {log_limits.log: draft for log_limits, draft in zip(rule.logs, opened, strict=True)}, bound_logs, pending
 
     def _keep(
         self, subject: Subject, drafts: dict[str, Draft], bound_logs: Sequence[BoundLog], pending: list[Pending]
@@ -251,6 +227,10 @@ class Reference:
                 self._logs[name, subject] = draft.log
         if any(bound.changed for bound in bound_logs):
             self._pending[next(iter(drafts)), subject] = pending
+
+
+def _slot(max_wait: float | None, not_before: float) -> Slot:
+    return Slot(None if max_wait is None else round(max_wait * 1e6), round(not_before * 1e6))
 
 
 def _draft(log: Log) -> Any:

@@ -1,61 +1,75 @@
 """A process that calls an object store for a forked one, in which obstore cannot run.
 
-    here     {"verb": "get", "path": "pointer.json", …}   one line of JSON to its standard input
-    proxy    {"data": "…", "tag": "…"}                    one line of JSON from its standard output
+    here     ("get", ("pointer.json", …))    a verb and its arguments, pickled, to its standard input
+    proxy    ObjectData(…)                   the answer, or the `SegmentError`, from its standard output
 
 Large objects go through files, not through the pipe. The proxy ends with the pipe, since its parent may be killed at
-any moment. It is a new interpreter (`python -m capline.segment.objects.fork_worker`) without the parent's threads.
+any moment. It is a new interpreter (`python -m capline.segment.objects.fork_proxy`) without the parent's threads.
 """
+
+# ruff: noqa: S301 - both ends of the pipe are this program
 
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+from abc import abstractmethod
 from contextlib import suppress
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import SegmentError
-from capline.segment.objects.store import ObjectData, ObjectInfo, ObjectMissingError, ObjectStore
+from capline.segment.objects.store import ObjectStore
 from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
-__all__ = ["ForkProxy", "ProxyCall", "ProxyReply"]
+    from capline.segment.objects.store import ObjectData, ObjectInfo
 
-_Verb = Literal["get", "download", "upload", "put", "swap", "list", "delete"]
-
-
-class ProxyCall(msgspec.Struct, omit_defaults=True):
-    """A call, as sent through the pipe."""
-
-    verb: _Verb
-    path: str = ""
-    most_bytes: int = 0
-    tag: str | None = None
-    file: str = ""
-    sha256: str = ""
-    data: bytes = b""
-    paths: list[str] = []
+__all__ = ["ForkProxy", "ForwardingStore"]
 
 
-class ProxyReply(msgspec.Struct, omit_defaults=True):
-    """The result of a call, as sent back."""
+class ForwardingStore(ObjectStore):
+    """An object store whose verbs are calls of another store."""
 
-    error: str | None = None
-    missing: bool = False
-    got: ObjectData | None = None
-    text: str = ""
-    truth: bool = False
-    found: dict[str, ObjectInfo] = {}
+    @abstractmethod
+    def _call(self, verb: str, *arguments: object) -> Any:
+        """Call this verb of the other store."""
+
+    @override
+    def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
+        return self._call("get", path, most_bytes, unless)
+
+    @override
+    def download(self, path: str, into: Path, size_bytes: int) -> str:
+        return self._call("download", path, into, size_bytes)
+
+    @override
+    def upload(self, path: str, file: Path, sha256: str, progress: Callable[[int], object] | None = None) -> None:
+        self._call("upload", path, file, sha256, progress)
+
+    @override
+    def put(self, path: str, data: bytes) -> None:
+        self._call("put", path, data)
+
+    @override
+    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
+        return self._call("swap", path, data, tag)
+
+    @override
+    def list(self, folder: str) -> dict[str, ObjectInfo]:
+        return self._call("list", folder)
+
+    @override
+    def delete(self, paths: Iterable[str]) -> None:
+        self._call("delete", [*paths])
 
 
-class ForkProxy(ObjectStore):
+class ForkProxy(ForwardingStore):
     """An `ObjectStore` whose calls another process makes, one at a time; only the process `owner` may use it."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -65,45 +79,23 @@ class ForkProxy(ObjectStore):
         self._lock = Lock()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "capline.segment.objects.fork_worker"],
+                [sys.executable, "-m", "capline.segment.objects.fork_proxy"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-            self._send(msgspec.json.encode((url, dict(options))))
+            self._send((url, dict(options)))
         except OSError as error:
             raise SegmentError(self._gone(str(error))) from None
 
     @override
-    def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        return self._ask(ProxyCall("get", path, most_bytes, unless)).got
-
-    @override
-    def download(self, path: str, into: Path, size_bytes: int) -> str:
-        return self._ask(ProxyCall("download", path, size_bytes, file=str(into.absolute()))).text
-
-    @override
     def upload(self, path: str, file: Path, sha256: str, progress: Callable[[int], object] | None = None) -> None:
-        self._ask(ProxyCall("upload", path, file=str(file.absolute()), sha256=sha256))
+        """A function does not go through a pipe: `progress` is called at the end."""
+        super().upload(path, file, sha256)
         if progress is not None:
             progress(file.stat().st_size)
 
     @override
-    def put(self, path: str, data: bytes) -> None:
-        self._ask(ProxyCall("put", path, data=data))
-
-    @override
-    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        return self._ask(ProxyCall("swap", path, tag=tag, data=data)).truth
-
-    @override
-    def list(self, folder: str) -> dict[str, ObjectInfo]:
-        return self._ask(ProxyCall("list", folder)).found
-
-    @override
-    def delete(self, paths: Iterable[str]) -> None:
-        self._ask(ProxyCall("delete", paths=[*paths]))
-
     def close(self) -> None:
         """Kill the process, even during a call."""
         if self.owner == os.getpid():
@@ -115,32 +107,28 @@ class ForkProxy(ObjectStore):
                     with suppress(OSError):
                         pipe.close()
 
-    def _ask(self, asked: ProxyCall) -> ProxyReply:
+    @override
+    def _call(self, verb: str, *arguments: object) -> Any:
         with self._lock:
             if not self.works:
                 raise SegmentError(self._gone("a call to it broke off"))
             try:
-                answered = self._exchange(asked)
+                # The two processes may come to have different working directories.
+                self._send((verb, [each.absolute() if isinstance(each, Path) else each for each in arguments]))
+                answer = pickle.load(self._process.stdout) if self._process.stdout is not None else None
             except BaseException as error:
                 # Also after Ctrl-C: the answer to this call would be read as that to the next one.
                 self.works = False
-                if isinstance(error, (OSError, EOFError, ValueError)):
+                if isinstance(error, (OSError, EOFError, ValueError, pickle.UnpicklingError)):
                     raise SegmentError(self._gone(str(error))) from None
                 raise
-        if answered.error is not None:
-            raise (ObjectMissingError if answered.missing else SegmentError)(answered.error)
-        return answered
+        if isinstance(answer, SegmentError):
+            raise answer
+        return answer
 
-    def _exchange(self, asked: ProxyCall) -> ProxyReply:
-        self._send(msgspec.json.encode(asked))
-        line = self._process.stdout.readline() if self._process.stdout is not None else b""
-        if not line.endswith(b"\n"):
-            raise EOFError("it ended")
-        return msgspec.json.decode(line, type=ProxyReply)
-
-    def _send(self, line: bytes) -> None:
+    def _send(self, message: object) -> None:
         if self._process.stdin is not None:
-            self._process.stdin.write(line + b"\n")
+            self._process.stdin.write(pickle.dumps(message))
             self._process.stdin.flush()
 
     def _gone(self, why: str) -> str:
@@ -148,3 +136,25 @@ class ForkProxy(ObjectStore):
             f"{self.where}: the process that fetches for this forked one does not work ({why}); "
             "open the store after the fork, not before it"
         )
+
+
+def _main() -> None:
+    """Be the proxy: make the calls that come through standard input until it ends."""
+    from capline.segment.objects.bucket import BucketStore  # noqa: PLC0415 - brings obstore, which only the proxy needs
+
+    calls, store = sys.stdin.buffer, None
+    url, options = pickle.load(calls)
+    with suppress(EOFError):
+        while True:
+            verb, arguments = pickle.load(calls)
+            try:
+                store = BucketStore(url, options) if store is None else store
+                answer = getattr(store, verb)(*arguments)
+            except SegmentError as error:
+                answer = error
+            sys.stdout.buffer.write(pickle.dumps(answer))
+            sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    _main()

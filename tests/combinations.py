@@ -5,16 +5,11 @@ store. The fast part asks each question in one setting, another one from test to
 setting. All other combinations are marked `deep`. Nothing is lost: the two parts together are every test.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 __all__ = ["chosen", "mark_deep"]
 

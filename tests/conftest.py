@@ -1,12 +1,10 @@
 """Fixtures of more than one folder of tests."""
 
-from __future__ import annotations
-
 import gc
 import os
 import platform
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +13,6 @@ from tests.combinations import mark_deep
 from tests.kit.s3 import S3
 from tests.kit.server import Limiters
 from tests.profiles import load_profile, sized
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 load_profile()  # before any test module is read: their settings build on it
 gc.disable()  # what collecting the tests makes stays to the end: to look for garbage among it takes long

@@ -8,17 +8,13 @@ The first two are derandomized: a change is judged by what it changed, not by th
 Hypothesis must not draw from the constants of loaded modules, which differ with the tests that a worker got before.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["DEEP", "RANDOM", "first", "load_profile", "size", "sized"]
 

@@ -3,18 +3,14 @@
 Each attempt has an id, and is sent again under it until it is answered: so it counts once, whatever was killed.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from threading import Event
+from typing import NamedTuple
 
 import httpx
 from proof.record import Recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from threading import Event
 
 ANSWERED_WITHIN_S = 60
 

@@ -1,19 +1,19 @@
 """What the campaign tests share: a directory with all that a campaign needs, the command, a receiver of webhooks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.kit.forked import run
 
@@ -22,10 +22,6 @@ from capline.campaign import Job, Ledger, load_campaign, prepare
 from capline.campaign.senders.find import BuiltSender
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Messages, Outcomes, RunInfo
 from capline.segment import IdSet, Snapshot, write_snapshot
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Generator, Iterable, Mapping
 
 AT = "2026-11-21T16:00:00Z"
 AT_US = 1_795_276_800_000_000

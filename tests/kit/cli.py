@@ -1,17 +1,13 @@
 """The command line, called in this process: what it printed, and how it ended."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from capline.cli import main as command_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Done(NamedTuple):

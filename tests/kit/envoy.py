@@ -1,29 +1,24 @@
 """Envoy's rate limit service in this process: a real gRPC server and channel on loopback."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import httpx
 import uvloop
 from prometheus_client import CollectorRegistry
 
 from capline import AsyncLimiter
+from capline.model.clock import Clock
+from capline.service.access.guard import Guard
 from capline.service.envoy.json import json_route
 from capline.service.envoy.messages import SERVICE, part, rls
 from capline.service.envoy.server import envoy_server
 from capline.service.envoy.settings import EnvoySettings
 from capline.service.figures import Figures
 from capline.service.http import App
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from pathlib import Path
-
-    from capline.model.clock import Clock
-    from capline.service.access.guard import Guard
 
 grpc, aio = part("grpc"), part("grpc.aio")
 OK, OVER = rls.RateLimitResponse.OK, rls.RateLimitResponse.OVER_LIMIT

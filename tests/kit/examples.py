@@ -1,15 +1,11 @@
 """The programs of `examples`, as modules."""
 
-from __future__ import annotations
-
 import importlib
 import sys
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+from typing import Any
 
 __all__ = ["EXAMPLES", "example"]
 

@@ -9,8 +9,6 @@ and the three files are the caller's; the command ends as any program does, by `
 What imports cost or may not do is not seen this way: tests of that start the real program.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import json
@@ -21,15 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import capline
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["run"]
 

@@ -1,21 +1,17 @@
 """A real gateway from a configuration of docs/gateways, on free ports, before a provider and a running service."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from tests.kit.program import WITHIN_S, ended
 from tests.kit.server import soon
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DOCS = Path(__file__).parents[2] / "docs" / "gateways"
 

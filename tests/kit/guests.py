@@ -4,8 +4,6 @@ It is made of tools/guests.lock, by hash, and sees the packages of this interpre
 has capline with all that it needs, and the guests' own pins (arq's is redis-py 5).
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import site

@@ -1,25 +1,19 @@
 """A provider to call, a real HTTP server on loopback that answers as it is told; one way to call it by each client."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import aiohttp
 import httpx
 import requests
 
-from capline import AsyncLimiter, Limiter
+from capline import AsyncLimiter, Limiter, Policy
 from capline.middleware.aiohttp import LimitedMiddleware
 from capline.middleware.httpx import AsyncLimitedTransport, LimitedTransport
 from capline.middleware.requests import LimitedAdapter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from capline import Policy
 
 CLIENTS = ("httpx", "httpx-async", "requests", "aiohttp")
 

@@ -1,25 +1,20 @@
 """A store that fails when it is told to: a real one in memory, behind a door that can be shut."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from capline import Limiter
 from capline.model.errors import CaplineError, StoreError, StoreUnavailableError, StoreUnknownError
-from capline.store.columns import NEVER_US
+from capline.model.policy import BoundPolicy
+from capline.model.subject import Subject
+from capline.store.columns import NEVER_US, Decisions
 from capline.store.local.aio import AsyncLocalStore
+from capline.store.local.base import LocalStore
+from capline.store.local.transaction import LocalRule
+from capline.store.protocol import Batch, StoreAttempt
 from capline.testing.conformance import Awaited
-
-if TYPE_CHECKING:
-    from capline.model.policy import BoundPolicy
-    from capline.model.subject import Subject
-    from capline.store.columns import Decisions
-    from capline.store.local.base import LocalStore
-    from capline.store.local.transaction import LocalRule
-    from capline.store.protocol import Batch, StoreAttempt
 
 VERBS = (
     "decide",

@@ -1,15 +1,11 @@
 """Tools for tests of observers: one that keeps what it was told, and a second count of decisions to hold it against."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from capline import CaplineError, Decision, Decisions, Policy
 from capline.observe import Decided, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 POLICIES = (
     Policy("p", ["3/day", "4/week"], by_segment={"new": ["1/day"], "old": ["2/day"]}, channels={"push": ["2/day"]}),
@@ -37,15 +33,7 @@ class Recorder:
     def decided(self, event: Decided) -> None:
         self.events.append(event)
         self.told.append(
-            Told(
-                event.verb,
-                event.policy,
-                event.segment,
-                event.channel,
-                event.size,
-                event.seconds,
-                dict(event.counts),
-            )
+            Told(event.verb, event.policy, event.segment, event.channel, event.size, event.seconds, dict(event.counts))
         )
 
     def sums(self) -> Counter[Outcome]:

@@ -1,18 +1,13 @@
 """A program as a process of its own; what it says is read as it comes."""
 
-from __future__ import annotations
-
+import re
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
+from pathlib import Path
 from queue import Empty, Queue
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Mapping
-    from pathlib import Path
 
 __all__ = ["WITHIN_S", "Program", "ended"]
 
@@ -26,12 +21,7 @@ class Program:
         self, folder: Path, *words: str, env: Mapping[str, str] | None = None, python: str = sys.executable
     ) -> None:
         self.process = subprocess.Popen(
-            [python, *words],
-            cwd=folder,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [python, *words], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self.said: list[str] = []
         self._lines: Queue[str] = Queue()

@@ -1,7 +1,5 @@
 """A real S3 server on loopback: ministack, from the venv that tools/setup.sh makes of tools/ministack.lock."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,16 +1,11 @@
 """What the tests of segments share."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from capline.segment.build.source import Rows, TextRows
 from capline.segment.dictionary.idfile import group_texts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def rows_of(rows: Sequence[tuple[int, str]], size: int = 1000, kind: str = "uint32") -> Iterator[Rows]:

@@ -1,30 +1,24 @@
 """Tools for tests of published segments: snapshots in a line, and a site of either kind to publish them at."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
+from tests.kit.s3 import S3
 from tests.kit.segment import text_rows_of
 
 from capline.segment import IdSet, SegmentWatch, Snapshot, build_segments, keep, number_rows, write_snapshot
 from capline.segment.objects.address import open_objects
+from capline.segment.objects.store import ObjectStore
+from capline.segment.publish.pointer import Pointer
 from capline.segment.publish.publish import Publisher
 from capline.segment.publish.versions import read_pointer
 from capline.segment.seal import seal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
-
-    from capline.segment.objects.store import ObjectStore
-    from capline.segment.publish.pointer import Pointer
 
 
 def make(directory: Path, version: str, **sets: Iterable[int]) -> Path:
@@ -102,10 +96,7 @@ class Site:
         )
         kept = [each for each in pointer.versions if each.version != version]
         self.reseal(
-            current=version,
-            versions=(*kept, entry),
-            sequence=pointer.sequence + 1,
-            writer=secrets.token_hex(8),
+            current=version, versions=(*kept, entry), sequence=pointer.sequence + 1, writer=secrets.token_hex(8)
         )
 
 

@@ -2,28 +2,21 @@
 
 # pyright: reportArgumentType=false
 
-from __future__ import annotations
-
 import secrets
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
-from tests.kit.servers import HOST, KINDS, Server
+from tests.kit.servers import HOST, KINDS, Cluster, SentinelGroup, Server
 
 from capline import Limiter, StoreError
+from capline.model.policy import Policy
 from capline.testing.conformance import Awaited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.kit.servers import Cluster, SentinelGroup
-
-    from capline.model.policy import Policy
 
 SLOW = "deadline=10s&bulk_deadline=30s"
 """For tests of what is answered, not of when: the machine does other things too."""

@@ -1,17 +1,13 @@
 """Servers that belong together, formed, watched and stopped as one: a cluster, or a master with its sentinels."""
 
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tests.kit.server_process import HOST, ReplyError, Server, ServerError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["Cluster", "Group", "SentinelGroup"]
 

@@ -5,8 +5,6 @@ when the server stops. It dies with the thread that started it, however that end
 counts as up by its own log, not by an answer on its port, where another server may be listening.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -18,16 +16,14 @@ import ssl
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 import hiredis
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = [
     "HOST",

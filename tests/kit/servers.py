@@ -6,26 +6,13 @@ with sentinel("redis") as group: ...                       a master, a replica, 
 shared("redis").url                                        one for this whole process, stopped at its end
 """
 
-from __future__ import annotations
-
 import atexit
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 from tests.kit.server_groups import Cluster, Group, SentinelGroup
-from tests.kit.server_process import (
-    HOST,
-    KINDS,
-    Certificates,
-    ReplyError,
-    Server,
-    ServerError,
-    certificates,
-    free_port,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+from tests.kit.server_process import HOST, KINDS, Certificates, ReplyError, Server, ServerError, certificates, free_port
 
 __all__ = [
     "HOST",

@@ -1,27 +1,21 @@
 """The service, called in this process as a client would call it, without a socket."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Coroutine, Iterable
+from typing import Any, Self
 
 import httpx
 
 from capline import AsyncLimiter, Policy
 from capline.service import segments
+from capline.service.access.guard import Guard
 from capline.service.access.newcomers import POLICY, Newcomers
 from capline.service.api import routes
 from capline.service.check import check_route
-from capline.service.http import App
+from capline.service.http import App, Observer
 from capline.service.openapi import described
 from capline.service.probes import probes
 from capline.service.run.settings import Bounds
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
-
-    from capline.service.access.guard import Guard
-    from capline.service.http import Observer
 
 
 class Service:

@@ -1,16 +1,12 @@
 """`capline serve` as its own process, on free ports of loopback."""
 
-from __future__ import annotations
-
 import re
 import signal
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import httpx
 from tests.kit.program import WITHIN_S, Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _STARTED = re.compile(r"decisions at (https?://\S+), metrics at (https?://\S+)/metrics")
 

@@ -1,15 +1,11 @@
 """Reads what an answer says of limits, by a parser of structured fields that is not ours."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import http_sf
 
 from capline import Limiter, ManualClock, Policy, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NOON_US = 1_700_000_000_000_000
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"

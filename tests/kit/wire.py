@@ -1,15 +1,10 @@
 """Servers that answer with exactly the bytes that a test says, or break off: what no well-behaved server would do."""
 
-from __future__ import annotations
-
 import socket
 import threading
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 __all__ = ["Wire", "http_wire", "read_request", "wire"]
 

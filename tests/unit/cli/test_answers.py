@@ -1,21 +1,16 @@
 """What the commands say of zones, quiet hours, other algorithms and joint attempts: the real ones, in this process."""
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from capline.cli import main as command_line
 from capline.cli.render import console
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 NOW = datetime.now(UTC)
 

@@ -1,14 +1,9 @@
 """`capline charge | settle | usage`, and `peek --cost 0`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.cli import CommandLine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICIES = "namespace: llm\npolicies:\n  tokens: {limits: [1000/min, 9000/day]}\n"
 

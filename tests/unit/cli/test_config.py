@@ -1,7 +1,5 @@
 """`capline config`: what it prints, what it changes, what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,21 +1,17 @@
 """Standard input that Ctrl-C always ends, whenever it comes."""
 
-from __future__ import annotations
-
 import io
 import os
 import select
 import signal
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from capline.cli.input import interruptible as module
 from capline.cli.input.interruptible import interruptible
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -1,15 +1,10 @@
 """`capline policies check | show`."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.cli import CommandLine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD = """namespace: shop
 policies:

@@ -1,7 +1,5 @@
 """What reaches the screen: nothing that somebody else could steer a terminal with, no wrapped line in a pipe."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,15 +1,10 @@
 """`capline serve` where it does not serve: what it refuses to start with, and `--check`."""
 
-from __future__ import annotations
-
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.cli import CommandLine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,15 +1,10 @@
 """Ctrl-C is quiet from the first moment on: exit 130 and no traceback, also while the command is being loaded."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROGRAM = """
 import sys

@@ -1,16 +1,11 @@
 """`capline store`: how a store is named."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.cli import CommandLine
 
 from capline import Limiter, Policy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

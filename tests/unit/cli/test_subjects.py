@@ -1,7 +1,5 @@
 """The further parts of a joint attempt, as they are typed."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline import Attempt

@@ -1,7 +1,5 @@
 """Whom an answer is about: segments looked up, a campaign's own way of asking, and the two subjects of one number."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

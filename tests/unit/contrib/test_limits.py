@@ -1,11 +1,11 @@
 """The storage for `limits`: by its own strategy, and below flask-limiter and slowapi by URL."""
 
-from __future__ import annotations
-
 import asyncio
 import time
+from collections.abc import Iterator
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import flask_limiter
 import httpx
@@ -20,10 +20,6 @@ from slowapi.errors import RateLimitExceeded
 
 from capline.contrib.limits import CaplineStorage
 from capline.model.errors import InvalidValueError, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(params=["memory", "lmdb"])
@@ -141,10 +137,7 @@ def test_an_outage_is_no_refusal() -> None:
 def test_flask_limiter_runs_on_it_by_url(tmp_path: Path) -> None:
     app = Flask(__name__)
     limiter = flask_limiter.Limiter(
-        lambda: "somebody",
-        app=app,
-        storage_uri=f"capline+lmdb://{tmp_path}/store",
-        headers_enabled=True,
+        lambda: "somebody", app=app, storage_uri=f"capline+lmdb://{tmp_path}/store", headers_enabled=True
     )
 
     @app.get("/")

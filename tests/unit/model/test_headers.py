@@ -1,7 +1,5 @@
 """`decision.headers`: read back by a parser of structured fields (RFC 9651), never early, nothing made up."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from typing import Any
@@ -57,10 +55,7 @@ def test_every_limit_is_reported() -> None:
         limiter.decide("api", "s")
     clock.advance_us(3_000_000)
     headers = limiter.decide("api", "s").headers("draft-11")
-    assert parsed(headers["RateLimit-Policy"]) == [
-        ("api-10s", {"q": 20, "w": 10}),
-        ("api-hour", {"q": 3, "w": 3600}),
-    ]
+    assert parsed(headers["RateLimit-Policy"]) == [("api-10s", {"q": 20, "w": 10}), ("api-hour", {"q": 3, "w": 3600})]
     assert parsed(headers["RateLimit"]) == [("api-10s", {"r": 17, "t": 7}), ("api-hour", {"r": 0, "t": 3597})]
     assert headers["Retry-After"] == "3597"
 

@@ -1,7 +1,5 @@
 """What the package `limits` reads, capline reads alike; months and years only where that is asked for."""
 
-from __future__ import annotations
-
 import pytest
 from limits import parse_many
 

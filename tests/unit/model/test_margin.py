@@ -1,7 +1,5 @@
 """`Limit.margin`: room for what the way to a provider differs by."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +16,6 @@ from capline import CaplineError, InvalidValueError, Limit, ManualClock, Policy,
 from capline.model.clock import LATEST_US
 from capline.model.limit import LARGEST_QUOTA, LONGEST_WINDOW_US, duration_text
 from capline.model.subject import check_subject
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY_US = 86_400_000_000
 

@@ -1,16 +1,11 @@
 """Policies may be named like routes; their logs are then named so that none can be taken for another."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from capline import Attempt, Limiter, ManualClock, Policy, PolicyError
 from capline.cli.input.subjects import read_also
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROUTE = "GET:/api/v1/search"
 NAMES = [ROUTE, "/search", "GET::", "a:b/c", "a/b:c", "/" * 64, "x" + ":" * 63]

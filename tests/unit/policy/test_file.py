@@ -1,7 +1,5 @@
 """The policy file and its watch: what is read, what is refused and how, and what a change of the file does."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle
@@ -330,7 +328,7 @@ def test_every_fault_is_reported_in_the_order_of_the_file() -> None:
         "    - 1/fortnight\n"
         "    - 3\n"
         "    channel: {push: [1/day]}\n"
-        "    count_denied: maybe\n",
+        "    count_denied: maybe\n"
     )
     assert [line for line, _ in error.faults] == [1, 3, 4, 5, 9, 10, 11, 12]
     assert str(error).startswith("policies.yaml:1: ")

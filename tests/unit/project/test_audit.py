@@ -1,7 +1,5 @@
 """What `make lint` makes of the answers of the package index."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

@@ -1,21 +1,17 @@
 """What the fast part of the tests has at least."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 from tests.combinations import ALWAYS, SETTINGS, chosen
 from tests.conformance import test_server_stores, test_stores
 
 from capline.testing.conformance import StoreConformance
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[3]
 LEAST_LAWS = 8

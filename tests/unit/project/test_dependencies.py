@@ -1,7 +1,5 @@
 """Every package that capline asks for has its reason in decision 3."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

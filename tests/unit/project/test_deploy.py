@@ -1,7 +1,5 @@
 """deploy/: each example is what its reader takes, names what the service has, and is told in docs/operating.md."""
 
-from __future__ import annotations
-
 import configparser
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The form of every page: links and anchors lead somewhere, tables are whole, code is fenced."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -4,20 +4,15 @@ A promise, verb or fault that is new in the docs or the limiter fails here until
 `deep` does not count. Of stores `test_combinations` says the same.
 """
 
-from __future__ import annotations
-
 import ast
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from capline import AsyncLimiter, Limiter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ROOT = Path(__file__).parents[3]
 RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")

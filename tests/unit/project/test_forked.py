@@ -1,17 +1,12 @@
 """`tests.kit.forked`: a command that is forked is as one that is started."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.kit.forked import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICIES = "policies: {promo: {limits: [1/day]}}\n"
 

@@ -1,7 +1,5 @@
 """Nothing grows a class: `bench/growth.py --short`, whose bounds are ratios that only a class of growth breaks."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

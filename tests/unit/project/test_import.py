@@ -1,19 +1,14 @@
 """What `import capline` loads: nothing that is slow to load before it is needed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
 import capline
 import capline.observe
 from capline.support.lazy import LazyModule, lazy_names
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 SLOW = ("numpy", "asyncio", "lmdb", "redis", "yaml", "logging", "ssl", "pyroaring", "typer", "httpx", "concurrent")
 MOST_MODULES = 220

@@ -1,17 +1,12 @@
 """Every program of `proof/` and `bench/` explains itself, and refuses in one line what it does not know."""
 
-from __future__ import annotations
-
 import logging
 import runpy
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = [

@@ -1,7 +1,5 @@
 """The servers that other tests stand on: they start, end, leave nothing behind, and their groups really are groups."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -9,26 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit import server_process
-from tests.kit.servers import (
-    KINDS,
-    ReplyError,
-    Server,
-    ServerError,
-    certificates,
-    cluster,
-    sentinel,
-    shared,
-    single,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.kit.servers import KINDS, ReplyError, Server, ServerError, certificates, cluster, sentinel, shared, single
 
 VERSIONS = {"redis": "redis_version:7.", "valkey": "valkey_version:9."}
 START_AND_WAIT = """

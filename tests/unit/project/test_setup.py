@@ -1,7 +1,5 @@
 """tools/setup.sh with an interpreter that only pretends: it is quiet but for its own lines, and says how to go on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Where the service listens."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline.model.errors import InvalidValueError

@@ -1,9 +1,9 @@
 """The verbs over HTTP: what is asked, what is answered, what is recorded."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.service import Service
@@ -11,10 +11,6 @@ from tests.kit.service import Service
 from capline import ManualClock, Policy
 from capline.service import answers
 from capline.service.forms import BatchRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 NOW_US = 1_763_700_000_000_000
 DAY_S = 86_400.0

@@ -1,10 +1,10 @@
 """Whatever is sent: one problem document, and nothing is recorded."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import pytest
 from tests.kit.limiter import Door
 from tests.kit.service import Service
@@ -16,11 +16,6 @@ from capline.service.api import routes
 from capline.service.http import App
 from capline.service.run.settings import Bounds
 from capline.store.local.aio import AsyncLocalStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import httpx
 
 PARTS = [{"policy": "promo", "subject": "u"}]
 GOOD = b'{"policy":"promo","subject":"u"}'

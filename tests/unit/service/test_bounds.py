@@ -1,10 +1,9 @@
 """Bounds of what comes from outside, who it came from, msgpack, and the lines that are written of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,12 +17,8 @@ from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
 from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
+from capline.service.http import Answered
 from capline.service.run.settings import Bounds, Observers
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from capline.service.http import Answered
 
 POLICIES = [Policy("promo", ["3/day"])]
 ASKED = {"policy": "promo", "subject": "user:42"}

@@ -1,16 +1,12 @@
 """`/check`: what a gateway asks by a subrequest, and the few statuses that it can take."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.kit.service import Service
 
 from capline import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 POLICIES = (Policy("api", ["2/minute"], by_segment={"paid": ["4/minute"]}), Policy("gold", ["9/minute"]))
 

@@ -3,9 +3,9 @@
 # pyright: reportPrivateUsage=false
 # An outage of the configuration is made by hand.
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,10 +17,6 @@ from capline.segment import FixedSegments, IdSet, Snapshot
 from capline.service.metrics import Metrics
 from capline.service.run.settings import Settings
 from capline.service.server import check
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NOW_US = 1_800_000_000_000_000
 AT = "2027-01-15T08:00:00.000Z"

@@ -1,12 +1,11 @@
 """A request that comes whole is answered by its connection directly: the same bytes as by ASGI, counted as often."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,15 +15,10 @@ from capline import AsyncLimiter, ManualClock, Policy
 from capline.service.access.guard import Guard
 from capline.service.access.tokens import TokenFile
 from capline.service.api import routes
-from capline.service.http import App, Reply, Request, Route
+from capline.service.http import Answered, App, Reply, Request, Route
+from capline.service.run.connection import Connection
 from capline.service.run.listen import Listener
 from capline.service.run.settings import Bounds
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from capline.service.http import Answered
-    from capline.service.run.connection import Connection
 
 NOW_US = 1_763_700_000_000_000
 POLICIES = (
@@ -530,11 +524,7 @@ def test_the_bound_of_a_head_holds_in_one_read() -> None:
 
 @pytest.mark.parametrize(
     ("path", "more", "status"),
-    [
-        ("/v1/decide", b"", b"401"),
-        ("/nothing", b"", b"404"),
-        ("/v1/decide", b"authorization: Bearer %b\r\n", b"413"),
-    ],
+    [("/v1/decide", b"", b"401"), ("/nothing", b"", b"404"), ("/v1/decide", b"authorization: Bearer %b\r\n", b"413")],
 )
 def test_an_answer_before_the_end_of_a_request_comes_whole_and_ends_the_connection(
     tmp_path: Path, path: str, more: bytes, status: bytes

@@ -1,23 +1,17 @@
 """Figures read as those of prometheus-client, from one process and from the files of several."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from capline.service.figures import Figures
 from capline.service.http import Request
 from capline.service.metrics import Metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from prometheus_client.core import Metric
 
 BOUNDS = (10e-6, 0.5, 1)
 SECONDS = (1e-6, 10e-6, 11e-6, 0.5, 0.75, 1, 1.5)

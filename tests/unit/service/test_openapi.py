@@ -1,9 +1,7 @@
 """The description of the service: every route is in it, and it needs no internet to be read."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from tests.kit.service import Service
@@ -11,9 +9,6 @@ from tests.kit.service import Service
 from capline import Policy
 from capline.service.api import routes
 from capline.service.probes import probes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Where no tokens are set, what a web page on this machine may ask: nothing, unless it is the service's own."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.service import Service
@@ -12,9 +10,6 @@ from capline.service.access.guard import Guard
 from capline.service.access.pages import Pages
 from capline.service.access.tokens import TokenFile
 from capline.service.problems import Problem
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GATEWAY = [("X-Capline-Subject", "s:ip:192.0.2.1")]
 

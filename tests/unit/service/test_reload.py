@@ -1,11 +1,9 @@
 """What changed is taken over whole or not at all, and both are told."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import trustme
@@ -23,9 +21,6 @@ from capline.service.run.reload import Followed, follow
 from capline.service.run.settings import Tls
 from capline.service.run.tls import renewed, tls_context
 from capline.service.run.workers import KEPT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(

@@ -1,8 +1,8 @@
 """Segments over HTTP: who is in which, page by page; and decisions that look them up."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.segments import directory_site, make, make_text
@@ -10,10 +10,6 @@ from tests.kit.service import Service
 
 from capline import ManualClock, Policy
 from capline.segment import FixedSegments, IdSet, Snapshot, load_snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NOW_US = 1_763_700_000_000_000
 PROMO = Policy("promo", ["3/day"], by_segment={"new": ["1/day"], "active": ["5/day"]})

@@ -1,8 +1,6 @@
 """The settings of the service: the file, the environment over it, options over both."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +8,6 @@ from capline.model.errors import InvalidValueError
 from capline.service.envoy.settings import Modes
 from capline.service.run.file import KEYS, VARIABLES, read_settings
 from capline.service.run.settings import Address, Bounds, Settings, Tls
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALL = """\
 store: lmdb://logs?durability=full
@@ -199,10 +194,7 @@ def test_the_keys_that_are_fixed() -> None:
             "grpc: {envoy: r, listen: 0.0.0.0:82, tls: {certificate: c.pem, key: k.pem}}",
             ":1: grpc: listen: without tokens and TLS it listens on loopback only, like 127.0.0.1:82",
         ),
-        (
-            "tokens: t.json\nspoe: {listen: '[::]:83'}",
-            ":2: spoe: listen: its protocol has no tokens, so it listens on",
-        ),
+        ("tokens: t.json\nspoe: {listen: '[::]:83'}", ":2: spoe: listen: its protocol has no tokens, so it listens on"),
         ("http: {workers: 2}\nstore: memory://", ":2: store: memory:// is one process's own"),
         ("store: nowhere", ":1: store: 'nowhere' is no URL"),
         ("on_store_error: maybe", ":1: on_store_error: 'maybe' is not known; use raise or allow or deny"),

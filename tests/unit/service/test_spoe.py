@@ -1,10 +1,8 @@
 """HAProxy's agent, frame by frame: what is answered, what ends a connection, what no connection notices."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 from hypothesis import given
@@ -16,9 +14,6 @@ from capline.service import spoe
 from capline.service.run.listen import bound
 from capline.service.run.settings import Address
 from capline.service.spoe import answered, spoe_server
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 HEAD = b"\0\0\0\1"
 

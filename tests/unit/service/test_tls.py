@@ -1,9 +1,8 @@
 """Certificates of a listener: what is no certificate is reported as such, and leaves the last good one."""
 
-from __future__ import annotations
-
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trustme
@@ -12,10 +11,6 @@ from capline.model.errors import InvalidValueError
 from capline.service.run import tls as module
 from capline.service.run.settings import Tls
 from capline.service.run.tls import load, renewed, tls_context
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,14 @@
 """Who may ask: the tokens file, and the guard before each handler."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
 import stat
 import sys
 from base64 import b64encode
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.cli import CommandLine
@@ -20,10 +19,6 @@ from capline.model.errors import InvalidValueError
 from capline.service.access.guard import Guard
 from capline.service.access.tokens import Token, TokenFile, is_of
 from capline.service.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CHOSEN = "correct horse battery"
 

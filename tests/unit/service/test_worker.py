@@ -2,14 +2,13 @@
 
 # pyright: reportPrivateUsage=false
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,9 +16,6 @@ import pytest
 from capline.service.run.settings import Settings
 from capline.service.run.workers import Job
 from capline.service.server import _Stop
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_reload_while_it_starts_does_not_end_it(tmp_path: Path) -> None:

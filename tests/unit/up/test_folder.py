@@ -1,16 +1,11 @@
 """The directory of a run: removed only where a run made it, one run at a time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from capline.model.errors import InvalidValueError
 from capline.up.folder import run_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_it_is_gone_afterwards_with_what_was_made_for_it(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """A part ends with who started it, also where that one ended before the kernel could be asked."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

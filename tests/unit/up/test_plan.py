@@ -1,10 +1,9 @@
 """What `capline up` starts with what is installed; what is missing is named and the rest starts."""
 
-from __future__ import annotations
-
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -15,9 +14,6 @@ from capline.service.envoy.files import load
 from capline.service.run.file import read_settings
 from capline.up.plan import PORTS, Part, Plan, Programs, find_programs, plan
 from capline.up.ports import BUS, free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ALL = {"redis": "redis-server", "redis_cli": "redis-cli", "nginx": "nginx", "prometheus": "prometheus", "s3": ("s3",)}
 FOLDER = Path("/run/up")

@@ -1,22 +1,17 @@
 """Parts are waited for, named when they die, started again, and ended with all that they started."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from tests.kit.server import soon
 
 from capline.up.plan import Part
 from capline.up.processes import Processes
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 SLEEPS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 PARENT = (

@@ -1,18 +1,13 @@
 """The receiver of `capline up` counts a message once, and refuses what is none."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Generator
 
 import httpx
 import pytest
 
 from capline.up import receiver
 from capline.up.receiver import LARGEST_BYTES, Server
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 @pytest.fixture

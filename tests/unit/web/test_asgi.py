@@ -1,10 +1,8 @@
 """`capline.web.asgi` under Starlette and Litestar, by their own test clients, and plain."""
 
-from __future__ import annotations
-
 import asyncio
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from litestar import Litestar, get
@@ -14,8 +12,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request as StarletteRequest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 from tests.kit.web import NOON_US, QUOTA_EXCEEDED, Down, left, limits_said, policies
 
 from capline import AsyncLimiter, CaplineError, Limiter, ManualClock
@@ -25,10 +25,6 @@ from capline.web.asgi import CaplineMiddleware, Request
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette asks for another client than httpx
     from starlette.testclient import TestClient, WebSocketDenialResponse
-
-if TYPE_CHECKING:
-    from starlette.requests import Request as StarletteRequest
-    from starlette.websockets import WebSocket
 
 
 def limiter_of(**options: Any) -> AsyncLimiter:

@@ -4,13 +4,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportMissingTypeArgument=false
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import warnings
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import django
 import pytest
@@ -24,9 +23,6 @@ from tests.kit.web import QUOTA_EXCEEDED, Down, left, local
 
 from capline import AsyncLimiter, CaplineError
 from capline.web import Rule, key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 if not settings.configured:
     settings.configure(

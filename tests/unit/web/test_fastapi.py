@@ -1,7 +1,5 @@
 """`capline.web.fastapi`: routes limited by dependencies, beside the middleware's rules."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`capline.web.flask` by Flask's own test client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import flask

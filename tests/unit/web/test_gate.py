@@ -1,11 +1,10 @@
 """The heart of `capline.web`: one attempt for all rules, nothing consumed by a refusal, outages, shadows, refunds."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.kit.web import NOON_US, QUOTA_EXCEEDED, Down, left, limits_said, local, policies
@@ -13,9 +12,6 @@ from tests.kit.web import NOON_US, QUOTA_EXCEEDED, Down, left, limits_said, loca
 from capline import AsyncLimiter, CaplineError, Limiter, ManualClock, Policy, StoreClosedError, StoreUnavailableError
 from capline.web import Rule, key
 from capline.web.gate import Gate, Visit, awaited, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def asking(**fields: Any) -> Any:

@@ -1,18 +1,14 @@
 """`capline.web.key`: an address that cannot be spoofed, headers of any bytes, the same from every framework."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from capline import CaplineError
 from capline.web import key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def asgi(peer: str | None = "198.51.100.9", *fields: tuple[bytes, bytes]) -> Any:

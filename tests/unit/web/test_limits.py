@@ -4,11 +4,10 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
 
-from __future__ import annotations
-
 import asyncio
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 from django.http import HttpResponse
@@ -35,8 +34,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette asks for another client than httpx
     from starlette.testclient import TestClient
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 assert _django
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from io import BytesIO
 from itertools import islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
@@ -17,9 +18,6 @@ from tests.kit.web import Down, left, local
 from capline import AsyncLimiter, CaplineError
 from capline.web import Rule, key
 from capline.web.wsgi import CaplineMiddleware, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TEXT = [("Content-Type", "text/plain")]
 

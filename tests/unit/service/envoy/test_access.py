@@ -1,10 +1,9 @@
 """The gRPC server for other hosts: a real channel over TLS, with certificates and tokens, good ones and others."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -16,9 +15,6 @@ from capline.service.access.tokens import TokenFile
 from capline.service.envoy.access import Certificate
 from capline.service.envoy.messages import SERVICE, rls
 from capline.service.run.settings import Tls
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE = "domain: edge\ndescriptors: [{key: path, rate_limit: {unit: minute, requests_per_unit: 20}}]\n"
 HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"

@@ -1,18 +1,12 @@
 """The YAML of envoyproxy/ratelimit: which descriptor has which limit, what is refused, what is followed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from capline.model.errors import CaplineError
 from capline.service.envoy.files import Files, load
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from capline.service.envoy.rules import Match
+from capline.service.envoy.rules import Match
 
 BASIC = """
 domain: test-domain

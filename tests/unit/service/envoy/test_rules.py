@@ -1,7 +1,5 @@
 """Wildcards of a descriptor: which values they match, and at what cost."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise, product
 

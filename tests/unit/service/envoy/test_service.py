@@ -1,35 +1,27 @@
 """Requests that are kept by their bytes: answered as new ones, dropped when what they lead to may have changed."""
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 from tests.kit.envoy import EnvoyService, descriptor, grpc
 
-from capline import AsyncLimiter, ManualClock
+from capline import AsyncLimiter, ManualClock, Policy
 from capline.service.envoy import ratelimit
 from capline.service.envoy import service as messages
 from capline.service.envoy.files import load
 from capline.service.envoy.messages import SERVICE, rls
 from capline.service.envoy.metrics import EnvoyMetrics
-from capline.service.envoy.plan import Descriptor
+from capline.service.envoy.plan import Descriptor, Plan
 from capline.service.envoy.ratelimit import RateLimit
-from capline.service.envoy.rules import policies_of
+from capline.service.envoy.rules import Configuration, policies_of
 from capline.service.envoy.service import Service
 from capline.service.figures import Figures
 from capline.service.metrics import Metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from capline import Policy
-    from capline.service.envoy.plan import Plan
-    from capline.service.envoy.rules import Configuration
 
 FILE = """
 domain: edge

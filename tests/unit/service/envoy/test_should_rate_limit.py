@@ -1,14 +1,13 @@
 """ShouldRateLimit over a real gRPC server: what is counted, what is answered, what an error is."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.kit.envoy import OK, OVER, EnvoyService, codes_of, grpc
@@ -20,9 +19,6 @@ from capline.service.envoy import server
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.envoy.plan import LARGEST_REMAINING, subject_of
 from capline.service.envoy.settings import Modes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NOW_US = 1_763_700_000_000_000
 MINUTE_US = 60_000_000
@@ -232,11 +228,7 @@ descriptors:
         assert told(service.ask("service=a"))["metadata"] == of_a
         assert service.json('{"domain":"edge","descriptors":[{"entries":[{"key":"service","value":"b"}]}]}').json()[
             "dynamicMetadata"
-        ] == {
-            "domain": "edge",
-            "descriptors": [{"entries": ["service=b"]}],
-            "metadata": of_b,
-        }
+        ] == {"domain": "edge", "descriptors": [{"entries": ["service=b"]}], "metadata": of_b}
     with EnvoyService(tmp_path, modes=Modes(dynamic_metadata=True)) as service:
         assert told(service.ask("path=/", own, "other=1", hits_addend=3)) == {
             "domain": "edge",

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from capline.model.clock import LATEST_US
+from capline.window.allowed import allowed_now
 from capline.window.answer import build_answer, known_answer
 from capline.window.bound_log import draft_logs
 from capline.window.charge import check_room
@@ -61,7 +62,10 @@ def attempt(
     known = known_answer(logs, fingerprint, time_us, now_us, slot=slot is not None)
     if known is not None:
         return known
-    decision = judge([logs], now_us)[0] if slot is None else take_slot([logs], now_us, slot)
+    if slot is None:
+        decision = allowed_now(logs, now_us) or judge([logs], now_us)[0]
+    else:
+        decision = take_slot([logs], now_us, slot)
     if decision.hit is not None:
         check_room(logs, time_us, decision.hit)
         for number, bound in enumerate(logs):
@@ -75,7 +79,9 @@ def attempt(
 def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
     """What `attempt` would answer, with `hit` None unless the id is known; changes nothing."""
     known = known_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
-    return msgspec.structs.replace(judge([logs], now_us)[0], hit=None) if known is None else known
+    if known is not None:
+        return known
+    return msgspec.structs.replace(allowed_now(logs, now_us) or judge([logs], now_us)[0], hit=None)
 
 
 def step(

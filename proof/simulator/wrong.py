@@ -102,7 +102,7 @@ def _without_ids(call: Any) -> Any:
 def takes_an_outage_for_a_refusal() -> AbstractContextManager[Any]:
     """Who cannot be answered is refused, as if by the store."""
     refused = Decision(False, None, 0, 1_000_000, None, None)
-    return _instead(OutagePolicy, "decide", lambda _: lambda *_: refused)  # pyright: ignore[reportUnknownLambdaType]
+    return _instead(OutagePolicy, "single", lambda _: lambda *_: refused)  # pyright: ignore[reportUnknownLambdaType]
 
 
 def answers_after_the_deadline() -> AbstractContextManager[Any]:

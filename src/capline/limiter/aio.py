@@ -1,46 +1,43 @@
-"""`AsyncLimiter`: the same verbs over a store that is awaited. Every check and look-up is in `LimiterBase`."""
+"""`AsyncLimiter`: the verbs over a store that is awaited."""
+
+# ruff: noqa: SLF001 - its verbs are made from those of its own base
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import AsyncIterable
+from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from capline.limiter.aio_reservations import AsyncReservations
-from capline.limiter.checks import count_of, stamp, typed
-from capline.model.attempt import check_cost
+from capline.limiter.checks import check_iterable, typed
+from capline.limiter.records import LoadProgress
+from capline.limiter.steps import awaited, run_awaited
+from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
 from capline.model.subject import check_subject
-from capline.support.lazy import LazyModule
+from capline.store.open import open_async_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from capline.limiter.columns import AttemptColumns
+    from capline.limiter.patience import Acquisition
+    from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
+    from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit
-    from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
-    from capline.store.columns import Decisions
-    from capline.store.protocol import Batch, CompiledRule
-else:
-    np = LazyModule("numpy")
+    from capline.store.protocol import AsyncStore, CompiledRule
 
 __all__ = ["AsyncLimiter"]
 
 _ONE = 1
 T = TypeVar("T")
-ROWS_ON_THE_LOOP = 4096
-"""Rows whose checks take the loop about a millisecond; with more, they go to a thread."""
-MANY = ROWS_ON_THE_LOOP + 1
+Slot = TypeVar("Slot", "Decision", "Joint")
 
 
-class AsyncLimiter(AsyncReservations):
+class AsyncLimiter(Verbs):
     """`Limiter` with awaited verbs; it says what each verb and option does. Close it by `async with` or `aclose`.
 
     It belongs to one event loop. On a local store a decision runs on the loop, since it takes microseconds; large
@@ -48,7 +45,9 @@ class AsyncLimiter(AsyncReservations):
     on a running loop, start a `SegmentWatch` in a thread and pass that.
     """
 
-    async def decide(  # noqa: C901, PLR0911 - the fast paths, one after the other
+    _store: AsyncStore  # pyright: ignore[reportIncompatibleVariableOverride] - awaited, as its verbs say
+
+    async def decide(
         self,
         policy: str,
         subject: Subject,
@@ -79,23 +78,150 @@ class AsyncLimiter(AsyncReservations):
                 if not self._hashes_long:
                     raise
             except StoreError as error:
-                return self._outage.decide(self._attempt(policy, subject, cost, id, segment, channel, zone), error)
+                attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
+                return self._outage.single("decide", error, attempt)
             except TypeError as error:
                 raise typed(error, policy, segment, channel, zone) from None
-        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("decide", attempt) as seen:
-            denied = self._denied
-            held = denied.answer(attempt)
-            if held is not None:
-                return seen.unasked(held)
-            epoch = denied.epoch()
-            try:
-                await self._learn(policy, attempt.subject)
-                decision = seen(await self._store.decide(*self._arguments(attempt)))
-            except StoreError as error:
-                return seen(self._outage.decide(attempt, error))
-            self._note(attempt, decision, denied, epoch)
-            return decision
+        return await run_awaited(self._decide(self._attempt(policy, subject, cost, id, segment, channel, zone)))
+
+    peek = awaited(Verbs._peek)
+    charge = awaited(Verbs._charge)
+    settle = awaited(Verbs._settle)
+    usage = awaited(Verbs._usage)
+    decide_all = awaited(Verbs._decide_all)
+    peek_all = awaited(Verbs._peek_all)
+    decide_batch = awaited(Verbs._decide_batch)
+    decide_many = awaited(Verbs._decide_many)
+    peek_many = awaited(Verbs._peek_many)
+    refund_many = awaited(Verbs._refund_many)
+    refund = awaited(Verbs._refund)
+    refund_all = awaited(Verbs._refund_all)
+    schedule = awaited(Verbs._schedule)
+    schedule_all = awaited(Verbs._schedule_all)
+    reserve = awaited(Verbs._reserve)
+    commit = awaited(Verbs._commit)
+    cancel = awaited(Verbs._cancel)
+    explain = awaited(Verbs._explain)
+    override = awaited(Verbs._override)
+    flush = awaited(Verbs._flush)
+    erase = awaited(Verbs._erase)
+    sweep = awaited(Verbs._sweep)
+    now_us = awaited(Verbs._now_us)
+    try_write = awaited(Verbs._try_write)
+    servers = awaited(Verbs._servers)
+
+    @asynccontextmanager
+    async def acquire(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int = 1,
+        id: str | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the wait is known beforehand: past it nothing is taken
+        not_before: float = 0,
+        slack: float | None = None,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
+    ) -> AsyncGenerator[Decision]:
+        """`schedule`, then sleep until the slot, as `Limiter.acquire`.
+
+        Cancelling gives the slot back, also while it is being taken. It waits for that refund, so a
+        cancelled caller goes on when the store has answered.
+        """
+        yield await _acquired(
+            self._acquisition(
+                policy,
+                subject,
+                cost,
+                id,
+                timeout,
+                not_before,
+                slack,
+                limits,
+                segment=segment,
+                channel=channel,
+                zone=zone,
+            )
+        )
+
+    @asynccontextmanager
+    async def acquire_all(
+        self,
+        attempts: Sequence[Attempt],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `acquire`
+        not_before: float = 0,
+        slack: float | None = None,
+    ) -> AsyncGenerator[Joint]:
+        """`schedule_all`, then sleep until the slot, as `Limiter.acquire_all`; cancelled as `acquire`."""
+        yield await _acquired(self._joint_acquisition(attempts, timeout, not_before, slack))
+
+    async def export(
+        self,
+        policies: Sequence[str] | None = None,
+        *,
+        on_fault: Callable[[CaplineError], object] | None = None,
+    ) -> AsyncIterator[LogRecord]:
+        """Every log of these policies, with the hits within the widest window. As `Limiter.export`."""
+        compiled = self._rules_to_scan(policies)
+        page = await self._store.scan(compiled) if compiled else None
+        while page is not None:
+            for record in self._exported(page.found, on_fault):
+                yield record
+            page = None if page.after is None else await self._store.scan(compiled, page.after)
+
+    async def load(self, records: Iterable[Record] | AsyncIterable[Record]) -> Loaded:
+        """Merge past hits into the logs, as `Limiter.load`; the records may come from an `export`."""
+        progress = LoadProgress()
+        if isinstance(records, AsyncIterable):
+            async for record in records:
+                if progress.add(record):
+                    await run_awaited(self._loaded(progress))
+        else:
+            for record in check_iterable(records, "records"):
+                if progress.add(record):
+                    await run_awaited(self._loaded(progress))
+        await run_awaited(self._loaded(progress))
+        return progress.loaded
+
+    async def close(self) -> None:
+        """Close the store; every verb raises `StoreClosedError` from then on. Safe to call twice."""
+        store = self._shut()
+        if store is not None:
+            if self._lookup is not None:
+                await asyncio.to_thread(self._stop_following)
+            await store.close()
+
+    async def aclose(self) -> None:
+        """As `close`: the name that `contextlib.aclosing` and other awaited clients use."""
+        await self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @staticmethod
+    def _open(url: str, clock: Clock | None, *, create: bool) -> AsyncStore:
+        return open_async_store(url, clock, create=create)
+
+    def _decide_unit(self, compiled: CompiledRule, subject: Subject) -> Coroutine[Any, Any, Decision]:
+        return self._store.decide(compiled, subject, 1, 0)
+
+    async def _work(self, rows: int, work: Callable[[], T]) -> T:
+        return work() if rows <= ROWS_ON_THE_LOOP else await asyncio.to_thread(work)
+
+    async def _learn(self, policy: str, subject: Subject) -> None:
+        overrides = self._overrides
+        if policy in self._overridden and overrides is not None and not overrides.knows(policy, subject):
+            await asyncio.to_thread(overrides.learn, policy, subject)
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def _counted(
         self,
@@ -114,186 +240,47 @@ class AsyncLimiter(AsyncReservations):
         except StoreError as error:
             attempt = self._attempt(policy, subject, 1, None, segment, channel, zone)
             with self._observers.one("decide", attempt).since(began) as seen:
-                return seen(self._outage.decide(attempt, error))
+                return seen(self._outage.single("decide", error, attempt))
         self._observers.decided_one(policy, segment, channel, decision, perf_counter() - began)
         return decision
 
-    async def peek(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int = 1,
-        id: str | None = None,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-        limits: Sequence[Limit | str] | None = None,
-    ) -> Decision:
-        """What `decide` would answer; consumes nothing. As `Limiter.peek`."""
-        if limits is not None:
-            return await self._under(policy, limits).peek(
-                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
-            )
-        attempt = self._peek_attempt(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("peek", attempt) as seen:
-            try:
-                await self._learn(policy, attempt.subject)
-                return seen(await self._store.peek(*self._arguments(attempt)))
-            except StoreError as error:
-                return seen(self._outage.peek(attempt, error))
 
-    async def charge(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int,
-        id: str | None = None,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-    ) -> Decision:
-        """Record `cost` units, whatever the limits say. As `Limiter.charge`."""
-        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("charge", attempt) as seen:
-            await self._learn(policy, attempt.subject)
-            return seen(await self._store.charge(*self._arguments(attempt)))
-
-    async def settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> bool:
-        """Give a hit that was an estimate the units that it really cost. As `Limiter.settle`."""
-        units = check_cost(cost, 0)
-        if hit is None:
-            return False
-        subject = self._subject(subject)
+async def _acquired(wanted: Acquisition[Slot]) -> Slot:
+    """Take a slot and sleep until it. It is given back if the wait is cancelled, or if it was missed: then another."""
+    while True:
+        # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
+        taking = asyncio.create_task(run_awaited(wanted.taken()))
         try:
-            await self._learn(policy, subject)
-            return await self._store.settle(self._rule_of_hits(policy, subject), subject, stamp(hit), units)
-        finally:
-            self._denied.forget((subject,))
-
-    async def usage(
-        self,
-        policy: str,
-        subject: Subject,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-    ) -> tuple[LimitStatus, ...]:
-        """What is used and left of each limit now; consumes nothing. As `Limiter.usage`."""
-        attempt = self._attempt(policy, subject, 0, None, segment, channel, zone, least=0)
-        await self._learn(policy, attempt.subject)
-        return (await self._store.peek(*self._arguments(attempt))).limits
-
-    async def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
-        """May all of these have their cost now, or none? As `Limiter.decide_all`."""
-        checked = self._joint_attempts(attempts)
-        with self._observers.joint("decide_all", checked) as seen:
-            try:
-                for one in checked:
-                    await self._learn(one.policy, one.subject)
-                return seen(await self._store.decide_all(self._store_attempts(checked)))
-            except StoreError as error:
-                return seen(self._outage.joint(checked, error, consume=True))
-
-    async def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
-        """What `decide_all` would answer; consumes nothing. As `Limiter.peek_all`."""
-        checked = self._joint_attempts(attempts)
-        with self._observers.joint("peek_all", checked) as seen:
-            try:
-                for one in checked:
-                    await self._learn(one.policy, one.subject)
-                return seen(await self._store.peek_all(self._store_attempts(checked)))
-            except StoreError as error:
-                return seen(self._outage.joint(checked, error, consume=False))
-
-    async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
-        """Decide attempts of any policies, in order, each by itself. As `Limiter.decide_batch`."""
-        rows = count_of(attempts, "attempts")
-        pending = await _aside(MANY if self._overridden else rows, partial(self._pending, attempts))
-        with pending.seen as seen:
-            try:
-                decided = await self._store.decide_batch(pending.to_decide)
-            except StoreError as error:
-                self._outage.check(error)
-                decided = [error] * len(pending.to_decide)
-            seen.store_answered()
-            return await _aside(rows, partial(self._filled, pending, decided))
-
-    async def decide_many(
-        self,
-        policy: str,
-        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-        *,
-        segment: str | Sequence[str | None] | None = None,
-        codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
-        channel: str | None = None,
-        zone: str | Sequence[str | None] | None = None,
-        cost: int = 1,
-        receipt: str | None = None,
-    ) -> Decisions:
-        """Decide one attempt for each subject, in order, as columns. As `Limiter.decide_many`."""
-        rows = count_of(subjects, "subjects")
-        columns = await _aside(
-            rows, partial(self._columns, policy, subjects, segment, codes, channel, cost, zone, receipt)
-        )
-        with self._seen_many(columns, consume=True) as seen:
-            try:
-                answers = await self._store.decide_many(await self._batched(columns))
-            except StoreError as error:
-                answers = await _aside(rows, partial(self._outage.many, columns, error, consume=True))
-            seen.store_answered()
-            return await _aside(rows, partial(self._spread, columns, answers, seen, consume=True))
-
-    async def peek_many(
-        self,
-        policy: str,
-        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-        *,
-        segment: str | Sequence[str | None] | None = None,
-        codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
-        channel: str | None = None,
-        zone: str | Sequence[str | None] | None = None,
-        cost: int = 1,
-    ) -> Decisions:
-        """What `decide` would answer for each subject alone, as columns; consumes nothing."""
-        rows = count_of(subjects, "subjects")
-        columns = await _aside(rows, partial(self._columns, policy, subjects, segment, codes, channel, cost, zone))
-        with self._seen_many(columns, consume=False) as seen:
-            try:
-                answers = await self._store.peek_many(await self._batched(columns))
-            except StoreError as error:
-                answers = await _aside(rows, partial(self._outage.many, columns, error, consume=False))
-            seen.store_answered()
-            return await _aside(rows, partial(self._spread, columns, answers, seen, consume=False))
-
-    async def refund_many(
-        self,
-        policy: str,
-        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-        hits: Sequence[int] | NDArray[np.integer[Any]],
-        cost: int = 1,
-    ) -> NDArray[np.bool_]:
-        """`refund` for many hits of one policy, in one step; `subjects[i]` had `hits[i]`."""
-        named, stamps_us = await _aside(count_of(subjects, "subjects"), partial(self._refunds, subjects, hits))
+            slot = await asyncio.shield(taking)
+            if slot.allowed:
+                await wanted.sleep(slot.wait)
+        except asyncio.CancelledError as stopped:
+            wanted.patience.give_up()
+            await _through(asyncio.create_task(_gave_back(taking, wanted, stopped)))
+            raise
+        if not slot.allowed:
+            raise wanted.refusal(slot)
+        if not wanted.patience.is_late(slot):
+            return slot
+        missed = asyncio.create_task(run_awaited(wanted.given_back(slot)))
         try:
-            if self._needs_each(policy):
-                given_back: list[bool] = []
-                for one, at_us in zip(named, stamps_us, strict=True):
-                    await self._learn(policy, one)
-                    compiled = self._rule_of_hits(policy, one)
-                    given_back.append(await self._store.refund(compiled, one, at_us, check_cost(cost)))
-                return np.array(given_back, np.bool_)
-            return await self._store.refund_many(self._any_rule(policy), named, stamps_us, check_cost(cost))
-        finally:
-            self._denied.forget(named)
-
-    async def _batched(self, columns: AttemptColumns) -> Batch:
-        """`_batch`, in a thread where it may ask for overrides."""
-        return await _aside(MANY if columns.policy in self._overridden else 0, partial(self._batch, columns))
+            await asyncio.shield(missed)
+        except asyncio.CancelledError:
+            await _through(missed)
+            raise
 
 
-async def _aside(rows: int, work: Callable[[], T]) -> T:
-    """Do work over so many rows; in a thread above `ROWS_ON_THE_LOOP`, so that the loop is not blocked."""
-    return work() if rows <= ROWS_ON_THE_LOOP else await asyncio.to_thread(work)
+async def _gave_back(taking: asyncio.Task[Slot], wanted: Acquisition[Slot], stopped: BaseException) -> None:
+    try:
+        await run_awaited(wanted.given_back(await taking))
+    except CaplineError as error:
+        stopped.add_note(f"the slot was not given back: {error}")
+
+
+async def _through(task: asyncio.Task[Any]) -> None:
+    """Wait until the task is done, however often this wait is cancelled: the caller was cancelled already."""
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue

@@ -16,7 +16,6 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 from capline.limiter.closed import CLOSED
-from capline.limiter.compiled_rules import S
 from capline.limiter.deny_cache import DenyCache, check_entries
 from capline.limiter.hashed_keys import keyed_hash
 from capline.limiter.observed import Observers
@@ -56,7 +55,7 @@ MOST_SHOWN = 5
 LONG_SUBJECTS = ("refuse", "hash")
 
 
-class LimiterBase(Prepared[S]):
+class LimiterBase(Prepared):
     """A limiter without its verbs; see the module's docstring. `_open` opens its kind of store."""
 
     def __init__(
@@ -94,7 +93,7 @@ class LimiterBase(Prepared[S]):
         self._lookup = None
         try:
             self._lookup = None if segments is None else SegmentLookup(segments)
-            self._store: S = self._open(url, clock, create=create)
+            self._store = self._open(url, clock, create=create)
         except BaseException:
             self._stop_following()
             if configuration is not None and self._owns_config:
@@ -194,7 +193,7 @@ class LimiterBase(Prepared[S]):
 
     @staticmethod
     @abstractmethod
-    def _open(url: str, clock: Clock | None, *, create: bool) -> S: ...
+    def _open(url: str, clock: Clock | None, *, create: bool) -> Any: ...
 
     def __repr__(self) -> str:
         """Where the logs are, without the password, and a few of the policies."""
@@ -266,7 +265,7 @@ class LimiterBase(Prepared[S]):
         other._unnamed = UnnamedPolicies(other._beside)  # noqa: SLF001 - of its kind
         return other
 
-    def _shut(self) -> S | None:
+    def _shut(self) -> Any:
         """Make every verb raise `StoreClosedError`; returns the store to close, or None if it was closed before."""
         config, self._config = self._config, None
         if config is not None:

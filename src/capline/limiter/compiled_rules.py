@@ -9,7 +9,7 @@ that make no difference to a policy share one compiled rule.
 from __future__ import annotations
 
 from abc import ABC
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from capline.limiter.checks import count_of, typed
 from capline.model.subject import Subject, check_subject, short_subject
@@ -23,34 +23,20 @@ if TYPE_CHECKING:
     from capline.limiter.rules import Names, Rules
     from capline.limiter.segments import SegmentLookup
     from capline.model.decision import Decision
-    from capline.model.policy import BoundPolicy, Policy
-    from capline.store.protocol import CompiledRule
+    from capline.model.policy import Policy
+    from capline.store.protocol import CompiledRule, Store
 
-__all__ = ["Binder", "CompiledRules", "S"]
-
-
-class Binder(Protocol):
-    """The part of a store, sync or async, that does no I/O."""
-
-    def compiled(self, rule: BoundPolicy) -> CompiledRule:
-        """The rule in the store's own form."""
-        ...
-
-    def stats(self) -> dict[str, int]:
-        """Figures of the store itself, by name."""
-        ...
+__all__ = ["CompiledRules"]
 
 
-S = TypeVar("S", bound=Binder)
-
-
-class CompiledRules(ABC, Generic[S]):
+class CompiledRules(ABC):
     """The compiled rules of a limiter; `_fast_rules`, `_fast_paths` and `_fast_by_policy` have those with a fast path.
 
     `_own_rules` finds a subject's rule under a policy with overrides.
     """
 
-    _store: S
+    _store: Store
+    """Of an awaited limiter an `AsyncStore`: each of its calls is awaited where the verb yields it."""
     _rules: Rules
     _config: Configuration | None
     _lookup: SegmentLookup | None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.limiter.compiled_rules import CompiledRules, S
+from capline.limiter.compiled_rules import CompiledRules
 from capline.limiter.rules import Rules
 from capline.model.errors import CaplineError, InvalidTypeError, PolicyError, StoreError, quoted
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Configured"]
 
 
-class Configured(CompiledRules[S]):
+class Configured(CompiledRules):
     """A limiter's policies, and the configuration store that it follows."""
 
     _watch: PolicyWatch | None

@@ -93,19 +93,14 @@ class Insurer:
 
             self._overrides = Overridden(config, self._rules, rules.overrides, self._store.compiled, self._shares)
 
-    def decide(self, attempt: Attempt) -> Decision:
-        """As the store's `decide`."""
-        return _insured(self._store.decide(*self._arguments(attempt)), hit=None)
+    def single(self, verb: str, attempt: Attempt, *more: Any) -> Decision:
+        """As the store's verb of this name; what is reserved here is an ordinary hit, as nobody can commit it."""
+        if verb == "reserve":
+            verb, more = "decide", ()
+        answer: Decision = getattr(self._store, verb)(*self._arguments(attempt), *more)
+        return _insured(answer, hit=None)
 
-    def peek(self, attempt: Attempt) -> Decision:
-        """As the store's `peek`."""
-        return _insured(self._store.peek(*self._arguments(attempt)), hit=None)
-
-    def schedule(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int) -> Decision:
-        """As the store's `schedule`."""
-        return _insured(self._store.schedule(*self._arguments(attempt), max_wait_us, not_before_us), hit=None)
-
-    def many(self, columns: AttemptColumns, *, consume: bool) -> Decisions:
+    def many(self, verb: str, columns: AttemptColumns) -> Decisions:
         """As the store's `decide_many`, or `peek_many`."""
         kinds = [
             (columns.policy, segment, columns.channel, zone)
@@ -117,7 +112,7 @@ class Insurer:
         else:
             unrepeated = msgspec.structs.replace(columns, receipt=None)
             batch = self._overrides.batch(unrepeated, compiled, [self._rules.known(*names) for names in kinds])
-        answers = self._store.decide_many(batch) if consume else self._store.peek_many(batch)
+        answers: Decisions = getattr(self._store, verb)(batch)
         answers.hit[:] = NO_HIT
         never = ~answers.allowed & (answers.retry_after_us == NEVER_US)
         answers.limit_index[never], answers.remaining[never] = -1, 0
@@ -125,16 +120,9 @@ class Insurer:
         answers.origin = "insurance"
         return answers
 
-    def joint(self, attempts: Sequence[Attempt], *, consume: bool) -> Joint:
-        """As the store's `decide_all`, or `peek_all`."""
-        parts = [StoreAttempt(*self._arguments(attempt)) for attempt in attempts]
-        answer = self._store.decide_all(parts) if consume else self._store.peek_all(parts)
-        return _insured(answer, hits=())
-
-    def schedule_all(self, attempts: Sequence[Attempt], max_wait_us: int | None, not_before_us: int) -> Joint:
-        """As the store's `schedule_all`."""
-        parts = [StoreAttempt(*self._arguments(attempt)) for attempt in attempts]
-        answer = self._store.schedule_all(parts, max_wait_us, not_before_us)
+    def joint(self, verb: str, attempts: Sequence[Attempt], *more: Any) -> Joint:
+        """As the store's verb of this name."""
+        answer: Joint = getattr(self._store, verb)([StoreAttempt(*self._arguments(one)) for one in attempts], *more)
         return _insured(answer, hits=())
 
     def forget(self, subject: Subject) -> None:

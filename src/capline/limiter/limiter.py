@@ -1,38 +1,42 @@
-"""`Limiter`: the public verbs over a store that answers at once."""
+"""`Limiter`: the verbs over a store that answers at once."""
+
+# ruff: noqa: SLF001 - its verbs are made from those of its own base
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from capline.limiter.base import DEFAULT_URL
-from capline.limiter.checks import stamp, typed
-from capline.limiter.reservations import Reservations
-from capline.model.attempt import check_cost
+from capline.limiter.checks import check_iterable, typed
+from capline.limiter.records import LoadProgress
+from capline.limiter.steps import blocking, run
+from capline.limiter.verbs import Verbs
 from capline.model.errors import InvalidValueError, StoreError
-from capline.support.lazy import LazyModule
+from capline.store.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from capline.limiter.patience import Acquisition
+    from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
+    from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
-    from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
-    from capline.store.columns import Decisions
-else:
-    np = LazyModule("numpy")
+    from capline.store.protocol import CompiledRule, Store
 
 __all__ = ["DEFAULT_URL", "Limiter"]
 
 _ONE = 1
+T = TypeVar("T")
+Slot = TypeVar("Slot", "Decision", "Joint")
 
 
-class Limiter(Reservations):
+class Limiter(Verbs):
     """Decide, exactly, whether one more event may happen under sliding-window limits.
 
     `url`             `memory://`, `lmdb:///path`, `redis://host` and its kin (see `capline.store.open`)
@@ -100,224 +104,174 @@ class Limiter(Reservations):
             if not self._hashes_long:
                 raise
         except StoreError as error:
-            return self._outage.decide(self._attempt(policy, subject, cost, id, segment, channel, zone), error)
+            return self._outage.single(
+                "decide", error, self._attempt(policy, subject, cost, id, segment, channel, zone)
+            )
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
-        return self._decide(self._attempt(policy, subject, cost, id, segment, channel, zone))
+        return run(self._decide(self._attempt(policy, subject, cost, id, segment, channel, zone)))
 
-    def _decide(self, attempt: Attempt) -> Decision:
-        with self._observers.one("decide", attempt) as seen:
-            denied = self._denied
-            held = denied.answer(attempt)
-            if held is not None:
-                return seen.unasked(held)
-            epoch = denied.epoch()
-            try:
-                compiled, known_as, units, fingerprint = self._arguments(attempt)
-                if units == 1 and not fingerprint:
-                    decision = seen(compiled.decide_one(known_as))
-                else:
-                    decision = seen(self._store.decide(compiled, known_as, units, fingerprint))
-            except StoreError as error:
-                return seen(self._outage.decide(attempt, error))
-            self._note(attempt, decision, denied, epoch)
-            return decision
+    peek = blocking(Verbs._peek)
+    charge = blocking(Verbs._charge)
+    settle = blocking(Verbs._settle)
+    usage = blocking(Verbs._usage)
+    decide_all = blocking(Verbs._decide_all)
+    peek_all = blocking(Verbs._peek_all)
+    decide_batch = blocking(Verbs._decide_batch)
+    decide_many = blocking(Verbs._decide_many)
+    peek_many = blocking(Verbs._peek_many)
+    refund_many = blocking(Verbs._refund_many)
+    refund = blocking(Verbs._refund)
+    refund_all = blocking(Verbs._refund_all)
+    schedule = blocking(Verbs._schedule)
+    schedule_all = blocking(Verbs._schedule_all)
+    reserve = blocking(Verbs._reserve)
+    commit = blocking(Verbs._commit)
+    cancel = blocking(Verbs._cancel)
+    explain = blocking(Verbs._explain)
+    override = blocking(Verbs._override)
+    flush = blocking(Verbs._flush)
+    erase = blocking(Verbs._erase)
+    sweep = blocking(Verbs._sweep)
+    now_us = blocking(Verbs._now_us)
+    try_write = blocking(Verbs._try_write)
+    servers = blocking(Verbs._servers)
 
-    def peek(
+    @contextmanager
+    def acquire(
         self,
         policy: str,
         subject: Subject,
         cost: int = 1,
         id: str | None = None,
         *,
+        timeout: float | None = None,
+        not_before: float = 0,
+        slack: float | None = None,
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
         limits: Sequence[Limit | str] | None = None,
-    ) -> Decision:
-        """What `decide` would answer, with `hit` None; consumes nothing.
+    ) -> Generator[Decision]:
+        """`schedule`, then sleep until the slot; raises `LimitExceeded` at once if the slot is past the timeout.
 
-        With a `cost` of 0 it asks whether no limit is past its quota: allowed while anything is left or the quota is
-        exactly used, and `remaining` is what is left now. Quiet hours and slots ahead refuse it as any attempt.
+        A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
+        `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
+        sleep gives the slot back; an exception inside the block does not, since the call was made. The same `id` again
+        is the same slot, for a call that is retried: it goes at once where its slot is over, and consumes nothing more.
+
+        `slack` is how many seconds after its slot it may wake up, as on a busy host: whoever is later gives the slot
+        back and takes another, ten times at most, instead of going beside others. None: however late. A slot that was
+        over when its `id` was asked for again stays used, since the call may have been made in it.
         """
-        if limits is not None:
-            return self._under(policy, limits).peek(
-                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
+        yield _acquired(
+            self._acquisition(
+                policy,
+                subject,
+                cost,
+                id,
+                timeout,
+                not_before,
+                slack,
+                limits,
+                segment=segment,
+                channel=channel,
+                zone=zone,
             )
-        attempt = self._peek_attempt(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("peek", attempt) as seen:
-            try:
-                return seen(self._store.peek(*self._arguments(attempt)))
-            except StoreError as error:
-                return seen(self._outage.peek(attempt, error))
+        )
 
-    def charge(
+    @contextmanager
+    def acquire_all(
         self,
-        policy: str,
-        subject: Subject,
-        cost: int,
-        id: str | None = None,
+        attempts: Sequence[Attempt],
         *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-    ) -> Decision:
-        """Record `cost` units, whatever the limits say: for what has happened already, as tokens that were used.
+        timeout: float | None = None,
+        not_before: float = 0,
+        slack: float | None = None,
+    ) -> Generator[Joint]:
+        """`schedule_all`, then sleep until the slot; as `acquire`, for all of these attempts or none.
 
-        Past a quota it means waiting longer: until then attempts are refused, `peek(cost=0)` too. The answer is
-        allowed, with the `hit`, and `remaining` as of after it. A charge is stamped now, before slots that are taken.
-        The same `id` counts once, as in `decide`; with another cost it raises `IdConflictError`. Raises
-        `InvalidValueError`, and records nothing, for more units than a log can count (2^53 - 1, fewer under
-        `sliding_counter` and `gcra`), and `StoreError` in any outage: `on_store_error` cannot record it. Costs as much
-        as a `decide` with a cost.
+        Raises `LimitExceeded` at once, with nothing taken, if the slot is past the timeout. An interrupted sleep gives
+        every part of the slot back; so does one that ends later than the `slack`, and another slot is taken.
         """
-        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("charge", attempt) as seen:
-            return seen(self._store.charge(*self._arguments(attempt)))
+        yield _acquired(self._joint_acquisition(attempts, timeout, not_before, slack))
 
-    def settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> bool:
-        """Give a hit that was an estimate the units that it really cost; True if there was such a hit.
+    def export(
+        self,
+        policies: Sequence[str] | None = None,
+        *,
+        on_fault: Callable[[CaplineError], object] | None = None,
+    ) -> Iterator[LogRecord]:
+        """Every log of these policies (default: of all), with the hits within the widest window; in no order.
 
-        Less is given back at once. More is recorded even past the quota, so that the next attempts wait. The hit keeps
-        its stamp and its id, so the same settlement twice is once; `cost` 0 is a refund. False, and nothing changed,
-        for a hit that is unknown, given back or older than the widest window; `charge` what it cost then. Under
-        algorithms that keep sums the hit must have been made with an `id`, or it is False as well. Raises
-        `InvalidValueError` for more units than a log can count, `StoreError` in any outage. Costs as much as `refund`.
+        Decisions go on meanwhile: each log is of one instant, but not all of the same. A log may come twice; `load`
+        adds it once. A log that cannot be read raises its error, or is passed to `on_fault` and left out.
         """
-        units = check_cost(cost, 0)
-        if hit is None:
-            return False
-        subject = self._subject(subject)
+        compiled = self._rules_to_scan(policies)
+        page = self._store.scan(compiled) if compiled else None
+        while page is not None:
+            yield from self._exported(page.found, on_fault)
+            page = None if page.after is None else self._store.scan(compiled, page.after)
+
+    def load(self, records: Iterable[Record]) -> Loaded:
+        """Merge past hits into the logs, as if each had been recorded at its own time; returns the counts.
+
+        Each record is one atomic step. The whole is not, but may be repeated: a known hit (by its id, or else by its
+        stamp and units, one of an export by its stamp) is not added again. One without an id at the instant of a hit
+        of other units is left out as `ambiguous`: two hits of one instant need ids to count as two. A bad record raises
+        with its number; some thousand records before it may or may not be loaded.
+        """
+        progress = LoadProgress()
+        for record in check_iterable(records, "records"):
+            if progress.add(record):
+                run(self._loaded(progress))
+        run(self._loaded(progress))
+        return progress.loaded
+
+    def close(self) -> None:
+        """Close the store; every verb raises `StoreClosedError` from then on. Safe to call twice."""
+        store = self._shut()
+        if store is not None:
+            self._stop_following()
+            store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def _open(url: str, clock: Clock | None, *, create: bool) -> Store:
+        return open_store(url, clock, create=create)
+
+    def _decide_unit(self, compiled: CompiledRule, subject: Subject) -> Decision:
+        return compiled.decide_one(subject)
+
+    def _work(self, rows: int, work: Callable[[], T]) -> T:  # noqa: ARG002 - there is no loop that it could block
+        return work()
+
+    def _learn(self, policy: str, subject: Subject) -> None:
+        """Nothing: an override that is not cached is read where it is needed."""
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def _acquired(wanted: Acquisition[Slot]) -> Slot:
+    """Take a slot and sleep until it; take another if it was missed by more than the slack."""
+    while True:
+        slot = run(wanted.taken())
+        if not slot.allowed:
+            raise wanted.refusal(slot)
         try:
-            return self._store.settle(self._rule_of_hits(policy, subject), subject, stamp(hit), units)
-        finally:
-            self._denied.forget((subject,))
-
-    def usage(
-        self,
-        policy: str,
-        subject: Subject,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-    ) -> tuple[LimitStatus, ...]:
-        """What is used and left of each limit now, in the policy's order, then the channel's; consumes nothing.
-
-        Unlike `peek`, which answers as of after an attempt, this has no attempt: of an empty 10/s 0 are used and 10
-        left. Slots that are taken count as used. Raises `StoreError` in any outage. Costs as much as `peek`.
-        """
-        attempt = self._attempt(policy, subject, 0, None, segment, channel, zone, least=0)
-        return self._store.peek(*self._arguments(attempt)).limits
-
-    def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
-        """May all of these have their cost now, or none? One attempt over up to 16 subjects, each under its own policy.
-
-        "This user, and the campaign's total, and the whole tenant": consumes in every log when all limits hold, nothing
-        otherwise. One atomic step on memory, lmdb, a single server, and where all logs are in one slot of a cluster.
-        Across slots of a cluster one slot after the other consumes, and all are refunded once one refuses: no limit is
-        ever exceeded, but other callers may be refused until the refund. A part with an `id` counts once. Each part is
-        decided and stamped at the time of its own log, as by `decide`. A refusal is not recorded, whatever
-        `count_denied` says. Raises `StoreUnknownError` where a part may stay recorded though the whole was not allowed,
-        because a connection was lost across slots.
-        """
-        checked = self._joint_attempts(attempts)
-        with self._observers.joint("decide_all", checked) as seen:
+            wanted.sleep(slot.wait)
+        except BaseException as stopped:
             try:
-                return seen(self._store.decide_all(self._store_attempts(checked)))
+                run(wanted.given_back(slot))
             except StoreError as error:
-                return seen(self._outage.joint(checked, error, consume=True))
-
-    def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
-        """What `decide_all` would answer; consumes nothing. Slots of a cluster are read at slightly different times."""
-        checked = self._joint_attempts(attempts)
-        with self._observers.joint("peek_all", checked) as seen:
-            try:
-                return seen(self._store.peek_all(self._store_attempts(checked)))
-            except StoreError as error:
-                return seen(self._outage.joint(checked, error, consume=False))
-
-    def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
-        """Decide attempts of any policies, in order, each by itself.
-
-        One bad item is an error in its place, and fails no other.
-        """
-        pending = self._pending(attempts)
-        with pending.seen as seen:
-            try:
-                decided = self._store.decide_batch(pending.to_decide)
-            except StoreError as error:
-                self._outage.check(error)
-                decided = [error] * len(pending.to_decide)
-            seen.store_answered()
-            return self._filled(pending, decided)
-
-    def decide_many(
-        self,
-        policy: str,
-        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-        *,
-        segment: str | Sequence[str | None] | None = None,
-        codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
-        channel: str | None = None,
-        zone: str | Sequence[str | None] | None = None,
-        cost: int = 1,
-        receipt: str | None = None,
-    ) -> Decisions:
-        """Decide one attempt for each subject, in order, as columns; about 2 µs a row on lmdb.
-
-        `segment` and `zone` are one name for all, or a list with one for each subject; or, faster, a list of distinct
-        names with `codes`: `codes[i]` is the index of row i's name. The same subject twice is two attempts, in
-        sequence. An invalid subject is an entry in `errors` and fails no other. A `receipt` makes the call safe to
-        repeat: for as long as the widest window the same batch under the same receipt gets the first answers back and
-        consumes nothing; another batch under it, in the same namespace, raises `IdConflictError`.
-        """
-        columns = self._columns(policy, subjects, segment, codes, channel, cost, zone, receipt)
-        with self._seen_many(columns, consume=True) as seen:
-            try:
-                answers = self._store.decide_many(self._batch(columns))
-            except StoreError as error:
-                answers = self._outage.many(columns, error, consume=True)
-            seen.store_answered()
-            return self._spread(columns, answers, seen, consume=True)
-
-    def peek_many(
-        self,
-        policy: str,
-        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-        *,
-        segment: str | Sequence[str | None] | None = None,
-        codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
-        channel: str | None = None,
-        zone: str | Sequence[str | None] | None = None,
-        cost: int = 1,
-    ) -> Decisions:
-        """What `decide` would answer for each subject alone, as columns; consumes nothing."""
-        columns = self._columns(policy, subjects, segment, codes, channel, cost, zone)
-        with self._seen_many(columns, consume=False) as seen:
-            try:
-                answers = self._store.peek_many(self._batch(columns))
-            except StoreError as error:
-                answers = self._outage.many(columns, error, consume=False)
-            seen.store_answered()
-            return self._spread(columns, answers, seen, consume=False)
-
-    def refund_many(
-        self,
-        policy: str,
-        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-        hits: Sequence[int] | NDArray[np.integer[Any]],
-        cost: int = 1,
-    ) -> NDArray[np.bool_]:
-        """`refund` for many hits of one policy, in one step; `subjects[i]` had `hits[i]`."""
-        named, stamps_us = self._refunds(subjects, hits)
-        try:
-            if self._needs_each(policy):
-                given_back = [
-                    self._store.refund(self._rule_of_hits(policy, one), one, at_us, check_cost(cost))
-                    for one, at_us in zip(named, stamps_us, strict=True)
-                ]
-                return np.array(given_back, np.bool_)
-            return self._store.refund_many(self._any_rule(policy), named, stamps_us, check_cost(cost))
-        finally:
-            self._denied.forget(named)
+                stopped.add_note(f"the slot was not given back: {error}")
+            raise
+        if not wanted.patience.is_late(slot):
+            return slot
+        run(wanted.given_back(slot))

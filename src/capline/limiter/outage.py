@@ -8,7 +8,7 @@ outage either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from capline.limiter.insurance import ASK_AGAIN_US, Insurance, Insurer
 from capline.model.decision import Decision, Joint
@@ -76,60 +76,43 @@ class OutagePolicy:
         if self._raises or not is_outage(error):
             raise error
 
-    def decide(self, attempt: Attempt, error: StoreError) -> Decision:
-        """Answer in place of `decide`."""
+    def single(self, verb: str, error: StoreError, attempt: Attempt, *more: Any) -> Decision:
+        """Answer in place of the store's verb on one log; `more` are its further arguments. No charge can wait."""
+        if verb == "charge":
+            raise error
         self.check(error)
-        return self._answer if self._insurer is None else self._insurer.decide(attempt)
+        return self._answer if self._insurer is None else self._insurer.single(verb, attempt, *more)
 
-    def peek(self, attempt: Attempt, error: StoreError) -> Decision:
-        """Answer in place of `peek`."""
-        self.check(error)
-        return self._answer if self._insurer is None else self._insurer.peek(attempt)
-
-    def schedule(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int, error: StoreError) -> Decision:
-        """Answer in place of `schedule`."""
-        self.check(error)
-        return self._answer if self._insurer is None else self._insurer.schedule(attempt, max_wait_us, not_before_us)
-
-    def schedule_all(
-        self, attempts: Sequence[Attempt], max_wait_us: int | None, not_before_us: int, error: StoreError
-    ) -> Joint:
-        """Answer in place of `schedule_all`."""
+    def joint(self, verb: str, error: StoreError, attempts: Sequence[Attempt], *more: Any) -> Joint:
+        """Answer in place of the store's verb on several logs."""
         self.check(error)
         if self._insurer is not None:
-            return self._insurer.schedule_all(attempts, max_wait_us, not_before_us)
-        return Joint.of(self._answer, (), 0)
-
-    def joint(self, attempts: Sequence[Attempt], error: StoreError, *, consume: bool) -> Joint:
-        """Answer in place of `decide_all`, or with `consume` off of `peek_all`."""
-        self.check(error)
-        if self._insurer is not None:
-            return self._insurer.joint(attempts, consume=consume)
+            return self._insurer.joint(verb, attempts, *more)
         return Joint.of(self._answer, (), 0)
 
     def item(self, attempt: Attempt, error: StoreError) -> Decision | CaplineError:
         """Answer in place of one item of `decide_batch`; if the choice is to raise, its error stays in its place."""
         try:
-            return self.decide(attempt, error)
+            return self.single("decide", error, attempt)
         except CaplineError as refused:
             return refused
 
-    def many(self, checked: AttemptColumns, error: StoreError, *, consume: bool) -> Decisions:
-        """Answer in place of `decide_many`, or with `consume` off of `peek_many`."""
+    def many(self, verb: str, error: StoreError, checked: AttemptColumns) -> Decisions:
+        """Answer in place of the store's verb on columns."""
         self.check(error)
         if self._insurer is not None:
-            return self._insurer.many(checked, consume=consume)
+            return self._insurer.many(verb, checked)
         columns = Decisions.of([self._answer] * len(checked.subjects), ())
         columns.origin = self._answer.origin
         return columns
 
-    def fix(self, columns: AttemptColumns, answers: Decisions, *, consume: bool) -> None:
+    def fix(self, verb: str, columns: AttemptColumns, answers: Decisions) -> None:
         """Answer the rows that the store could not answer; if the choice is to raise, they keep their errors."""
         failed = {row: error for row, error in answers.errors.items() if is_outage(error)}
         if self._raises or not failed:
             return
         rows = np.array(list(failed), np.intp)
-        part = self.many(columns.only(rows), next(iter(failed.values())), consume=consume)
+        part = self.many(verb, next(iter(failed.values())), columns.only(rows))
         index_from = len(answers.limits)
         answers.limits += part.limits
         answers.allowed[rows] = part.allowed

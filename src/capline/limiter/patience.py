@@ -10,7 +10,7 @@ import random
 import secrets
 import time
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -19,12 +19,13 @@ from capline.model.attempt import LONGEST_ID_BYTES
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from capline.limiter.steps import Steps
     from capline.model.attempt import Attempt
-    from capline.model.decision import Decision, Joint
+    from capline.model.decision import Decision, Joint, LimitExceeded
 
-__all__ = ["MOST_MISSED", "OUTAGE_S", "Patience", "numbered"]
+__all__ = ["MOST_MISSED", "OUTAGE_S", "Acquisition", "Patience", "numbered"]
 
 OUTAGE_S = 30.0
 """How long to retry if the caller set no timeout."""
@@ -33,6 +34,7 @@ MOST_MISSED = 10
 """Slots that one `acquire` may miss before it goes late: never to go would be no better."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+Slot = TypeVar("Slot", "Decision", "Joint")
 
 
 class Patience:
@@ -130,3 +132,32 @@ def numbered(id: str, number: int) -> str:
         return id
     data = f"{id}:{number}".encode()
     return data.decode() if len(data) <= LONGEST_ID_BYTES else blake2b(data, digest_size=16).hexdigest()
+
+
+class Acquisition(Generic[Slot]):
+    """What `acquire` does until its slot: take one, give it back, refuse. Its face sleeps, and sees to cancelling."""
+
+    def __init__(
+        self,
+        patience: Patience,
+        take: Callable[[], Steps[Slot]],
+        give_back: Callable[[Slot], Steps[object]],
+        refusal: Callable[[Slot], LimitExceeded],
+        sleep: Callable[[float], Any],
+    ) -> None:
+        self.patience, self._take, self._give_back, self.refusal, self.sleep = patience, take, give_back, refusal, sleep
+
+    def taken(self) -> Steps[Slot]:
+        """A slot; asks until the store answers."""
+        while True:
+            self.patience.asks()
+            try:
+                return (yield from self._take())
+            except StoreError as error:
+                pause_s = self.patience.pause(error)
+            yield self.sleep(pause_s)
+
+    def given_back(self, slot: Slot) -> Steps[None]:
+        """Refund the slot, unless somebody may have gone in it."""
+        if self.patience.is_free(slot):
+            yield from self._give_back(slot)

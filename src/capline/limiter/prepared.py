@@ -15,7 +15,6 @@ import msgspec
 
 from capline.limiter.checks import check_attempt, check_subjects, count_of, fingerprint, stamp, typed
 from capline.limiter.columns import AttemptColumns, columns_of, spread
-from capline.limiter.compiled_rules import S
 from capline.limiter.configured import Configured
 from capline.limiter.deny_cache import DenyCache
 from capline.limiter.explain import Explanation, explain
@@ -62,7 +61,7 @@ class PendingBatch(msgspec.Struct):
     seen: Unseen = UNSEEN
 
 
-class Prepared(Configured[S]):
+class Prepared(Configured):
     """Checks and compiles attempts for a store, and puts its answers in the caller's order."""
 
     _observers: Observers
@@ -227,7 +226,7 @@ class Prepared(Configured[S]):
         try:
             pending.to_decide.append(StoreAttempt(*self._arguments(checked)))
         except StoreError as error:
-            return self._outage.decide(checked, error)
+            return self._outage.single("decide", error, checked)
         pending.attempts.append(checked)
         pending.rows.append(row)
         return None
@@ -278,9 +277,9 @@ class Prepared(Configured[S]):
             return self._overrides.batch(columns, compiled, [self._rules.known(*names) for names in kinds])
         return Batch(compiled, columns.subjects, columns.codes, columns.cost, columns.receipt, columns.asked)
 
-    def _seen_many(self, columns: AttemptColumns, *, consume: bool) -> Unseen:
+    def _seen_many(self, verb: str, columns: AttemptColumns) -> Unseen:
         """The observers' block of a call over many subjects."""
-        return self._observers.many("decide_many" if consume else "peek_many", columns, self._defined)
+        return self._observers.many(verb, columns, self._defined)
 
     def _defined(self, policy: str, segment: str | None, channel: str | None) -> tuple[str, str | None, str | None]:
         """These names without those that make no difference; raises if they are not defined."""
@@ -292,9 +291,9 @@ class Prepared(Configured[S]):
             raise typed(error, policy, segment, channel) from None
         return names[:3]
 
-    def _spread(self, columns: AttemptColumns, answers: Decisions, seen: Unseen, *, consume: bool) -> Decisions:
+    def _spread(self, verb: str, columns: AttemptColumns, answers: Decisions, seen: Unseen) -> Decisions:
         """The store's answers among all rows; rows that it could not answer get the `OutagePolicy`'s."""
-        self._outage.fix(columns, answers, consume=consume)
+        self._outage.fix(verb, columns, answers)
         return spread(columns, seen(answers))
 
     def _refunds(

@@ -66,7 +66,7 @@ def test_an_interrupted_wait_gives_every_part_back(monkeypatch: pytest.MonkeyPat
 
     with Limiter("memory://", POLICIES) as limiter:
         assert limiter.decide("requests", "key")
-        monkeypatch.setattr("capline.limiter.slots.time.sleep", interrupted)
+        monkeypatch.setattr("capline.limiter.limiter.time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt), limiter.acquire_all(PARTS):
             pass
         assert left(limiter) == [0, 100]
@@ -75,18 +75,18 @@ def test_an_interrupted_wait_gives_every_part_back(monkeypatch: pytest.MonkeyPat
 def test_what_cannot_be_given_back_does_not_keep_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     with Limiter("memory://", POLICIES) as limiter:
         assert limiter.decide("requests", "key")
-        own = limiter.refund
+        given_back: Any = getattr(limiter, "_refund")  # noqa: B009 - the verb that it is a part of
 
-        def refund(policy: str, *rest: Any, **limits: Any) -> bool:
+        def refund(policy: str, *rest: Any, **limits: Any) -> Any:
             if policy == "requests":
                 raise gone()
-            return own(policy, *rest, **limits)
+            return given_back(policy, *rest, **limits)
 
         def interrupted(_seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(limiter, "refund", refund)
-        monkeypatch.setattr("capline.limiter.slots.time.sleep", interrupted)
+        monkeypatch.setattr(limiter, "_refund", refund)
+        monkeypatch.setattr("capline.limiter.limiter.time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt) as stopped, limiter.acquire_all(PARTS):
             pass
         assert "the slot was not given back: nobody is there" in stopped.value.__notes__

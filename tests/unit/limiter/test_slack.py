@@ -31,8 +31,8 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManualClock, list[float
             slept(seconds)
 
         monkeypatch.setattr(patience.time, "monotonic", lambda: clock.now_us() / 1e6)
-        monkeypatch.setattr("capline.limiter.slots.time.sleep", slept)
-        monkeypatch.setattr("capline.limiter.aio_slots.asyncio.sleep", awaited)
+        monkeypatch.setattr("capline.limiter.limiter.time.sleep", slept)
+        monkeypatch.setattr("capline.limiter.aio.asyncio.sleep", awaited)
 
     return fake
 

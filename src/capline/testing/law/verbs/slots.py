@@ -150,7 +150,7 @@ class SlotLaw(StoreSetting):
         if self.asynchronous:
             limiter.run(_interrupted(limiter.inner))
         else:
-            monkeypatch.setattr("capline.limiter.slots.time", SimpleNamespace(sleep=_interrupt))
+            monkeypatch.setattr("capline.limiter.limiter.time", SimpleNamespace(sleep=_interrupt))
             with pytest.raises(KeyboardInterrupt), limiter.acquire("p", "s", 5):
                 pass
         after = limiter.peek("p", "s", 5)

@@ -1,0 +1,79 @@
+"""A verb is said once: a generator that yields each call of the store, and is told the answer.
+
+    decision = yield self._store.peek(...)
+
+The blocking limiter's store has answered, or raised inside the generator, before the `yield`: the answer is sent
+straight back. The awaited limiter's store returns an awaitable, which is awaited outside: its answer is sent in, its
+error thrown in, where the verb's own `try` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from types import FunctionType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+__all__ = ["Steps", "awaited", "blocking", "run", "run_awaited"]
+
+V = TypeVar("V")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+Steps = Generator[Any, Any, T]
+"""The calls of a verb, one after the other; its return value is the verb's answer."""
+
+
+def run(steps: Steps[T]) -> T:
+    """The answer of a verb whose calls have been made where it yields."""
+    try:
+        answer = next(steps)
+        while True:
+            answer = steps.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
+async def run_awaited(steps: Steps[T]) -> T:
+    """The answer of a verb that yields what is to be awaited."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                answer = await call
+            except BaseException as error:  # noqa: BLE001 - the verb judges it, a cancellation too
+                call = steps.throw(error)
+            else:
+                call = steps.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
+def blocking(verb: Callable[Concatenate[V, P], Steps[T]]) -> Callable[Concatenate[V, P], T]:
+    """The verb as a method that blocks."""
+
+    def call(self: V, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(verb(self, *args, **kwargs))
+
+    _like(call, verb)
+    return call
+
+
+def awaited(verb: Callable[Concatenate[V, P], Steps[T]]) -> Callable[Concatenate[V, P], Coroutine[Any, Any, T]]:
+    """The verb as a coroutine."""
+
+    async def call(self: V, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await run_awaited(verb(self, *args, **kwargs))
+
+    _like(call, verb)
+    return call
+
+
+def _like(call: Any, verb: Any) -> None:
+    """Name, describe and sign the method as its verb, whose return annotation is the answer's: `Steps[bool]`, bool."""
+    signed = FunctionType(verb.__code__, verb.__globals__, verb.__name__.removeprefix("_"), verb.__defaults__)
+    signed.__kwdefaults__ = verb.__kwdefaults__
+    returns = verb.__annotations__["return"].removeprefix("Steps[").removesuffix("]")
+    signed.__annotations__ = {**verb.__annotations__, "return": returns}
+    call.__name__, call.__doc__, call.__module__ = signed.__name__, verb.__doc__, verb.__module__
+    call.__qualname__ = verb.__qualname__.replace("._", ".")
+    call.__annotations__, call.__wrapped__ = signed.__annotations__, signed

@@ -1,0 +1,633 @@
+"""Every verb of a limiter, said once; `Limiter` and `AsyncLimiter` are made from these. `limiter.steps` says how.
+
+    arguments, checked  ->  an attempt  ->  `_attempted`, `_jointly`, `_many` or `_on_hit`  ->  the store
+                                            with observers, overrides and the `OutagePolicy`
+
+The rule: what a verb does is here. A face has what is about waiting: fast paths, sleeping, cancelling, closing.
+"""
+
+# ruff: noqa: SLF001 - verbs call the verbs of a limiter of other policies, of their kind
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capline.limiter.base import LimiterBase
+from capline.limiter.checks import count_of, joint_refusal, refusal_text, seconds_us, stamp, ttl_us
+from capline.limiter.patience import Acquisition, Patience
+from capline.model.attempt import check_cost
+from capline.model.decision import LimitExceeded
+from capline.model.errors import StoreError
+from capline.support.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capline.limiter.columns import AttemptColumns
+    from capline.limiter.explain import Explanation
+    from capline.limiter.prepared import PendingBatch
+    from capline.limiter.records import LoadProgress
+    from capline.limiter.steps import Steps
+    from capline.model.attempt import Attempt
+    from capline.model.decision import Decision, Joint
+    from capline.model.errors import CaplineError
+    from capline.model.limit import Limit
+    from capline.model.limit_status import LimitStatus
+    from capline.model.server_state import ServerState
+    from capline.model.subject import Subject
+    from capline.store.columns import Decisions
+    from capline.store.protocol import Batch, CompiledRule, Page
+    from capline.window.log import Hit
+    from capline.window.merge import Merged
+else:
+    np = LazyModule("numpy")
+
+__all__ = ["ROWS_ON_THE_LOOP", "Verbs"]
+
+ROWS_ON_THE_LOOP = 4096
+"""Rows whose checks take an event loop about a millisecond; with more, they go to a thread."""
+MANY = ROWS_ON_THE_LOOP + 1
+T = TypeVar("T")
+
+
+class Verbs(LimiterBase):
+    """A limiter whose verbs are generators."""
+
+    # --- what a face has --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _decide_unit(self, compiled: CompiledRule, subject: Subject) -> Any:
+        """The store's decision on one unit without an id."""
+
+    @abstractmethod
+    def _work(self, rows: int, work: Callable[[], Any]) -> Any:
+        """Do work over so many rows; on an event loop in a thread above `ROWS_ON_THE_LOOP`."""
+
+    @abstractmethod
+    def _learn(self, policy: str, subject: Subject) -> Any:
+        """Read the subject's override into the cache, where reading it later would block an event loop."""
+
+    @abstractmethod
+    def _sleep(self, seconds: float) -> Any:
+        """Wait so long."""
+
+    # --- the ways of a call -----------------------------------------------------------------------------------------
+
+    def _decide(self, attempt: Attempt) -> Steps[Decision]:
+        """The general way of `decide`; a face has the fast paths."""
+        with self._observers.one("decide", attempt) as seen:
+            denied = self._denied
+            held = denied.answer(attempt)
+            if held is not None:
+                return seen.unasked(held)
+            epoch = denied.epoch()
+            try:
+                if attempt.policy in self._overridden:
+                    yield self._learn(attempt.policy, attempt.subject)
+                compiled, subject, units, fingerprint = self._arguments(attempt)
+                decision: Decision
+                if units == 1 and not fingerprint:
+                    decision = yield self._decide_unit(compiled, subject)
+                else:
+                    decision = yield self._store.decide(compiled, subject, units, fingerprint)
+                seen(decision)
+            except StoreError as error:
+                return seen(self._outage.single("decide", error, attempt))
+            self._note(attempt, decision, denied, epoch)
+            return decision
+
+    def _attempted(self, verb: str, attempt: Attempt, *more: Any) -> Steps[Decision]:
+        """A verb on the log of one attempt; `more` are its further arguments."""
+        with self._observers.one(verb, attempt) as seen:
+            try:
+                if attempt.policy in self._overridden:
+                    yield self._learn(attempt.policy, attempt.subject)
+                decision: Decision = yield getattr(self._store, verb)(*self._arguments(attempt), *more)
+                return seen(decision)
+            except StoreError as error:
+                return seen(self._outage.single(verb, error, attempt, *more))
+
+    def _jointly(self, verb: str, attempts: Sequence[Attempt], *more: Any) -> Steps[Joint]:
+        """A verb on several logs at once."""
+        with self._observers.joint(verb, attempts) as seen:
+            try:
+                if self._overridden:
+                    for attempt in attempts:
+                        yield self._learn(attempt.policy, attempt.subject)
+                joint: Joint = yield getattr(self._store, verb)(self._store_attempts(attempts), *more)
+                return seen(joint)
+            except StoreError as error:
+                return seen(self._outage.joint(verb, error, attempts, *more))
+
+    def _many(self, verb: str, rows: int, checked: Callable[[], AttemptColumns]) -> Steps[Decisions]:
+        """A verb on many subjects, as columns."""
+        columns: AttemptColumns = yield self._work(rows, checked)
+        with self._seen_many(verb, columns) as seen:
+            answers: Decisions
+            try:
+                overridden = columns.policy in self._overridden
+                batch: Batch = yield self._work(MANY if overridden else 0, partial(self._batch, columns))
+                answers = yield getattr(self._store, verb)(batch)
+            except StoreError as error:
+                answers = yield self._work(rows, partial(self._outage.many, verb, error, columns))
+            seen.store_answered()
+            answers = yield self._work(rows, partial(self._spread, verb, columns, answers, seen))
+            return answers
+
+    def _on_hit(self, verb: str, policy: str, subject: Subject, hit: int | None, *more: int) -> Steps[bool]:
+        """A verb on the hit that a decision named."""
+        if hit is None:
+            return False
+        subject = self._subject(subject)
+        try:
+            if policy in self._overridden:
+                yield self._learn(policy, subject)
+            compiled = self._rule_of_hits(policy, subject)
+            done: bool = yield getattr(self._store, verb)(compiled, subject, stamp(hit), *more)
+            return done
+        finally:
+            self._denied.forget((subject,))
+
+    # --- the verbs --------------------------------------------------------------------------------------------------
+
+    def _peek(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int = 1,
+        id: str | None = None,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
+    ) -> Steps[Decision]:
+        """What `decide` would answer, with `hit` None; consumes nothing.
+
+        With a `cost` of 0 it asks whether no limit is past its quota: allowed while anything is left or the quota is
+        exactly used, and `remaining` is what is left now. Quiet hours and slots ahead refuse it as any attempt.
+        """
+        if limits is not None:
+            adhoc = self._under(policy, limits)
+            return adhoc._peek(policy, subject, cost, id, segment=segment, channel=channel, zone=zone)
+        attempt = self._peek_attempt(policy, subject, cost, id, segment, channel, zone)
+        return self._attempted("peek", attempt)
+
+    def _charge(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None = None,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+    ) -> Steps[Decision]:
+        """Record `cost` units, whatever the limits say: for what has happened already, as tokens that were used.
+
+        Past a quota it means waiting longer: until then attempts are refused, `peek(cost=0)` too. The answer is
+        allowed, with the `hit`, and `remaining` as of after it. A charge is stamped now, before slots that are taken.
+        The same `id` counts once, as in `decide`; with another cost it raises `IdConflictError`. Raises
+        `InvalidValueError`, and records nothing, for more units than a log can count (2^53 - 1, fewer under
+        `sliding_counter` and `gcra`), and `StoreError` in any outage: `on_store_error` cannot record it. Costs as much
+        as a `decide` with a cost.
+        """
+        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
+        return self._attempted("charge", attempt)
+
+    def _settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> Steps[bool]:
+        """Give a hit that was an estimate the units that it really cost; True if there was such a hit.
+
+        Less is given back at once. More is recorded even past the quota, so that the next attempts wait. The hit keeps
+        its stamp and its id, so the same settlement twice is once; `cost` 0 is a refund. False, and nothing changed,
+        for a hit that is unknown, given back or older than the widest window; `charge` what it cost then. Under
+        algorithms that keep sums the hit must have been made with an `id`, or it is False as well. Raises
+        `InvalidValueError` for more units than a log can count, `StoreError` in any outage. Costs as much as `refund`.
+        """
+        return self._on_hit("settle", policy, subject, hit, check_cost(cost, 0))
+
+    def _usage(
+        self,
+        policy: str,
+        subject: Subject,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+    ) -> Steps[tuple[LimitStatus, ...]]:
+        """What is used and left of each limit now, in the policy's order, then the channel's; consumes nothing.
+
+        Unlike `peek`, which answers as of after an attempt, this has no attempt: of an empty 10/s 0 are used and 10
+        left. Slots that are taken count as used. Raises `StoreError` in any outage. Costs as much as `peek`.
+        """
+        attempt = self._attempt(policy, subject, 0, None, segment, channel, zone, least=0)
+        if policy in self._overridden:
+            yield self._learn(policy, attempt.subject)
+        decision: Decision = yield self._store.peek(*self._arguments(attempt))
+        return decision.limits
+
+    def _decide_all(self, attempts: Sequence[Attempt]) -> Steps[Joint]:
+        """May all of these have their cost now, or none? One attempt over up to 16 subjects, each under its own policy.
+
+        "This user, and the campaign's total, and the whole tenant": consumes in every log when all limits hold, nothing
+        otherwise. One atomic step on memory, lmdb, a single server, and where all logs are in one slot of a cluster.
+        Across slots of a cluster one slot after the other consumes, and all are refunded once one refuses: no limit is
+        ever exceeded, but other callers may be refused until the refund. A part with an `id` counts once. Each part is
+        decided and stamped at the time of its own log, as by `decide`. A refusal is not recorded, whatever
+        `count_denied` says. Raises `StoreUnknownError` where a part may stay recorded though the whole was not allowed,
+        because a connection was lost across slots.
+        """
+        return self._jointly("decide_all", self._joint_attempts(attempts))
+
+    def _peek_all(self, attempts: Sequence[Attempt]) -> Steps[Joint]:
+        """What `decide_all` would answer; consumes nothing. Slots of a cluster are read at slightly different times."""
+        return self._jointly("peek_all", self._joint_attempts(attempts))
+
+    def _decide_batch(self, attempts: Sequence[Attempt]) -> Steps[list[Decision | CaplineError]]:
+        """Decide attempts of any policies, in order, each by itself.
+
+        One bad item is an error in its place, and fails no other.
+        """
+        rows = count_of(attempts, "attempts")
+        # Where it may have to read overrides it is work for a thread, however few the rows.
+        pending: PendingBatch = yield self._work(MANY if self._overridden else rows, partial(self._pending, attempts))
+        with pending.seen as seen:
+            decided: Sequence[Decision | CaplineError]
+            try:
+                decided = yield self._store.decide_batch(pending.to_decide)
+            except StoreError as error:
+                self._outage.check(error)
+                decided = [error] * len(pending.to_decide)
+            seen.store_answered()
+            answers: list[Decision | CaplineError] = yield self._work(rows, partial(self._filled, pending, decided))
+            return answers
+
+    def _decide_many(
+        self,
+        policy: str,
+        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+        *,
+        segment: str | Sequence[str | None] | None = None,
+        codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        channel: str | None = None,
+        zone: str | Sequence[str | None] | None = None,
+        cost: int = 1,
+        receipt: str | None = None,
+    ) -> Steps[Decisions]:
+        """Decide one attempt for each subject, in order, as columns; about 2 µs a row on lmdb.
+
+        `segment` and `zone` are one name for all, or a list with one for each subject; or, faster, a list of distinct
+        names with `codes`: `codes[i]` is the index of row i's name. The same subject twice is two attempts, in
+        sequence. An invalid subject is an entry in `errors` and fails no other. A `receipt` makes the call safe to
+        repeat: for as long as the widest window the same batch under the same receipt gets the first answers back and
+        consumes nothing; another batch under it, in the same namespace, raises `IdConflictError`.
+        """
+        checked = partial(self._columns, policy, subjects, segment, codes, channel, cost, zone, receipt)
+        return self._many("decide_many", count_of(subjects, "subjects"), checked)
+
+    def _peek_many(
+        self,
+        policy: str,
+        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+        *,
+        segment: str | Sequence[str | None] | None = None,
+        codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        channel: str | None = None,
+        zone: str | Sequence[str | None] | None = None,
+        cost: int = 1,
+    ) -> Steps[Decisions]:
+        """What `decide` would answer for each subject alone, as columns; consumes nothing."""
+        checked = partial(self._columns, policy, subjects, segment, codes, channel, cost, zone)
+        return self._many("peek_many", count_of(subjects, "subjects"), checked)
+
+    def _refund_many(
+        self,
+        policy: str,
+        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+        hits: Sequence[int] | NDArray[np.integer[Any]],
+        cost: int = 1,
+    ) -> Steps[NDArray[np.bool_]]:
+        """`refund` for many hits of one policy, in one step; `subjects[i]` had `hits[i]`."""
+        rows = count_of(subjects, "subjects")
+        named: list[Subject]
+        stamps_us: list[int]
+        named, stamps_us = yield self._work(rows, partial(self._refunds, subjects, hits))
+        units = check_cost(cost)
+        try:
+            if not self._needs_each(policy):
+                refunded: NDArray[np.bool_] = yield self._store.refund_many(
+                    self._any_rule(policy), named, stamps_us, units
+                )
+                return refunded
+            each: list[bool] = []
+            for subject, stamp_us in zip(named, stamps_us, strict=True):
+                yield self._learn(policy, subject)
+                each.append((yield self._store.refund(self._rule_of_hits(policy, subject), subject, stamp_us, units)))
+            return np.array(each, np.bool_)
+        finally:
+            self._denied.forget(named)
+
+    def _refund(
+        self,
+        policy: str,
+        subject: Subject,
+        hit: int | None,
+        cost: int = 1,
+        *,
+        limits: Sequence[Limit | str] | None = None,
+    ) -> Steps[bool]:
+        """Refund the hit that a decision named, in the policy's log and its channel's; True once, False after.
+
+        A hit older than the widest window has left the log by itself: False. Its id, if it had one, is free again.
+        `cost` is the hit's cost. It is used only if the policy's algorithm keeps no single hits: then each refund of a
+        hit without an id takes that cost off again.
+        """
+        if limits is not None:
+            return self._under(policy, limits)._refund(policy, subject, hit, cost)
+        return self._on_hit("refund", policy, subject, hit, 1 if hit is None else check_cost(cost))
+
+    def _refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> Steps[int]:
+        """Refund every hit of a `decide_all`, one after the other; returns how many were refunded.
+
+        `attempts` and `hits` are those of the call and of its answer.
+        """
+        refunded = 0
+        for attempt, hit in self._refund_pairs(attempts, hits):
+            refunded += yield from self._refund(
+                attempt.policy, attempt.subject, hit, attempt.cost, limits=attempt.limits
+            )
+        return refunded
+
+    def _schedule(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int = 1,
+        id: str | None = None,
+        *,
+        max_wait: float | None = None,
+        not_before: float = 0,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
+    ) -> Steps[Decision]:
+        """Take the next free slot, after all slots that are taken: `wait` seconds from now.
+
+        It is at least `not_before` seconds from now. Later callers get later slots, so one unit placed in the future
+        makes every host wait. Refused, with nothing taken, if the slot is more than `max_wait` seconds away or the cost
+        can never fit. Give an unused slot back with `refund`. `limits` as in `decide`.
+        """
+        if limits is not None:
+            schedule = partial(self._under(policy, limits)._schedule, max_wait=max_wait, not_before=not_before)
+            return schedule(policy, subject, cost, id, segment=segment, channel=channel, zone=zone)
+        waits = _waits_us(max_wait, not_before)
+        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
+        return self._attempted("schedule", attempt, *waits)
+
+    def _schedule_all(
+        self, attempts: Sequence[Attempt], *, max_wait: float | None = None, not_before: float = 0
+    ) -> Steps[Joint]:
+        """Take the next instant that is free under all of these policies: one slot, `wait` seconds from now, or none.
+
+        "Ten requests and 40,000 tokens a minute, of this key and of its organisation": up to 16 attempts, each with its
+        own cost, each on a log of its own, are recorded at the same instant, or nowhere. Bounds as in `schedule`. It
+        comes after every slot that is taken on any of the logs, so whoever shares a log gets slots in the order in
+        which they asked. An id names the slot in all logs: each attempt has one, or none has, and a retry gets the
+        same hits. Raises `InvalidValueError` where a cluster keeps the logs in more than one slot, saying how
+        to bring them together, and `IdConflictError` where the ids are known in some of the logs only. Give an unused
+        slot back with `refund_all`. Costs as much as `decide_all`.
+        """
+        waits = _waits_us(max_wait, not_before)
+        return self._jointly("schedule_all", self._slot_attempts(attempts), *waits)
+
+    def _reserve(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int = 1,
+        id: str | None = None,
+        *,
+        ttl: float = 60,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+    ) -> Steps[Decision]:
+        """May the subject have `cost` units now? As `decide`, but the hit holds for `ttl` seconds unless committed.
+
+        `decision.hit` names the reservation. Until `ttl` (a microsecond to a day) is over, from the hit's stamp on and
+        by the store's clock, it counts as any hit does, and a `retry_after` supposes that it stays. From then on it
+        counts for nobody, as if it had been refunded: its id, if it had one, is free again. The same `id` is one
+        reservation: a retry gets the same hit, and the first `ttl` holds; one that `decide` recorded is
+        answered too, and is no reservation. A hit that leaves the widest window before that counts no more.
+
+        The policy has `reservations=True`; else it raises `InvalidValueError`. In an outage the answer is the one that
+        `on_store_error` chose, with nothing to commit. Costs as much as a `decide` with a cost, and O(pending).
+        """
+        self._rules.check_reserves(policy)
+        holds_us = ttl_us(ttl)
+        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
+        return self._attempted("reserve", attempt, holds_us)
+
+    def _commit(self, policy: str, subject: Subject, hit: int | None) -> Steps[bool]:
+        """Keep the reserved hit: from now on it is an ordinary one, at its old stamp. Whether it counts.
+
+        False, and nothing changed, once it has expired, was cancelled or has left the widest window: the caller does
+        not hold it any longer, and others may have had its place. True again for one that is committed already, so
+        that a commit whose answer was lost can be asked again. Raises `StoreError` in any outage.
+        """
+        self._rules.check_reserves(policy)
+        return self._on_hit("commit", policy, subject, hit)
+
+    def _cancel(self, policy: str, subject: Subject, hit: int | None) -> Steps[bool]:
+        """Give the reserved hit back before it expires; True once, False after. It is `refund`, of any hit."""
+        self._rules.check_reserves(policy)
+        return self._refund(policy, subject, hit)
+
+    def _explain(
+        self,
+        policy: str,
+        subject: Subject,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+        ids: Sequence[str] = (),
+    ) -> Steps[Explanation]:
+        """Why an attempt would be allowed or refused now: limits in force, hits that count, when each unit frees.
+
+        A hit recorded under one of these `ids` names it: so you see which message, or which campaign, used the unit.
+        """
+        attempt = self._attempt(policy, subject, 1, None, segment, channel, zone)
+        if policy in self._overridden:
+            yield self._learn(policy, attempt.subject)
+        arguments = self._arguments(attempt)
+        given = self._known_ids(ids)
+        decision: Decision = yield self._store.peek(*arguments)
+        logs: list[list[Hit]] = yield self._store.recorded(*arguments[:2])
+        now_us: int = yield self._store.now_us()
+        return self._explained(attempt, subject, now_us, decision, logs, given)
+
+    def _override(
+        self,
+        policy: str,
+        subject: Subject,
+        limits: Sequence[Limit | str] | None,
+        *,
+        granularity: str | None = None,
+        effective_at: str | datetime | None = None,
+        who: str | None = None,
+    ) -> Steps[int]:
+        """Give one subject limits of its own under a policy, or with None the policy's again; `limits` is a list.
+
+        They replace the policy's limits, and those of its segments, in every verb; a channel's limits hold beside them,
+        and the log keeps its history. `granularity` (like `"100ms"`) replaces that of a `bucketed` policy. At once
+        here, elsewhere within two seconds; or at `effective_at`, an instant at least 3 seconds ahead. It is kept in the
+        configuration store (`config=`); a limiter on `memory://` needs none. Returns the configuration's version. Costs
+        some round trips to that store.
+        """
+        config, named = self._override_in(policy, subject)
+        self._check_override(policy, limits, granularity)
+        write = partial(config.override, granularity=granularity, effective_at=effective_at, who=who)
+        version: int = yield self._work(MANY, partial(write, policy, named, limits))
+        return version
+
+    def _flush(self, policy: str) -> Steps[int]:
+        """Forget every subject of the policy, for tests; returns how many. Policies that share its log forget them too.
+
+        Attempts made meanwhile may stay. It reads every log of the policy, so it costs as much as `export`.
+        """
+        compiled = [self._any_rule(policy)]
+        subjects: set[Subject] = set()
+        page: Page = yield self._store.scan(compiled)
+        while True:
+            subjects.update(log.subject for log in page.found if log.subject is not None)
+            if page.after is None:
+                break
+            page = yield self._store.scan(compiled, page.after)
+        for subject in subjects:
+            yield self._store.erase(compiled, subject)
+        overridden: list[Subject] = yield self._work(MANY, partial(self._with_own_logs, policy))
+        for subject in overridden:
+            yield self._learn(policy, subject)
+            if (yield self._store.erase([self._rule_of_hits(policy, subject)], subject)):
+                subjects.add(subject)
+        self._denied.forget(subjects)
+        return len(subjects)
+
+    def _erase(self, subject: Subject) -> Steps[int]:
+        """Forget the subject in every policy of this limiter; returns how many logs held something."""
+        subject = self._subject(subject)
+        self._outage.forget(subject)
+        try:
+            for policy in self._overridden:
+                yield self._learn(policy, subject)
+            logs: int = yield self._store.erase(self._all_rules(subject), subject)
+            return logs
+        finally:
+            self._denied.forget((subject,))
+
+    def _sweep(self) -> Steps[int]:
+        """Remove the logs whose every hit is out of every window; returns how many. Decisions go on meanwhile."""
+        self._outage.sweep()
+        logs: int = yield self._store.sweep(self._all_rules())
+        return logs
+
+    def _now_us(self) -> Steps[int]:
+        """The instant that the store would decide at."""
+        now_us: int = yield self._store.now_us()
+        return now_us
+
+    def _try_write(self) -> Steps[None]:
+        """Raise the `StoreError` that keeps new subjects from being recorded now, like a full disk; records nothing.
+
+        Of the servers of a cluster it asks one.
+        """
+        yield self._store.try_write()
+
+    def _servers(self) -> Steps[list[ServerState]]:
+        """How each server of the store that holds logs is doing: its circuit breaker here, memory, connections.
+
+        Empty for a store of this machine. Asks each server once, waits at most 2 s for each, and raises for none.
+        """
+        servers: list[ServerState] = yield self._store.servers()
+        return servers
+
+    # --- parts of verbs that differ by face -------------------------------------------------------------------------
+
+    def _loaded(self, progress: LoadProgress) -> Steps[None]:
+        """A round of `load`: the records that wait."""
+        outcomes: Sequence[Merged | CaplineError] = ()
+        if progress.records:
+            outcomes = yield self._store.merge(self._merges(progress))
+        progress.take(outcomes)
+
+    def _acquisition(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None,
+        timeout: float | None,
+        not_before: float,
+        slack: float | None,
+        limits: Sequence[Limit | str] | None,
+        **names: str | None,
+    ) -> Acquisition[Decision]:
+        """What `acquire` does until its slot."""
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=id is not None)
+        return Acquisition(
+            patience,
+            lambda: self._schedule(
+                policy,
+                subject,
+                cost,
+                patience.id(id),
+                max_wait=patience.left(),
+                not_before=patience.not_before(not_before),
+                limits=limits,
+                **names,
+            ),
+            lambda slot: self._refund(policy, subject, slot.hit, cost, limits=limits),
+            lambda slot: LimitExceeded(refusal_text(policy, subject, slot), slot),
+            self._sleep,
+        )
+
+    def _joint_acquisition(
+        self, attempts: Sequence[Attempt], timeout: float | None, not_before: float, slack: float | None
+    ) -> Acquisition[Joint]:
+        """What `acquire_all` does until its slot."""
+        named = self._slot_attempts(attempts)[0].id is not None
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
+        return Acquisition(
+            patience,
+            lambda: self._schedule_all(
+                patience.named(attempts), max_wait=patience.left(), not_before=patience.not_before(not_before)
+            ),
+            lambda slot: self._refund_each(attempts, slot.hits),
+            lambda slot: joint_refusal(attempts, slot),
+            self._sleep,
+        )
+
+    def _refund_each(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> Steps[None]:
+        """Refund every hit; raises the first error after all were tried."""
+        failed: StoreError | None = None
+        for attempt, hit in zip(attempts, hits, strict=False):
+            try:
+                yield from self._refund(attempt.policy, attempt.subject, hit, attempt.cost, limits=attempt.limits)
+            except StoreError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+
+def _waits_us(max_wait: float | None, not_before: float) -> tuple[int | None, int]:
+    """The bounds of a slot, in microseconds."""
+    return None if max_wait is None else seconds_us(max_wait, "max_wait"), seconds_us(not_before, "not_before")

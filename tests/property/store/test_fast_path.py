@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.profiles import size
 
-from capline import Policy
+from capline import Joint, Policy
 from capline.limiter.rules import Rules
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
+from capline.window import joint as joint_module
+from capline.window import slot as slot_module
 from capline.window.allowed import allowed_now
 from capline.window.bound_log import BoundLog, readers_of, table_of
 from capline.window.charge import charge
+from capline.window.joint import joint
 from capline.window.refund import refund, settle
 from capline.window.rule import attempt, judge
-from capline.window.slot import Slot
+from capline.window.slot import Slot, take_slot
 
 if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
@@ -85,6 +88,16 @@ def test_as_the_rule_answers(name: str, seed: int) -> None:
     assert quick > STEPS // 3
 
 
+def asks_the_rule(logs: object, now_us: int) -> None:
+    """In place of `allowed_now`."""
+
+
+def answers(parts: list[list[BoundLog]], now_us: int, slot: Slot) -> list[object]:
+    """What a slot, and one attempt over two subjects, are answered."""
+    alone, (together, hits) = take_slot(parts[:1], now_us, slot), joint(parts, now_us, [0, 0], record=False)
+    return [alone, alone.limits, together, Joint.of(together, hits, 0).limits, hits]
+
+
 @pytest.mark.parametrize("name", [*POLICIES, *OTHERS])
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_allowed_now_is_what_the_rule_allows(name: str, seed: int) -> None:
@@ -107,6 +120,15 @@ def test_what_is_allowed_now_is_what_the_rule_allows(name: str, seed: int) -> No
         if found is not None:
             assert (found, found.limits) == (expected, expected.limits)
             quick += 1
+            wish, parts = (
+                Slot(random.choice([None, 0, 1, 60]), random.choice([0, 0, 30])),
+                [bound(units), bound(random.choice([1, 2, 4]))],
+            )
+            quickly = answers(parts, now_us, wish)
+            with pytest.MonkeyPatch.context() as patch:
+                for module in (joint_module, slot_module):
+                    patch.setattr(module, "allowed_now", asks_the_rule)
+                assert quickly == answers(parts, now_us, wish)
         match random.randrange(12):
             case 0 if hits:
                 refund(bound(cost), random.choice(hits[-9:]), cost, now_us)
@@ -120,4 +142,4 @@ def test_what_is_allowed_now_is_what_the_rule_allows(name: str, seed: int) -> No
             case _:
                 hits.append(attempt(bound(cost), now_us, denied_units=rule.denied_units).hit or 0)
         hits[-1:] = [hit for hit in hits[-1:] if hit]
-    assert quick > STEPS // 12
+    assert quick > STEPS // 20

@@ -112,7 +112,7 @@ MUTANTS = (
     Mutant(
         "look_ends_a_reservation",
         "store/local/reservations.py",
-        "end_all(logs, self._stored, now_us, _copy_of)",
+        "end_all(logs, self._stored, now_us, ColumnLog.copy_of)",
         "end_all(logs, self._stored, now_us, lambda log: log)",
         "a look at a clock that is ahead for a moment ends a reservation for good",
         "tests/conformance/test_stores.py::TestMemory::test_a_time_that_steps_back_ends_nothing_twice",

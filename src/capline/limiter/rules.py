@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from capline.config.records import Totals
 from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError, listed, quoted
 from capline.model.limit import QuietHours
-from capline.model.policy import RESERVED, BoundPolicy, LogLimits, Policy, check_name
+from capline.model.policy import NUMBERS, RESERVED, BoundPolicy, LogLimits, Policy, check_name
 from capline.model.zone import check_zone
 from capline.policy.shared_log import check_shared_log
 
@@ -184,6 +184,7 @@ class Rules:
             (zone or policy.zone) if needs_zone else "",
             2 * facts.largest if policy.count_denied else 0,
             f"{log}/{RESERVED}" if policy.reservations else "",
+            "" if policy.keeps_log and len(self._sharing[policy.log]) > 1 else f"{log}/{NUMBERS}",
         )
 
     def log_rule(self, log: str) -> BoundPolicy:

@@ -34,9 +34,11 @@ __all__ = [
     "ALGORITHMS",
     "LARGEST_POPULATION",
     "LAYOUTS",
+    "LOGS",
     "MOST_LIMITS",
     "MOST_REPLICAS",
     "NAME_FORM",
+    "NUMBERS",
     "POLICY_KEYS",
     "POPULATION",
     "RESERVED",
@@ -83,6 +85,9 @@ MOST_REPLICAS = 16
 
 RESERVED = "+reserved"
 """Suffix of the log that records pending reservations; no channel can have this name."""
+
+NUMBERS = "+numbers"
+"""Suffix of the value that has all numbers of a policy, a row for each limit."""
 
 POPULATION = 10_000_000
 """Text subjects that `layout="bucket"` expects unless the policy says otherwise."""
@@ -145,7 +150,8 @@ class BoundPolicy(msgspec.Struct, frozen=True):
 
     The first of `logs` is the policy's own log. `channel_logs` names the logs of all its channels, which a refund has
     to search. `zone` is empty if no limit needs one. `denied_units` is how many units of refusals a log keeps; 0 if
-    refusals do not count. `reserved` is the name of the record of reservations; empty where there are none.
+    refusals do not count. `reserved` is the name of the record of reservations, and `numbers` that of the value of all
+    its numbers; empty where there are none.
     """
 
     policy: str
@@ -158,6 +164,7 @@ class BoundPolicy(msgspec.Struct, frozen=True):
     zone: str = ""
     denied_units: int = 0
     reserved: str = ""
+    numbers: str = ""
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -6,7 +6,7 @@ Every store is compared with it. It shares the general rule with the stores of t
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
@@ -15,7 +15,7 @@ from capline.limiter.rules import Rules
 from capline.model.decision import Decision, Joint
 from capline.model.policy import LogLimits
 from capline.window.bound_log import draft_logs
-from capline.window.carry import carry_hits
+from capline.window.carry import NumberRow, carry_hits, carry_numbers, rows_of, take_over
 from capline.window.charge import charge
 from capline.window.joint import joint, joint_slot
 from capline.window.log import Draft, Log, trim
@@ -36,8 +36,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Reference"]
 
-Opened: TypeAlias = "tuple[dict[str, Draft], list[BoundLog], list[Pending]]"
-"""The logs of an attempt as drafts and bound to its limits, and what is pending once they are kept."""
+
+class _Opened:
+    """The logs of an attempt, what is pending once they are kept, its rows, and whether anything was taken over."""
+
+    def __init__(self, rule: BoundPolicy, logs: list[BoundLog], pending: list[Pending]) -> None:
+        self.rule, self.logs, self.pending, self.took = rule, logs, pending, False
+        self.rows: list[NumberRow] = []
+
+    @property
+    def drafts(self) -> list[Draft]:
+        drafts: list[Any] = [bound.log for bound in self.logs]
+        return drafts
 
 
 class Names(TypedDict, total=False):
@@ -49,13 +59,18 @@ class Names(TypedDict, total=False):
 
 
 class Reference:
-    """A limiter written to be read: every call walks whole logs."""
+    """A limiter written to be read: every call walks whole logs.
 
-    def __init__(self, policies: Iterable[Policy], clock: Clock) -> None:
+    `keeps_rows` if all numbers of a policy are one value, as in memory; else each has a log of its own.
+    """
+
+    def __init__(self, policies: Iterable[Policy], clock: Clock, *, keeps_rows: bool = False) -> None:
         self._rules = Rules(policies)
         self._clock = clock
         self._logs: dict[tuple[str, Subject], Log] = {}
         self._pending: dict[tuple[str, Subject], list[Pending]] = {}
+        self._keeps_rows = keeps_rows
+        self._rows: dict[tuple[str, Subject], list[NumberRow]] = {}
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Put other policies in force."""
@@ -84,16 +99,16 @@ class Reference:
         self, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **names: Unpack[Names]
     ) -> Decision:
         """The answer that `decide` would give."""
-        _, bound_logs, _ = self._open(self._rule(policy, names), subject, cost)
-        return peek(bound_logs, self._clock.now_us(), fingerprint(id))
+        logs = self._open(self._rule(policy, names), subject, cost).logs
+        return peek(logs, self._clock.now_us(), fingerprint(id))
 
     def charge(
         self, policy: str, subject: Subject, cost: int, id: str | None = None, **names: Unpack[Names]
     ) -> Decision:
         """Record whatever the limits say."""
-        drafts, bound_logs, pending = self._open(self._rule(policy, names), subject, cost)
-        decision = charge(bound_logs, self._clock.now_us(), fingerprint(id))
-        self._keep(subject, drafts, bound_logs, pending)
+        opened = self._open(self._rule(policy, names), subject, cost)
+        decision = charge(opened.logs, self._clock.now_us(), fingerprint(id))
+        self._keep(subject, opened)
         return decision
 
     def settle(self, policy: str, subject: Subject, stamp_us: int, cost: int) -> bool:
@@ -107,11 +122,11 @@ class Reference:
     def _change(
         self, policy: str, subject: Subject, stamp_us: int, cost: int, change: Callable[[list[BoundLog], int], bool]
     ) -> bool:
-        drafts, bound_logs, pending = self._open(self._with_every_log(policy, subject), subject, cost, carries=False)
-        done = change(bound_logs, self._clock.now_us())
-        take_along(bound_logs)
-        forget(bound_logs, pending, stamp_us)
-        self._keep(subject, drafts, bound_logs, pending)
+        opened = self._open(self._with_every_log(policy, subject), subject, cost, carries=False)
+        done = change(opened.logs, self._clock.now_us())
+        take_along(opened.logs)
+        forget(opened.logs, opened.pending, stamp_us)
+        self._keep(subject, opened)
         return done
 
     def reserve(
@@ -125,9 +140,9 @@ class Reference:
         **names: Unpack[Names],
     ) -> Decision:
         """Decide and record a hit that ends by itself."""
-        drafts, bound_logs, pending = self._open(self._rule(policy, names), subject, cost)
-        decision = reserve(bound_logs, pending, self._clock.now_us(), round(ttl * 1e6), fingerprint(id))
-        self._keep(subject, drafts, bound_logs, pending)
+        opened = self._open(self._rule(policy, names), subject, cost)
+        decision = reserve(opened.logs, opened.pending, self._clock.now_us(), round(ttl * 1e6), fingerprint(id))
+        self._keep(subject, opened)
         return decision
 
     def commit(self, policy: str, subject: Subject, stamp_us: int) -> bool:
@@ -152,15 +167,15 @@ class Reference:
     def _joint(self, attempts: Sequence[Attempt], step: Callable[..., tuple[Decision, list[int]]]) -> Joint:
         rules = [self._rules.rule(part.policy, part.segment, part.channel, part.zone) for part in attempts]
         opened = [self._open(rule, part.subject, part.cost) for rule, part in zip(rules, attempts, strict=True)]
-        parts = [bound_logs for _, bound_logs, _ in opened]
+        parts = [part.logs for part in opened]
         decision, hits = step(parts, self._clock.now_us(), [fingerprint(part.id) for part in attempts])
-        for part, logs in zip(attempts, opened, strict=True):
-            self._keep(part.subject, *logs)
+        for request, part in zip(attempts, opened, strict=True):
+            self._keep(request.subject, part)
         return Joint.of(decision, hits, _binds(parts))
 
     def erase(self, subject: Subject) -> None:
         """Forget the subject."""
-        for of_logs in (self._logs, self._pending):
+        for of_logs in (self._logs, self._pending, self._rows):
             for key in [key for key in of_logs if key[1] == subject]:
                 del of_logs[key]
 
@@ -172,13 +187,18 @@ class Reference:
             if last_us + self._rules.retention_us(name) <= now_us:
                 del self._logs[name, subject]
 
+        for (name, subject), rows in list(self._rows.items()):
+            last_us = max(max(row.log.high_water_us, row.log.last_us()) for row in rows)
+            if last_us + self._rules.retention_us(name) <= now_us:
+                del self._rows[name, subject]
+
     def hits(self, policy: str, subject: Subject) -> list[list[tuple[int, int]]]:
         """(stamp, units) of every hit within the widest window, oldest first, in each log that the policy looks at."""
         rule = self._rules.rule(*self._rules.any_names(policy))
-        drafts, _, _ = self._open(rule, subject, 1)
+        opened = self._open(rule, subject, 1)
         found: list[list[tuple[int, int]]] = []
-        for log_limits in rule.logs:
-            log = drafts[log_limits.log].log
+        for log_limits, draft in zip(rule.logs, opened.drafts, strict=True):
+            log = draft.log
             cutoff_us = max(self._clock.now_us(), log.high_water_us) - log_limits.retention_us
             found.append([(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits])
         return found
@@ -196,45 +216,62 @@ class Reference:
     def _attempt(
         self, rule: BoundPolicy, subject: Subject, cost: int, id: str | None, slot: Slot | None = None
     ) -> Decision:
-        drafts, bound_logs, pending = self._open(rule, subject, cost)
-        decision = attempt(bound_logs, self._clock.now_us(), fingerprint(id), slot, rule.denied_units)
-        self._keep(subject, drafts, bound_logs, pending)
+        opened = self._open(rule, subject, cost)
+        decision = attempt(opened.logs, self._clock.now_us(), fingerprint(id), slot, rule.denied_units)
+        self._keep(subject, opened)
         return decision
 
     def _rule(self, policy: str, names: Names) -> BoundPolicy:
         return self._rules.rule(policy, names.get("segment"), names.get("channel"), names.get("zone"))
 
-    def _open(self, rule: BoundPolicy, subject: Subject, cost: int, *, carries: bool = True) -> Opened:
-        _, bound_logs = draft_logs(
-            [self._logs.get((log_limits.log, subject), Log()) for log_limits in rule.logs],
-            rule,
-            cost,
-            self._clock.now_us(),
-        )
-        if carries:
-            carry_hits(bound_logs, self._clock.now_us(), lambda: _draft(Log()))
+    def _open(self, rule: BoundPolicy, subject: Subject, cost: int, *, carries: bool = True) -> _Opened:
+        now_us = self._clock.now_us()
+        before = [self._logs.get((log_limits.log, subject), Log()) for log_limits in rule.logs]
+        logs = draft_logs(before, rule, cost, now_us)[1]
+        opened = _Opened(rule, logs, [])
+        opened.rows = [
+            NumberRow(row.reader, _copy(row.log), row.carried, row.carried_us)
+            for row in self._rows.get((rule.numbers, subject), ())
+        ]
+        if logs[0].log_limits.keeps != "ids":
+            if opened.rows:
+                carry_numbers(opened.rows, logs[0], now_us, _copy)
+                opened.took = True
+        elif opened.rows:
+            opened.took = take_over(opened.rows, logs, now_us, _empty)
+        elif carries or self._keeps_rows:
+            opened.took = carry_hits(logs, now_us, _empty)
         pending = self._pending.get((rule.logs[0].log, subject), [])
-        pending = end_all(bound_logs, pending, self._clock.now_us(), lambda draft: draft)
-        opened: list[Any] = [bound.log for bound in bound_logs]
-        return {log_limits.log: draft for log_limits, draft in zip(rule.logs, opened, strict=True)}, bound_logs, pending
+        opened.pending = end_all(logs, pending, now_us, _copy)
+        return opened
 
-    def _keep(
-        self, subject: Subject, drafts: dict[str, Draft], bound_logs: Sequence[BoundLog], pending: list[Pending]
-    ) -> None:
-        """Keep the logs in which something was recorded, and then what is pending."""
-        for (name, draft), bound in zip(drafts.items(), bound_logs, strict=True):
+    def _keep(self, subject: Subject, opened: _Opened) -> None:
+        """Keep the logs in which something was recorded, and then what is pending; and what numbers took over."""
+        rule, logs, kept = opened.rule, opened.logs, opened.logs
+        if any(bound.changed for bound in logs):
+            self._pending[rule.logs[0].log, subject] = opened.pending
+        if self._keeps_rows and logs[0].log_limits.keeps == "ids":
+            kept = logs[:1]
+            if opened.took or any(bound.changed for bound in logs[1:]):
+                self._rows[rule.numbers, subject] = rows_of(opened.rows, logs)
+        elif self._keeps_rows and opened.took:
+            logs[0].changed = True
+            del self._rows[rule.numbers, subject]
+        for bound, draft in zip(kept, opened.drafts, strict=False):
             if bound.changed:
-                self._logs[name, subject] = draft.log
-        if any(bound.changed for bound in bound_logs):
-            self._pending[next(iter(drafts)), subject] = pending
+                self._logs[bound.log_limits.log, subject] = draft.log
 
 
 def _slot(max_wait: float | None, not_before: float) -> Slot:
     return Slot(None if max_wait is None else round(max_wait * 1e6), round(not_before * 1e6))
 
 
-def _draft(log: Log) -> Any:
-    return Draft(log)
+def _empty() -> Any:
+    return Draft(Log())
+
+
+def _copy(draft: Any) -> Any:
+    return Draft(draft.log)
 
 
 def _binds(parts: Sequence[Sequence[BoundLog]]) -> int:

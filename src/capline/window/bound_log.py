@@ -11,7 +11,7 @@ from capline.model.policy import LogLimits
 from capline.model.zone import ZoneTable, zone_table
 from capline.window.counters import FixedReader, counter_of, level_of
 from capline.window.limit_reader import CalendarReader, LimitReader, QuietReader, RollingReader
-from capline.window.log import Draft, Log, LogView
+from capline.window.log import NEVER, Draft, Log, LogView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,8 @@ class BoundLog(msgspec.Struct):
     """One log of an attempt, with the readers of its limits, the cost and the zone's table.
 
     `changed` is set once something was recorded in the log; `binds` if the binding limit of the answer is on this log;
-    `rewrites` if the log is a copy, to be kept in place of the one that it was made from.
+    `rewrites` if the log is a copy, to be kept in place of the one that it was made from. `carried` and `carried_us`
+    are those of a `NumberRow`.
     """
 
     log: OpenLog
@@ -73,6 +74,8 @@ class BoundLog(msgspec.Struct):
     changed: bool = False
     binds: bool = False
     rewrites: bool = False
+    carried: int = 0
+    carried_us: int = NEVER
 
 
 Readers = tuple[tuple[LimitReader, ...], ...]

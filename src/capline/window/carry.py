@@ -1,48 +1,159 @@
-"""What numbers take over where a policy kept hits before: its limits begin with what its log shows.
+"""What a changed policy takes over from what it counted before: a limit begins with what `usage` would have shown.
 
-The algorithms that keep numbers have a log for each limit, beside the policy's own log, which was that of the hits. A
-limit whose log has nothing yet takes over what the hits within its window add up to, at most its quota: as one sum at
-their newest stamp, or at this instant where that is in an earlier window and would count for less; as a level, now.
-Nothing is written for that alone: until an attempt is recorded, the next one reads the hits again.
+The algorithms that keep numbers have a row for each limit, and the rows of a policy lie together. So each attempt finds
+the rows as they were written, under whatever limits that was. Three things may have changed:
+
+    numbers to numbers   `take_over`: a limit that has no row takes the units of the row whose window is nearest
+    hits to numbers      `carry_hits`: each limit takes what the hits within its window add up to
+    numbers to hits      `carry_numbers`: each window gets, as hits without an id, what the rows show beyond its hits
+
+Each takes at most its quota. Numbers do not say when their units were used, so these are taken for recent: a new limit
+errs towards refusing, never beyond what `usage` showed. The step that sees a change also writes what is taken over,
+refused or not: worked out again at each refusal, the units would not fade.
 """
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from capline.window.bound_log import OpenLog
 from capline.window.counters import LevelReader
+from capline.window.limit_reader import LimitReader, WindowReader
 from capline.window.log import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from capline.window.bound_log import BoundLog, OpenLog
+    from capline.window.bound_log import BoundLog
 
-__all__ = ["carry_hits"]
+__all__ = ["NumberRow", "carry_hits", "carry_numbers", "rows_of", "take_over"]
 
 
-def carry_hits(logs: Sequence[BoundLog], now_us: int, empty: Callable[[], OpenLog]) -> None:
+class NumberRow(msgspec.Struct):
+    """The numbers of one limit; of the units carried over at `carried_us`, `carried` were not given back since."""
+
+    reader: LimitReader
+    log: OpenLog
+    carried: int = 0
+    carried_us: int = NEVER
+
+
+def take_over(rows: Sequence[NumberRow], logs: Sequence[BoundLog], now_us: int, empty: Callable[[], OpenLog]) -> bool:
+    """Bind the logs of single limits, behind the policy's own, to their rows; whether a limit had to take over.
+
+    `empty` makes a log. Where several policies have the rows, a limit without one begins empty.
+    """
+    found = {row.reader: row for row in rows}
+    bound_logs, changed = logs[1:], False
+    time_us, newest_us = _time_and_newest(rows, logs[0], now_us)
+    for bound in bound_logs:
+        row = found.get(bound.readers[0])
+        if row is None and not logs[0].log_limits.shared:
+            changed = True
+            row = _row_from(rows, bound.readers[0], time_us, newest_us, empty)
+        bound.log = empty() if row is None else row.log
+        if row is not None:
+            bound.carried, bound.carried_us = row.carried, row.carried_us
+    return changed or (len(found) > len(bound_logs) and not logs[0].log_limits.shared)
+
+
+def rows_of(rows: Sequence[NumberRow], logs: Sequence[BoundLog]) -> list[NumberRow]:
+    """The rows to keep: those of these logs, and where several policies have the rows, the others' that still count."""
+    own, kept = logs[0], [NumberRow(bound.readers[0], bound.log, bound.carried, bound.carried_us) for bound in logs[1:]]
+    if own.log_limits.shared:
+        readers = {row.reader for row in kept}
+        horizon_us = max(row.log.high_water_us for row in kept) - own.log_limits.retention_us
+        kept += [row for row in rows if row.reader not in readers and row.log.last_us() > horizon_us]
+    return kept
+
+
+def carry_hits(logs: Sequence[BoundLog], now_us: int, empty: Callable[[], OpenLog]) -> bool:
     """Give the logs of single limits what the policy's own log, the first, shows, where none of them has anything.
 
-    `empty` makes a log of its own. A log that several policies have shows hits of the others too, so there nothing is
-    taken over.
+    As one sum at the newest stamp, or at this instant where that is in an earlier window and would count for less; as a
+    level, now. A log that several policies have shows hits of the others too, so there nothing is taken over. Whether
+    anything was.
     """
     own = logs[0]
+    newest_us = own.log.newest_us()
     if (
         own.log_limits.keeps != "ids"
         or own.log_limits.shared
+        or newest_us == NEVER
         or any(bound.log.last_us() != NEVER for bound in logs[1:])
     ):
-        return
-    newest_us = own.log.newest_us()
-    at_us = max(now_us, own.log.high_water_us, newest_us)
-    for bound in logs[1:] if newest_us != NEVER else ():
+        return False
+    time_us = max(now_us, own.log.high_water_us)
+    at_us = max(time_us, newest_us)
+    for bound in logs[1:]:
         reader, window_us = bound.readers[0], bound.readers[0].limit.window_us
         units = min(reader.limit.quota, own.log.units_after(at_us - window_us))
         if units <= 0:
             continue
         bound.log, bound.rewrites = empty(), True
-        if isinstance(reader, LevelReader):
-            bound.log.record(at_us, units * reader.rise, 0)
-        else:
-            bound.log.record(newest_us if newest_us // window_us == at_us // window_us else at_us, units, 0)
+        level = isinstance(reader, LevelReader)
+        stamp_us = newest_us if newest_us // window_us == at_us // window_us and not level else at_us
+        bound.log.record(stamp_us, units * reader.rise if level else units, time_us)
+        bound.carried, bound.carried_us = units, stamp_us
+    return True
+
+
+def carry_numbers(rows: Sequence[NumberRow], own: BoundLog, now_us: int, copy: Callable[[OpenLog], OpenLog]) -> None:
+    """Add to a copy of the policy's own log, for each of its windows, the units that the rows show beyond its hits.
+
+    Units beyond those of the narrower windows were used before these began, at the latest; the others at the newest
+    stamp, at the latest, and so they are stamped, at instants that are no hit's.
+    """
+    time_us, newest_us = _time_and_newest(rows, own, now_us)
+    at_us = edge_us = max(time_us, newest_us + 1)
+    own.log, own.rewrites = copy(own.log), True
+    windows = [
+        (reader.cutoff_us(at_us, own.table), reader) for reader in own.readers if isinstance(reader, WindowReader)
+    ]
+    for cutoff_us, reader in sorted(windows, key=itemgetter(0), reverse=True):
+        units = min(reader.limit.quota, _used(_nearest(rows, reader), at_us)) - own.log.units_after(cutoff_us)
+        stamp_us = newest_us + 1 if cutoff_us <= newest_us < edge_us else max(edge_us, cutoff_us + 1, 0)
+        if units > 0:
+            own.log.record(own.log.free_stamp(stamp_us), units, min(at_us, time_us + 1))
+        edge_us = cutoff_us
+
+
+def _time_and_newest(rows: Sequence[NumberRow], own: BoundLog, now_us: int) -> tuple[int, int]:
+    """The time of an attempt on these rows and this log, and the newest stamp in any of them."""
+    logs = [own.log, *(row.log for row in rows)]
+    return max(now_us, *(log.high_water_us for log in logs)), max(log.newest_us() for log in logs)
+
+
+def _nearest(rows: Sequence[NumberRow], reader: LimitReader) -> NumberRow:
+    """The row of the same window, else of the shortest longer one, else of the longest."""
+    window_us = reader.limit.window_us
+    spans = [row.reader.limit.window_us - window_us for row in rows]
+    return rows[min(range(len(rows)), key=lambda i: (spans[i] < 0, abs(spans[i])))]
+
+
+def _used(row: NumberRow, at_us: int) -> int:
+    """The units that `usage` shows of the row at this instant."""
+    return row.reader.limit.quota - row.reader.left(row.log, at_us, ())
+
+
+def _row_from(
+    rows: Sequence[NumberRow], reader: LimitReader, time_us: int, newest_us: int, empty: Callable[[], OpenLog]
+) -> NumberRow:
+    """The row of a new limit: a counter of the same kind and window as before goes on, else the units as of now."""
+    before = _nearest(rows, reader)
+    level = isinstance(reader, LevelReader)
+    if type(before.reader) is type(reader) and before.reader.limit.window_us == reader.limit.window_us and not level:
+        return NumberRow(reader, before.log, before.carried, before.carried_us)
+    at_us, row = max(time_us, newest_us), NumberRow(reader, empty())
+    units = amount = min(reader.limit.quota, _used(before, at_us))
+    if isinstance(reader, LevelReader):
+        amount = units * reader.rise
+        if isinstance(before.reader, LevelReader):
+            amount = before.reader.level_of(reader, before.log, at_us)
+    if units > 0:
+        row.log.record(at_us, amount, time_us)
+        row.carried, row.carried_us = units, at_us
+    return row

@@ -185,6 +185,17 @@ class LevelReader(_NumberReader, frozen=True):
             return self._settled(at_us, max(0, level + ahead_us * self.fall - off))
         return last_us, max(0, level - off)
 
+    def level_of(self, other: LevelReader, log: LogView, at_us: int) -> int:
+        """Another limit's level of the units of this log, rounded up by at most a millionth of one, to its brim.
+
+        By whole units alone, changes that come faster than a unit sinks would never let it.
+        """
+        units, rest = divmod(self.level(log, at_us), self.rise)
+        tick = -(-self.rise // TICKS)
+        ticks, steps = -(-rest // tick), -(-self.rise // tick)
+        whole, more = divmod(other.rise, steps)
+        return min(other.brim, units * other.rise + ticks * whole - (-ticks * more // steps))
+
     def _settled(self, stamp_us: int, level: int) -> tuple[int, int]:
         """The same level as of the first instant at which it is not past the quota."""
         later_us = -(-max(0, level - self.brim) // self.fall)

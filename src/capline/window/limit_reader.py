@@ -31,6 +31,7 @@ __all__ = [
     "LimitReader",
     "QuietReader",
     "RollingReader",
+    "WindowReader",
 ]
 
 MOST_SHIFTED_US = 64
@@ -97,7 +98,7 @@ class LimitReader(msgspec.Struct, frozen=True):
         return NEVER
 
 
-class _LogReader(LimitReader, frozen=True):
+class WindowReader(LimitReader, frozen=True):
     """Counts the units of the hits later than a cutoff."""
 
     def cutoff_us(self, at_us: int, table: ZoneTable) -> int:
@@ -139,7 +140,7 @@ class _LogReader(LimitReader, frozen=True):
         return self.frees_us(log.stamp_of_unit(later + oldest), table) - stamp_us if oldest > 0 else 0
 
 
-class RollingReader(_LogReader, frozen=True):
+class RollingReader(WindowReader, frozen=True):
     """The last `window_us` microseconds; a hit exactly that old is out.
 
     Hits of one instant have stamps a microsecond apart, so some are stamped a little late. They also leave the window a
@@ -167,7 +168,7 @@ class RollingReader(_LogReader, frozen=True):
         return last_us - first_us
 
 
-class CalendarReader(_LogReader, frozen=True):
+class CalendarReader(WindowReader, frozen=True):
     """Since the day or the week began; a hit at midnight belongs to the new day."""
 
     @override

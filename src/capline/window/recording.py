@@ -61,7 +61,11 @@ def shift_units(bound: BoundLog, stamp_us: int, units: int, time_us: int, now_us
     log, reader = bound.log, bound.readers[0]
     if units < 0:
         give_back(bound, stamp_us, -units, now_us)
-    elif isinstance(reader, LevelReader):
+        return
+    if stamp_us <= bound.carried_us:
+        stamp_us = bound.carried_us
+        bound.carried += units
+    if isinstance(reader, LevelReader):
         record_hit(bound, time_us, time_us, 0, units)
     else:
         sum_us = _sum_of(bound, stamp_us)
@@ -81,9 +85,17 @@ def _sum_of(bound: BoundLog, stamp_us: int) -> int:
 
 
 def give_back(bound: BoundLog, stamp_us: int, cost: int, now_us: int) -> bool:
-    """Take the cost off the sum, or the level, that the hit with this stamp was added to."""
+    """Take the cost off the sum, or the level, that the hit with this stamp was added to.
+
+    A hit of before a change is in none, so it takes only of what was carried over then, and at most what is left of it.
+    """
     log, log_limits = bound.log, bound.log_limits
     reader = bound.readers[0]
+    if stamp_us <= bound.carried_us:
+        cost, stamp_us = min(cost, bound.carried), bound.carried_us
+        if not cost:
+            return False
+        bound.carried -= cost
     if isinstance(reader, LevelReader):
         last_us = log.last_us()
         rest = 0 if last_us == NEVER else log.units_at(last_us)

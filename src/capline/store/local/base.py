@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from capline.model.errors import CaplineError, IdConflictError
-from capline.model.policy import RESERVED, BoundPolicy, LogLimits, check_no_replicas
+from capline.model.policy import LOGS, RESERVED, BoundPolicy, LogLimits, check_no_replicas
 from capline.model.subject import Subject, check_subject
 from capline.store.local.batches import NO_ANSWER, decided_once, in_parts, parts_of, rows_of
 from capline.store.local.damage import past_damage
@@ -52,6 +52,8 @@ class LocalStore(Store, ABC):
     """Every verb of `Store`; a store adds `_transact`, `_handle`, `_fast_path`, `_walk`, `sweep` and `close`."""
 
     may_lose_answers = False
+    keeps_rows = False
+    """Whether all numbers of a policy are one value."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -112,10 +114,11 @@ class LocalStore(Store, ABC):
         """Raises `InvalidValueError` for a rule that waits for replicas, as there are none here."""
         check_no_replicas(rule)
         own, retention_us = rule.logs[0].log, rule.logs[0].retention_us
-        # Of channels and reservations that the policy had before it was changed; other algorithms keep no single hits.
-        decides = rule.algorithm == "sliding_log" and any(one.limits for one in rule.logs)
+        # Of channels, reservations and numbers that the policy had before it was changed.
+        decides = rule.algorithm in LOGS and any(one.limits for one in rule.logs)
         record, beside = f"{own}/{RESERVED}", self._beside(own) if decides else []
-        channels = {*rule.channel_logs, *beside} - {record}
+        has_numbers = rule.numbers in beside or (rule.algorithm not in LOGS and self.keeps_rows)
+        channels = {*rule.channel_logs, *(beside if rule.algorithm == "sliding_log" else ())} - {record, rule.numbers}
 
         def ref_of(name: str) -> LogRef:
             return LogRef(LogLimits(name, (), retention_us), (), self._handle(name, retention_us))
@@ -130,6 +133,8 @@ class LocalStore(Store, ABC):
             fast_rule(rule),
             lambda subject: self.decide(compiled, check_subject(subject), 1, 0),
         )
+        if has_numbers:
+            compiled.numbers, compiled.unit = ref_of(rule.numbers), None
         if rule.reserved:
             compiled.record = ref_of(rule.reserved)
         elif record in beside and self._transact(
@@ -265,7 +270,7 @@ class LocalStore(Store, ABC):
 
     @override
     def erase(self, compiled: Sequence[LocalRule], subject: Subject) -> int:
-        refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
+        refs = _all_refs(compiled)
         records = {bound.record.name: bound.record for bound in compiled if bound.record is not None}
 
         def forget(transaction: LogTransaction) -> int:
@@ -290,7 +295,7 @@ class LocalStore(Store, ABC):
     @override
     def scan(self, compiled: Sequence[LocalRule], after: tuple[str, object] | None = None) -> Page:
         """One transaction a page."""
-        refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
+        refs = _all_refs(compiled)
         return self._transact(
             lambda transaction: next_page(partial(self._walk, transaction), refs, after, self._clock.now_us())
         )
@@ -378,3 +383,9 @@ class LocalStore(Store, ABC):
         for part in parts_of(len(items)):
             given += answers(range(part.start, part.stop))
         return given
+
+
+def _all_refs(compiled: Sequence[LocalRule]) -> dict[str, LogRef]:
+    """The logs of these rules by name, and where their numbers are."""
+    refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
+    return refs | {bound.numbers.name: bound.numbers for bound in compiled if bound.numbers is not None}

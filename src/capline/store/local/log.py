@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from capline.store.local.transaction import StoredLog
     from capline.window.merge import Row
 else:
     np = LazyModule("numpy")
@@ -269,6 +270,15 @@ class ColumnLog:
             if stamp_us in names:
                 part.name(stamp_us, names[stamp_us])
         return part
+
+    @staticmethod
+    def copy_of(log: StoredLog) -> ColumnLog:
+        """The same log, in one piece and apart from the stored one."""
+        copy = ColumnLog()
+        for stamp_us, units, fingerprint in log.recorded():
+            copy.record(stamp_us, units, 0, fingerprint)
+        copy.high_water_us = log.high_water_us
+        return copy
 
     @staticmethod
     def joined(parts: Sequence[ColumnLog]) -> ColumnLog:

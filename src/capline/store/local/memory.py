@@ -49,6 +49,8 @@ class _LogTable(msgspec.Struct, weakref=True):
 class MemoryStore(LocalStore, LogTransaction):
     """See the module's text. Threads may share it; processes may not."""
 
+    keeps_rows = True
+
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         # A table lives while a rule names it or it has logs: names that come with the call have no end.
@@ -134,8 +136,9 @@ class MemoryStore(LocalStore, LogTransaction):
     @override
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        if subject not in table.logs:
-            table.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
+        fresh = subject not in table.logs
+        table.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
+        if fresh:
             self._filled[table.name] = table
             if "/" in table.name:
                 self._children.setdefault(table.name.rpartition("/")[0], set()).add(table.name)

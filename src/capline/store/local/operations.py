@@ -13,12 +13,10 @@ from msgspec.structs import replace
 
 from capline.model.decision import Decision, Joint
 from capline.store.local.fast_path import decide_units
-from capline.store.local.log import ColumnLog
 from capline.store.local.reservations import OpenRecord, save_changed
 from capline.store.local.whole_logs import counted
 from capline.store.protocol import StoreAttempt
 from capline.window.bound_log import BoundLog, table_of
-from capline.window.carry import carry_hits
 from capline.window.charge import charge
 from capline.window.joint import joint, joint_slot
 from capline.window.log import NEVER
@@ -55,9 +53,8 @@ class Operations:
             BoundLog(transaction.load(ref, attempt.subject), ref.log_limits, ref.readers, attempt.cost, table)
             for ref in compiled.refs
         ]
-        carry_hits(logs, now_us, ColumnLog)
         record = OpenRecord(transaction, compiled, attempt.subject)
-        record.end(logs, now_us)
+        record.open(logs, now_us)
         return logs, record
 
     def _save(
@@ -67,8 +64,7 @@ class Operations:
         bound_logs: Sequence[BoundLog],
         record: OpenRecord,
     ) -> None:
-        for ref, bound in zip(attempt.compiled.refs, bound_logs, strict=True):
-            save_changed(transaction, ref, attempt.subject, bound)
+        save_changed(transaction, attempt.compiled.refs, attempt.subject, bound_logs, record)
         if bound_logs[0].changed:
             record.save()
 
@@ -176,14 +172,16 @@ class Operations:
             if compiled.rule.algorithm != "sliding_log"
             else (compiled.refs[0], *compiled.channel_refs)
         )
-        bound_logs = [BoundLog(transaction.load(ref, subject), ref.log_limits, ref.readers, cost) for ref in refs]
         now_us = self._clock.now_us()
+        table = table_of(compiled.rule, now_us)
+        bound_logs = [
+            BoundLog(transaction.load(ref, subject), ref.log_limits, ref.readers, cost, table) for ref in refs
+        ]
         record = OpenRecord(transaction, compiled, subject)
-        record.end(bound_logs, now_us)
+        record.open(bound_logs, now_us, carries=False)
         done = change(bound_logs, stamp_us, now_us)
         take_along(bound_logs)
-        for ref, bound in zip(refs, bound_logs, strict=True):
-            save_changed(transaction, ref, subject, bound)
+        save_changed(transaction, refs, subject, bound_logs, record)
         if any(bound.changed for bound in bound_logs):
             forget(bound_logs, record.pending, stamp_us)
             record.save()

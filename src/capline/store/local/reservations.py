@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
 from capline.store.local.log import ColumnLog
+from capline.store.local.numbers import OpenNumbers
 from capline.window.bound_log import BoundLog
 from capline.window.reservation import commit, end_all, pending_in
 
@@ -18,28 +19,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.model.subject import Subject
-    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
+    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction
     from capline.window.reservation import Pending
 
 __all__ = ["OpenRecord", "commit_hit", "save_changed"]
 
 
 class OpenRecord:
-    """What is pending of one subject, within a transaction; nothing for a rule without reservations."""
+    """What lies beside the logs of one subject, within a transaction: its numbers, and what is pending.
 
-    __slots__ = ("_ref", "_stored", "_subject", "_transaction", "pending")
+    Nothing is for a rule without reservations.
+    """
+
+    __slots__ = ("_ref", "_stored", "_subject", "_transaction", "numbers", "pending")
 
     def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject) -> None:
         self._transaction, self._ref, self._subject = transaction, compiled.record, subject
+        self.numbers = OpenNumbers(transaction, compiled, subject)
         self._stored: list[Pending] = []
         if self._ref is not None:
             self._stored = pending_in(transaction.load(self._ref, subject).recorded())
         self.pending = self._stored
 
-    def end(self, logs: Sequence[BoundLog], now_us: int) -> None:
-        """Take the hits whose reservation has ended out of these logs, the policy's own first."""
+    def open(self, logs: Sequence[BoundLog], now_us: int, *, carries: bool = True) -> None:
+        """Bind these logs, the policy's own first, to its numbers, and take out hits whose reservation has ended."""
+        self.numbers.take_over(logs, now_us, carries=carries)
         if self._stored:
-            self.pending = end_all(logs, self._stored, now_us, _copy_of)  # pyright: ignore[reportArgumentType] - the logs came from `load`
+            self.pending = end_all(logs, self._stored, now_us, ColumnLog.copy_of)  # pyright: ignore[reportArgumentType] - the logs came from `load`
         else:
             self.pending = []
 
@@ -55,12 +61,15 @@ class OpenRecord:
             self._transaction.save(self._ref, self._subject, log)
 
 
-def save_changed(transaction: LogTransaction, ref: LogRef, subject: Subject, bound: BoundLog) -> None:
-    """Keep the log if it was changed."""
-    if bound.changed:
-        if bound.rewrites:
-            transaction.remove(ref, subject)
-        transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
+def save_changed(
+    transaction: LogTransaction, refs: Sequence[LogRef], subject: Subject, logs: Sequence[BoundLog], record: OpenRecord
+) -> None:
+    """Keep the logs that were changed, and the numbers."""
+    for ref, bound in zip(refs, record.numbers.save(logs), strict=False):
+        if bound.changed:
+            if bound.rewrites:
+                transaction.remove(ref, subject)
+            transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
 
 
 def commit_hit(transaction: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, now_us: int) -> bool:
@@ -73,12 +82,3 @@ def commit_hit(transaction: LogTransaction, compiled: LocalRule, subject: Subjec
     committed = commit(own, record.pending, stamp_us, now_us)
     record.save()
     return committed
-
-
-def _copy_of(log: StoredLog) -> ColumnLog:
-    """The same log, in one piece and apart from the stored one."""
-    copy = ColumnLog()
-    for stamp_us, units, fingerprint in log.recorded():
-        copy.record(stamp_us, units, 0, fingerprint)
-    copy.high_water_us = log.high_water_us
-    return copy

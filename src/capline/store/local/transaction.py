@@ -64,7 +64,7 @@ class LogRef(msgspec.Struct):
 class LocalRule(msgspec.Struct):
     """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply.
 
-    `record` is where its reservations are; None where it has none.
+    `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none.
     """
 
     rule: BoundPolicy
@@ -73,6 +73,7 @@ class LocalRule(msgspec.Struct):
     unit: FastRule | None
     decide_one: Callable[[Subject], Decision]
     record: LogRef | None = None
+    numbers: LogRef | None = None
 
 
 class LogTransaction(Protocol):

@@ -25,6 +25,7 @@ from _servers import single
 from tests.kit.serving import Serving
 
 from capline import Attempt, Limiter, ManualClock, PastHit, Policy
+from capline.config.configuration import Configuration
 from capline.service.api import MOST_ROWS
 
 if TYPE_CHECKING:
@@ -207,6 +208,23 @@ def ratios(url_of: Callable[[], str], grow: Callable[[str, int], Grown], sizes: 
     return {name: spent[1][name] / spent[0][name] for name in VERBS}
 
 
+def configured(url: str, size: int) -> float:
+    """What it takes to change one policy of so many in a configuration store, and to decide by all, in seconds."""
+    with Configuration(url) as configuration:
+        configuration.set_policies([policy(f"p{i}") for i in range(size)])
+        with Limiter.from_config(configuration, "memory://") as limiter:
+            for i in range(size):
+                limiter.decide(f"p{i}", "s")
+
+            def changed() -> None:
+                configuration.set_policies([Policy("p0", [f"{next(quotas)}/day"])])
+                limiter.decide("p0", "s")
+                limiter.decide(f"p{size - 1}", "s")
+
+            quotas = iter(range(QUOTA, 2 * QUOTA))
+            return best_seconds(changed, rounds=15)
+
+
 def _many_of_one_subject(limiter: Limiter, size: int) -> None:
     check(bool(limiter.decide_many("p", ["s"] * size).allowed.all()), "a batch of one subject was refused")
 
@@ -318,6 +336,9 @@ def main() -> None:
                         # To forget a subject is to name every policy's log.
                         names_all = grow is policies and verb == "erase"
                         report.add(title, ratio, "times", at_most=None if names_all else bound)
+                small, large = (configured(url_of(), size) for size in (10, 1_000 if options.short else 10_000))
+                title = f"{store}, configuration store: one policy changed"
+                report.add(title, large / small, "times", at_most=20 if options.short else 2)
                 for job, work in JOBS.items() if not options.short else ():
                     url = url_of()
                     limiter = Limiter(url, [policy()])

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from capline.config.backend import Backend
+    from capline.config.view import View
 
 __all__ = [
     "LEAD_US",
@@ -169,15 +170,17 @@ def own_of(
     return {"limits": limit_texts(made.limits), "granularity": f"{made.grain_us}us"}
 
 
-def check_together(entries: Mapping[str, Entry], policies: Iterable[Policy]) -> None:
+def check_together(view: View, policies: Iterable[Policy]) -> None:
     """Raise where one of these policies shares a log with another that keeps it in another way."""
     new = {policy.name: policy for policy in policies}
     first: dict[str, Policy] = {}
-    for policy in (
-        *new.values(),
-        *(one for name, entry in entries.items() if name not in new for one in (entry.value, entry.before) if one),
-    ):
+    for policy in new.values():
         check_shared_log(policy, first.setdefault(policy.log, policy))
+    for log, policy in first.items():
+        entries = [view.entries[name] for name in sorted(view.sharing.get(log, ())) if name not in new]
+        for other in (other for entry in entries for other in (entry.value, entry.before)):
+            if other is not None and other.log == log:
+                check_shared_log(other, policy)
 
 
 def instant_us(effective_at: str | datetime, now_us: int) -> int:

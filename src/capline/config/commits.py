@@ -78,7 +78,7 @@ class Committer:
             if table == POLICIES and policies:
                 if self._view.version != head.version:
                     self._view.poll()
-                check_together(self._view.entries, policies)
+                check_together(self._view, policies)
             now_us = self._view.now_us()
             effective_us = 0 if effective_at is None else instant_us(effective_at, now_us)
             before = [None if row is None else read_entry(row) for row in self._backend.get(table, list(changes))]

@@ -110,7 +110,7 @@ class Configuration:
     @property
     def policies(self) -> dict[str, Policy]:
         """The policies in force now, by name."""
-        return {policy.name: policy for policy in self.view.policies_at(self.view.now_us())}
+        return self.view.policies_at(self.view.now_us())
 
     def policy(self, name: str) -> Entry:
         """The last version of a policy, deleted or not; raises `UnknownNameError` if there never was one."""
@@ -292,7 +292,7 @@ class Configuration:
             "version": self.version,
             "stale_seconds": self.stale_s,
             "policies": len(self.view.entries),
-            "overrides": sum(one.count for one in self.view.totals.values()),
+            "overrides": sum(one.count for one in self.view.totals.copy().values()),
             "unknown": self.view.unknown,
         }
 

@@ -18,8 +18,8 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from bisect import bisect_left
-from itertools import islice, takewhile
+from bisect import bisect_left, insort
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from capline.config.backend import MOST_FEED, Backend, Head
@@ -152,23 +152,23 @@ class LocalBackend(Backend, ABC):
 class _MemoryTable:
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
-        self._keys: list[bytes] | None = None
+        self._keys: list[bytes] = []
 
     def get(self, key: bytes) -> bytes | None:
         return self._rows.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
         if key not in self._rows:
-            self._keys = None
+            insort(self._keys, key)
         self._rows[key] = value
 
     def delete(self, key: bytes) -> None:
         if self._rows.pop(key, None) is not None:
-            self._keys = None
+            del self._keys[bisect_left(self._keys, key)]
 
     def walk(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        keys = self._keys = sorted(self._rows) if self._keys is None else self._keys
-        return ((key, self._rows[key]) for key in islice(keys, bisect_left(keys, start), None))
+        first = bisect_left(self._keys, start)
+        return ((key, self._rows[key]) for key in (self._keys[at] for at in range(first, len(self._keys))))
 
 
 class MemoryBackend(LocalBackend):

@@ -35,7 +35,7 @@ from capline.model.errors import CaplineError, StoreDamagedError, StoreError
 from capline.model.limit import Limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from capline.config.backend import Backend, Head
     from capline.config.cache import Recent
@@ -52,7 +52,10 @@ MOST_KINDS = 4096
 
 
 class View:
-    """See the module's text. Threads may share it; `changed` is called after each poll that found something."""
+    """See the module's text. Threads may share it; `changed` is called after each poll that found something.
+
+    It gets the names of the policies that the poll was about. Calls come in the order of the versions.
+    """
 
     def __init__(self, backend: Backend, clock: Clock | None, most_cached: int) -> None:
         self._backend = backend
@@ -68,6 +71,8 @@ class View:
         self.version = -1
         self.entries: dict[str, Entry] = {}
         """The policies, by name; the values of each entry are a `Policy` or None."""
+        self.sharing: dict[str, set[str]] = {}
+        """By log: the names of the policies that have it, or had it since this was opened."""
         self.totals: dict[str, Totals] = {}
         self.error: StoreError | None = None
         """Why the last poll failed; None when it did not."""
@@ -75,7 +80,7 @@ class View:
         """When a poll last succeeded, on the monotonic clock."""
         self.unknown = 0
         """How often an override was not known because the backend did not answer."""
-        self.changed: list[Callable[[], object]] = []
+        self.changed: list[Callable[[Iterable[str]], object]] = []
 
     def now_us(self) -> int:
         """The instant by which changes come into force: the caller's clock, or the backend's.
@@ -86,14 +91,10 @@ class View:
 
     # --- policies ---------------------------------------------------------------------------------------------
 
-    def policies_at(self, now_us: int) -> list[Policy]:
-        """The policies in force then."""
-        found = (entry.at(now_us) for entry in self.entries.values())
-        return [policy for policy in found if policy is not None]
-
-    def turns(self, now_us: int) -> dict[str, int]:
-        """The policies with a change to come, and when."""
-        return {name: entry.effective_us for name, entry in self.entries.items() if entry.effective_us > now_us}
+    def policies_at(self, now_us: int) -> dict[str, Policy]:
+        """The policies in force then, by name."""
+        found = ((name, entry.at(now_us)) for name, entry in sorted(self.entries.copy().items()))
+        return {name: policy for name, policy in found if policy is not None}
 
     # --- overrides --------------------------------------------------------------------------------------------
 
@@ -208,18 +209,19 @@ class View:
                 before = time.monotonic_ns()
                 head = self._backend.head(self.version)
                 after = time.monotonic_ns()
-                moved = self._take(head)
+                names = self._take(head)
             except StoreError as error:
                 self.error = error
                 raise
             self._ahead_us = head.now_us - (before + after) // 2000
             self.error, self.polled_s = None, time.monotonic()
-        if moved:
-            for changed in list(self.changed):
-                changed()
-        return moved
+            if names is not None:
+                for changed in list(self.changed):
+                    changed(names)
+        return names is not None
 
-    def _take(self, head: Head) -> bool:
+    def _take(self, head: Head) -> Iterable[str] | None:
+        """Take over what is new; the policies that it is about, None where nothing is."""
         pending = [read_pending(told) for told in head.pending]
         self._settle_late([version for version, _ in pending])
         overlay: dict[tuple[str, bytes], bytes] = {}
@@ -231,15 +233,15 @@ class View:
                 self._epoch += 1
                 self._overlay = overlay
         if not moved:
-            return False
+            return None
         if self.version < 0 or head.feed is None or len(head.feed) != head.version - self.version:
-            self._load()
+            names = self._load()
         else:
-            self._follow(head.feed)
+            names = self._follow(head.feed)
         self.version = head.version
-        return True
+        return names
 
-    def _load(self) -> None:
+    def _load(self) -> Iterable[str]:
         """Read everything but overrides. The next poll reads what is committed meanwhile."""
         totals = {policy: read_totals(row) for policy, row in self._backend.totals().items()}
         rows = dict(self._backend.walk(POLICIES))
@@ -247,34 +249,39 @@ class View:
             if table == POLICIES and (name not in rows or version_of(row) > version_of(rows[name])):
                 rows[name] = row
         entries = {names_of(name)[0]: with_policies(names_of(name)[0], read_entry(row)) for name, row in rows.items()}
-        self.totals, self.entries = totals, dict(sorted(entries.items()))
+        about = {**self.entries, **self.totals, **entries, **totals}
+        self.totals, self.entries, self.sharing = totals, entries, {}
+        self._note_logs(entries.items())
         with self._lock:
             self._cache.clear()
+        return about
 
-    def _follow(self, feed: list[bytes]) -> None:
+    def _note_logs(self, entries: Iterable[tuple[str, Entry]]) -> None:
+        for name, entry in entries:
+            for policy in filter(None, (entry.value, entry.before)):
+                self.sharing.setdefault(policy.log, set()).add(name)
+
+    def _follow(self, feed: list[bytes]) -> Iterable[str]:
         commits = [read_commit(told) for told in feed]
         names = list(dict.fromkeys(one.policy for commit in commits for one in commit.changes if _is_policy(one)))
         if names:
-            fresh = self.read(POLICIES, [name_of(name) for name in names])
-            entries = dict(self.entries)
-            for name, entry in zip(names, fresh, strict=True):
-                if entry is not None:
-                    entries[name] = with_policies(name, entry)
-            self.entries = dict(sorted(entries.items()))
-        totals = dict(self.totals)
+            rows = self.read(POLICIES, [name_of(name) for name in names])
+            fresh = {name: with_policies(name, row) for name, row in zip(names, rows, strict=True) if row is not None}
+            self._note_logs(fresh.items())
+            self.entries.update(fresh)
         again: dict[str, list[Subject]] = {}
         with self._lock:
             for commit in commits:
-                totals.update(commit.totals)
+                self.totals.update(commit.totals)
                 for one in commit.changes:
                     if not _is_policy(one):
                         recent = self._cache.of(one.policy)
                         if one.subject is not None and (one.subject in recent.young or one.subject in recent.old):
                             again.setdefault(one.policy, []).append(one.subject)
                         self._cache.forget(one.policy, one.subject)
-        self.totals = totals
         for policy, subjects in again.items():  # now, as the backend may be away when they are asked for
             self.owns(policy, subjects)
+        return {*names, *(policy for commit in commits for policy in commit.totals)}
 
     def _settle_late(self, versions: list[int]) -> None:
         """Finish commits that have been pending for long: their author may have been killed."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capline.config.configuration import Configuration
-    from capline.config.records import Totals
     from capline.limiter.insurance import Insurance
     from capline.limiter.overrides import Overridden
     from capline.limiter.segments import SegmentSource
@@ -103,8 +102,8 @@ class LimiterBase(Prepared):
         self._clock = clock
         self._config: Configuration | None = None
         self._follows_policies = False
-        self._configured_by: tuple[object, dict[str, Totals]] | None = None
-        self._configuring = threading.RLock()
+        self._changed: set[str] = set()
+        self._configuring, self._binding = threading.RLock(), threading.Lock()
         self._overrides: Overridden | None = None
         self._overridden: frozenset[str] = frozenset()
         self._turning: frozenset[str] = frozenset()

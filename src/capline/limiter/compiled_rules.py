@@ -2,7 +2,7 @@
 
     (policy, segment, channel, zone)  ->  known names  ->  BoundPolicy  ->  the store's form  ->  its fast path
 
-The rule: a table has what was compiled from the rules in force; new rules empty all tables at once (`_take`). Names
+The rule: a table has what was compiled from the rules in force; new rules take out what is of others (`_take`). Names
 that make no difference to a policy share one compiled rule.
 """
 
@@ -15,7 +15,9 @@ from capline.limiter.checks import count_of, typed
 from capline.model.subject import Subject, check_subject, short_subject
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from capline.config.configuration import Configuration
     from capline.limiter.deny_cache import DenyCache
@@ -46,19 +48,23 @@ class CompiledRules(ABC):
     """Policies that have overrides."""
     _turning: frozenset[str]
     """Policies with a scheduled change: until its instant they have no fast path."""
+    _binding: threading.Lock
     _hashes_long: bool
     _keyed: Callable[[Subject], Subject] | None
     _has_fast_path: bool
     """Whether no cache, key hashing or observer needs the attempt."""
     _counts_one: bool
 
-    def _take(self, rules: Rules) -> None:
+    def _take(self, rules: Rules, names: AbstractSet[str] | None = None) -> None:
+        """Put other rules in force: of these policies and of those that share a log with them, or of all."""
+        if names is not None:
+            names = names | self._rules.sharing(names) | rules.sharing(names)
         # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
-        # and leaves nothing old in the tables that later decisions read.
+        # and leaves nothing old in the tables that later decisions read: it fills them under the lock of `_unbind`.
         self._rules = rules
         if self._config is not None:
-            self._bring_overrides(self._config, rules)
-        self._unbind()
+            self._bring_overrides(self._config, rules, names)
+        self._unbind(names)
 
     def segment_of(self, policy: str, subject: Subject) -> str | None:
         """The segment whose limits bind this subject now, as `decide` looks it up; costs what a look-up costs.
@@ -76,14 +82,13 @@ class CompiledRules(ABC):
 
     def _add_fast_path_by_segment(self, names: Names) -> None:
         """A fast path for names without a segment: look it up, then take the segment's own fast path."""
-        # The tables before the rules: then new policies are never decided by old rules, see `_take`.
-        fast_paths, fast_by_policy, lookup, store = self._fast_paths, self._fast_by_policy, self._lookup, self._store
-        rules = self._rules
-        name, _, channel, zone = names
-        policy = rules.policy(name)
-        if lookup is None or names in fast_paths or not self._has_fast_path or not policy.by_segment:
+        lookup, store, (name, _, channel, zone) = self._lookup, self._store, names
+        if lookup is None or names in self._fast_paths or not self._has_fast_path:
             return
-        if name in self._overridden or name in self._turning:
+        in_force = self._rules
+        rules = in_force.only(name)  # those of others would be kept with these
+        policy = rules.policy(name)
+        if not policy.by_segment or name in self._overridden or name in self._turning:
             return
         decide_in: dict[str | None, Callable[[Subject], Decision]] = {}
 
@@ -94,9 +99,12 @@ class CompiledRules(ABC):
                 known = decide_in[segment] = store.compiled(rules.rule(name, segment, channel, zone)).decide_one
             return known(subject)
 
-        fast_paths[names] = decide_one
-        if channel is None and zone is None:
-            fast_by_policy[name] = decide_one
+        with self._binding:
+            if self._rules is in_force:
+                self._bound_names.setdefault(name, set()).add(names)
+                self._fast_paths[names] = decide_one
+                if channel is None and zone is None:
+                    self._fast_by_policy[name] = decide_one
 
     def _check_segments(self, rules: Rules) -> None:
         if self._lookup is not None:
@@ -107,15 +115,23 @@ class CompiledRules(ABC):
         if self._lookup is not None:
             self._lookup.close()
 
-    def _unbind(self) -> None:
-        """Forget all compiled rules, and every cached refusal."""
-        self._rules_by_names: dict[Names, CompiledRule] = {}
-        self._log_rules: dict[str, CompiledRule] = {}
-        self._fast_rules: dict[Names, CompiledRule] = {}
-        self._own_rules: dict[Names, Callable[[Subject], CompiledRule | None]] = {}
-        self._fast_paths: dict[Names, Callable[[Subject], Decision]] = {}
-        self._fast_by_policy: dict[str, Callable[[Subject], Decision]] = {}
+    def _unbind(self, policies: AbstractSet[str] | None = None) -> None:
+        """Forget the compiled rules of these policies, or all, and every cached refusal."""
         self._denied = self._denied.emptied()
+        with self._binding:
+            self._log_rules: dict[str, CompiledRule] = {}
+            if policies is None:
+                self._bound_names: dict[str, set[Names]] = {}
+                self._rules_by_names: dict[Names, CompiledRule] = {}
+                self._fast_rules: dict[Names, CompiledRule] = {}
+                self._own_rules: dict[Names, Callable[[Subject], CompiledRule | None]] = {}
+                self._fast_paths: dict[Names, Callable[[Subject], Decision]] = {}
+                self._fast_by_policy: dict[str, Callable[[Subject], Decision]] = {}
+            for policy in policies or ():
+                self._fast_by_policy.pop(policy, None)
+                for names in self._bound_names.pop(policy, ()):
+                    for table in (self._rules_by_names, self._fast_rules, self._own_rules, self._fast_paths):
+                        table.pop(names, None)
 
     def _bound(self, policy: str, segment: str | None, channel: str | None, zone: str | None = None) -> CompiledRule:
         try:
@@ -127,31 +143,28 @@ class CompiledRules(ABC):
 
     def _bind(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> CompiledRule:
         """The compiled rule for these names, cached; segments and zones that make no difference share one."""
-        known, fast, fast_paths, fast_by_policy = (
-            self._rules_by_names,
-            self._fast_rules,
-            self._fast_paths,
-            self._fast_by_policy,
-        )
         names = self._rules.known(policy, segment, channel, zone)
-        compiled = known.get(names)
-        if compiled is None:
-            compiled = known[names] = self._store.compiled(self._rules.rule(*names))
-        # Names without a segment are not all that is asked where the segment is looked up: those take no fast path.
-        looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
-        if looks_up or policy in self._turning:
+        compiled = self._rules_by_names.get(names)
+        if compiled is not None:
             return compiled
-        if (self._has_fast_path or self._counts_one) and policy not in self._overridden:
-            fast[names] = compiled
-        elif self._has_fast_path and self._overrides is not None:
-            self._own_rules[names] = self._overrides.fast_rule(names, compiled)
-        if self._has_fast_path:
-            fast_path = compiled.decide_one
-            if policy in self._overridden and self._overrides is not None:
-                fast_path = self._overrides.fast_path(names, fast_path)
-            fast_paths[names] = fast_path
-            if names == (policy, None, None, None):
-                fast_by_policy[policy] = fast_path
+        with self._binding:
+            compiled = self._rules_by_names[names] = self._store.compiled(self._rules.rule(*names))
+            self._bound_names.setdefault(policy, set()).add(names)
+            # Names without a segment are not all that counts where it is looked up: those take no fast path.
+            looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
+            if looks_up or policy in self._turning:
+                return compiled
+            if (self._has_fast_path or self._counts_one) and policy not in self._overridden:
+                self._fast_rules[names] = compiled
+            elif self._has_fast_path and self._overrides is not None:
+                self._own_rules[names] = self._overrides.fast_rule(names, compiled)
+            if self._has_fast_path:
+                fast_path = compiled.decide_one
+                if policy in self._overridden and self._overrides is not None:
+                    fast_path = self._overrides.fast_path(names, fast_path)
+                self._fast_paths[names] = fast_path
+                if names == (policy, None, None, None):
+                    self._fast_by_policy[policy] = fast_path
         return compiled
 
     def _any_rule(self, policy: str) -> CompiledRule:
@@ -179,7 +192,8 @@ class CompiledRules(ABC):
         """A compiled rule over one log alone."""
         compiled = self._log_rules.get(log)
         if compiled is None:
-            compiled = self._log_rules[log] = self._store.compiled(self._rules.log_rule(log))
+            with self._binding:
+                compiled = self._log_rules[log] = self._store.compiled(self._rules.log_rule(log))
         return compiled
 
     def _rules_to_scan(self, policies: Sequence[str] | None) -> list[CompiledRule]:
@@ -216,8 +230,11 @@ class CompiledRules(ABC):
         subject = check_subject(self._short(subject))
         return subject if self._keyed is None else self._keyed(subject)
 
-    def _bring_overrides(self, config: Configuration, rules: Rules) -> None:
+    def _bring_overrides(self, config: Configuration, rules: Rules, names: AbstractSet[str] | None) -> None:
         from capline.limiter.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
 
-        self._overrides = Overridden(config, rules, rules.overrides, self._store.compiled)
+        if names is None or self._overrides is None:
+            self._overrides = Overridden(config, rules, self._store.compiled)
+        else:
+            self._overrides.use(rules, names)
         self._overridden = self._overrides.policies

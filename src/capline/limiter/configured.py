@@ -16,10 +16,9 @@ from capline.model.errors import CaplineError, InvalidTypeError, PolicyError, St
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from capline.config.configuration import Configuration
-    from capline.config.records import Totals
     from capline.limiter.outage import OutagePolicy
     from capline.model.clock import Clock
     from capline.model.limit import Limit
@@ -42,7 +41,8 @@ class Configured(CompiledRules):
     _owns_config: bool
     _follows_policies: bool
     """Whether the configuration store has the policies too, or the overrides alone."""
-    _configured_by: tuple[object, dict[str, Totals]] | None
+    _changed: set[str]
+    """Policies of the configuration store of which something is new that is not in force here."""
     _configuring: threading.RLock
     _next: tuple[int, Rules] | None
     """The next instant at which a policy changes, and the rules from then on."""
@@ -51,7 +51,8 @@ class Configured(CompiledRules):
     def policies(self) -> dict[str, Policy]:
         """The policies in force, by name."""
         self._turn()
-        return dict(self._rules.policies)
+        policies = self._rules.policies.items()
+        return dict(sorted(policies) if self._follows_policies else policies)
 
     @property
     def missing_segments(self) -> dict[str, list[str]]:
@@ -89,7 +90,7 @@ class Configured(CompiledRules):
         """
         if self._config is not None and self._watch is None:
             changed = self._config.refresh()
-            self._configured()
+            self._configured(())
             return changed
         if self._watch is None:
             raise PolicyError(
@@ -127,47 +128,60 @@ class Configured(CompiledRules):
     def _configure(self, config: Configuration, *, own: bool, with_policies: bool) -> None:
         self._config, self._owns_config, self._follows_policies = config, own, with_policies
         config.view.changed.append(self._configured)
-        self._configured()
+        self._configured({**config.view.entries, **config.view.totals})
         if self._keyed is not None:
             with suppress(StoreError):  # an account that may only read
                 config.mark_keyed()
         config.follow()
 
-    def _configured(self) -> None:
-        """Take over a changed configuration. A further override within the known window and quota changes no rule."""
+    def _configured(self, names: Iterable[str]) -> None:
+        """Take over what is new of these policies. A further override within the known window and quota is nothing new.
+
+        Costs by what changed: others keep their compiled rules.
+        """
         config = self._config
         if config is None:
             return
         view = config.view
         with self._configuring:
-            totals = {name: msgspec.structs.replace(one, count=1) for name, one in view.totals.items() if one.count}
-            known, before = view.entries if self._follows_policies else None, self._configured_by
-            if before is not None and before[0] is known and before[1] == totals:
-                return
-            now_us = view.now_us()
-            policies = view.policies_at(now_us) if self._follows_policies else self._rules.policies.values()
+            self._changed.update(names)
+            names, turning, now_us = self._changed | self._turning, self._turning, view.now_us()
+            found = {name: view.totals.get(name) for name in names}
+            # How many there are makes no difference.
+            totals = {name: msgspec.structs.replace(t, count=1) if t and t.count else None for name, t in found.items()}
+            totals = {name: t for name, t in totals.items() if t != self._rules.overrides.get(name)}
             try:
-                rules = Rules(policies, self._rules.namespace, totals, self._rules)
-                self._plan_turn(now_us, totals)
+                changes = self._policies_at(now_us, names, self._rules)
+                rules = self._rules.having(changes, totals)
+                self._plan_turn(now_us, rules, names)
             except CaplineError as error:
                 import logging  # noqa: PLC0415 - loaded where there is something to say
 
                 logging.getLogger("capline").warning("the configuration cannot be used, the last one serves: %s", error)
                 return
-            self._outage.use(rules, self._config)
-            self._take(rules)
-            self._configured_by = known, totals
+            self._changed.clear()
+            if changes or totals or self._turning != turning:
+                self._outage.use(rules, self._config, names)
+                self._take(rules, names)
 
-    def _plan_turn(self, now_us: int, totals: Mapping[str, Totals]) -> None:
-        """Prepare the rules from the next scheduled change on; until then that policy has no fast path."""
+    def _policies_at(self, at_us: int, names: Iterable[str], rules: Rules) -> dict[str, Policy | None]:
+        """Those of these policies that are others then than in the rules; None is one that is deleted."""
+        if self._config is None or not self._follows_policies:
+            return {}
+        entries = self._config.view.entries
+        found = {name: entries[name].at(at_us) for name in names if name in entries}
+        return {name: policy for name, policy in found.items() if policy != rules.policies.get(name)}
+
+    def _plan_turn(self, now_us: int, rules: Rules, names: Iterable[str]) -> None:
+        """Prepare what follows these rules at the next scheduled change; until then that policy has no fast path."""
         config = self._config
-        turns = config.view.turns(now_us) if config is not None and self._follows_policies else {}
-        self._turning = frozenset(turns)
-        self._next = None
-        if turns and config is not None:
+        entries = config.view.entries if config is not None and self._follows_policies else {}
+        turns = {name: entries[name].effective_us for name in names if name in entries}
+        turns = {name: at_us for name, at_us in turns.items() if at_us > now_us}
+        self._turning, self._next = frozenset(turns), None
+        if turns:
             next_us = min(turns.values())
-            rules = Rules(config.view.policies_at(next_us), self._rules.namespace, totals, self._rules)
-            self._next = next_us, rules
+            self._next = next_us, rules.having(self._policies_at(next_us, turns, rules), {})
 
     def _turn(self) -> None:
         """Put scheduled changes in force whose instant has come."""
@@ -175,9 +189,10 @@ class Configured(CompiledRules):
         with self._configuring:
             while (due := self._next) is not None and config is not None and config.view.now_us() >= due[0]:
                 next_us, rules = due
-                self._plan_turn(next_us, rules.overrides)
-                self._outage.use(rules, self._config)
-                self._take(rules)
+                names = self._turning
+                self._plan_turn(next_us, rules, names)
+                self._outage.use(rules, self._config, names)
+                self._take(rules, names)
 
     def _override_in(self, policy: str, subject: Subject) -> tuple[Configuration, Subject]:
         """The configuration to write an override to, and its subject as the store gets it."""

@@ -79,19 +79,26 @@ class Insurer:
         self._hosts = insurance.hosts
         # One for all policies, also those that come with a call: an attempt may be over several.
         self._store = MemoryStore(clock or SystemClock()) if beside is None else beside._store  # noqa: SLF001
+        self._rules, namespace = Rules((), rules.namespace), rules.namespace
+        self._unnamed = UnnamedPolicies(lambda policy: Rules([_divided(policy, self._hosts)], namespace))
         self.use(rules)
 
-    def use(self, rules: Rules, config: Configuration | None = None) -> None:
+    def use(self, rules: Rules, config: Configuration | None = None, names: Iterable[str] | None = None) -> None:
         """Take over other policies, and the overrides of a configuration; what was admitted stays counted."""
-        divided = [_divided(policy, self._hosts) for policy in rules.policies.values()]
-        self._rules: Rules = Rules(divided, rules.namespace, rules.overrides)
+        names = (
+            {**self._rules.policies, **self._rules.overrides, **rules.policies, **rules.overrides}
+            if names is None
+            else names
+        )
+        policies = {name: rules.policies.get(name) for name in names}
+        divided = {name: policy and _divided(policy, self._hosts) for name, policy in policies.items()}
+        self._rules = self._rules.having(divided, {name: rules.overrides.get(name) for name in names})
         self._rules_by_names: dict[Names, LocalRule] = {}
-        self._unnamed = UnnamedPolicies(lambda policy: Rules([_divided(policy, self._hosts)], rules.namespace))
         self._overrides: Overridden | None = None
         if config is not None and rules.overrides:
             from capline.limiter.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
 
-            self._overrides = Overridden(config, self._rules, rules.overrides, self._store.compiled, self._shares)
+            self._overrides = Overridden(config, self._rules, self._store.compiled, self._shares)
 
     def single(self, verb: str, attempt: Attempt, *more: Any) -> Decision:
         """As the store's verb of this name; what is reserved here is an ordinary hit, as nobody can commit it."""

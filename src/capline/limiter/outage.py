@@ -25,7 +25,7 @@ from capline.store.columns import Decisions
 from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
 
@@ -124,10 +124,10 @@ class OutagePolicy:
         answers.errors = {row: error for row, error in answers.errors.items() if row not in failed}
         answers.origins = {**answers.origins, **dict.fromkeys(failed, part.origin)}
 
-    def use(self, rules: Rules, config: Configuration | None) -> None:
-        """Other policies are in force, or other overrides."""
+    def use(self, rules: Rules, config: Configuration | None, names: Iterable[str] | None = None) -> None:
+        """Other policies are in force, or other overrides: of these names alone, where they are given."""
         if self._insurer is not None:
-            self._insurer.use(rules, config)
+            self._insurer.use(rules, config, names)
 
     def forget(self, subject: Subject) -> None:
         """The subject is erased."""

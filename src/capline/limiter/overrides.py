@@ -19,12 +19,12 @@ from capline.store.protocol import Batch
 from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     import numpy as np
 
     from capline.config.configuration import Configuration
-    from capline.config.records import Totals
     from capline.limiter.columns import AttemptColumns
     from capline.limiter.rules import Names, Rules
     from capline.model.decision import Decision
@@ -52,16 +52,23 @@ class Overridden:
         self,
         configuration: Configuration,
         rules: Rules,
-        totals: Mapping[str, Totals],
         compiled: Callable[[BoundPolicy], CompiledRule],
         share: Callable[[str, Sequence[Limit]], Sequence[Limit]] | None = None,
     ) -> None:
-        self.policies = frozenset(name for name, one in totals.items() if one.count and name in rules.policies)
+        self.policies: frozenset[str] = frozenset()
         self._view = configuration.view
-        self._rules = rules
         self._compile = compiled
         self._share = share
         self._rules_by_names: dict[tuple[OwnLimits, Names], CompiledRule | None] = {}
+        self.use(rules, frozenset(rules.overrides))
+
+    def use(self, rules: Rules, names: AbstractSet[str]) -> None:
+        """Take over other rules: what was compiled of these policies is forgotten."""
+        # The rules before the table, which `_bound` reads first: so it puts nothing old into the new one.
+        self._rules = rules
+        kept = self._rules_by_names.copy()
+        self._rules_by_names = {key: rule for key, rule in kept.items() if key[1][0] not in names}
+        self.policies = (self.policies - names) | (names & rules.overrides.keys() & rules.policies.keys())
 
     def compiled(self, names: Names, subject: Subject) -> CompiledRule | None:
         """The compiled rule of a checked subject's own limits; None where the policy's hold."""

@@ -8,9 +8,11 @@ history.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from capline.config.records import Totals
+from capline.limiter.layered import Layered
 from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError, listed, quoted
 from capline.model.limit import QuietHours
 from capline.model.policy import NUMBERS, RESERVED, BoundPolicy, LogLimits, Policy, check_name
@@ -50,6 +52,7 @@ class Rules:
 
     `overrides` has by policy the widest window and largest quota of its overrides: its logs are kept for those too.
     `before` are the rules that these take the place of: a channel that is gone may still hold what is to be erased.
+    `having` makes others from these, which costs by what changes.
     """
 
     def __init__(
@@ -61,9 +64,11 @@ class Rules:
     ) -> None:
         self.overrides: Mapping[str, Totals] = overrides or {}
         self.namespace = check_name(namespace, "namespace")
-        self.policies: dict[str, Policy] = {}
-        self._sharing: dict[str, list[Policy]] = {}
+        policies_by_name: dict[str, Policy] = {}
+        sharing: dict[str, list[Policy]] = {}
         self._facts: dict[str, _LogFacts] = {}
+        self._past_channels: dict[str, dict[str, None]] = {}
+        """Of each log the channels it had, as far as this process knows; the newest last."""
         if isinstance(policies, (str, Mapping)) or not isinstance(policies, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidTypeError(
                 f"policies come as a list, like policies=[Policy('promo', ['3/day'])], not {quoted(policies)}"  # pyright: ignore[reportUnknownArgumentType]
@@ -73,23 +78,57 @@ class Rules:
                 raise PolicyError(
                     f"policies are Policy objects, not {type(policy).__name__}; write Policy('promo', ['3/day'])"
                 )
-            if policy.name in self.policies:
+            if policy.name in policies_by_name:
                 raise PolicyError(f"two policies are named {policy.name!r}; a name is one policy")
-            self.policies[policy.name] = policy
-            sharing = self._sharing.setdefault(policy.log, [])
-            sharing.append(policy)
-            if sharing[0] is not policy:
-                check_shared_log(policy, sharing[0])
-        self._past_channels = before._channels() if before is not None else {}  # noqa: SLF001 - of its kind
+            policies_by_name[policy.name] = policy
+            _share(sharing, policy)
+        self.policies: Mapping[str, Policy] = policies_by_name
+        self._sharing: Mapping[str, list[Policy]] = sharing
+        if before is not None:
+            self._past_channels.update(before._past_channels)  # noqa: SLF001 - of its kind
+            self._remember(before.policies.values())
+            for log in [log for log in self._past_channels if log not in sharing]:
+                del self._past_channels[log]
 
-    def _channels(self) -> dict[str, dict[str, None]]:
-        """Of each log the channels it has or had, as far as this process knows; the newest last."""
-        channels = {log: dict(named) for log, named in self._past_channels.items() if log in self._sharing}
-        for policy in self.policies.values():
+    def having(self, changes: Mapping[str, Policy | None], overrides: Mapping[str, Totals | None]) -> Rules:
+        """These rules with other policies, and with other totals of overrides; None removes one."""
+        rules = copy(self)
+        rules._change(changes, overrides)  # noqa: SLF001 - of its kind
+        return rules
+
+    def _change(self, changes: Mapping[str, Policy | None], overrides: Mapping[str, Totals | None]) -> None:
+        before, new = self.policies, [policy for policy in changes.values() if policy is not None]
+        logs = self._logs_with((*changes, *overrides)) | {policy.log for policy in new}
+        sharing = {log: [one for one in self._sharing.get(log, ()) if one.name not in changes] for log in logs}
+        for policy in new:
+            _share(sharing, policy)
+        self.policies = Layered(before, changes)
+        self.overrides = Layered(self.overrides, overrides)
+        self._sharing = Layered(self._sharing, {log: policies or None for log, policies in sharing.items()})
+        self._facts, self._past_channels = {}, self._past_channels.copy()
+        self._remember(before[name] for name in changes if name in before)
+        for log in [log for log in logs if not sharing[log]]:
+            self._past_channels.pop(log, None)
+
+    def only(self, name: str) -> Rules:
+        """The rules of this policy alone: it and those that share its log."""
+        log = self.policy(name).log
+        rules = Rules(self._sharing[log], self.namespace)
+        rules._facts[log] = self._of_log(log)
+        return rules
+
+    def sharing(self, names: Iterable[str]) -> set[str]:
+        """Those of these policies that there are, and those that share a log with one."""
+        return {policy.name for log in self._logs_with(names) for policy in self._sharing[log]}
+
+    def _logs_with(self, names: Iterable[str]) -> set[str]:
+        return {self.policies[name].log for name in names if name in self.policies}
+
+    def _remember(self, before: Iterable[Policy]) -> None:
+        for policy in before:
             if policy.channels:
-                named = {**channels.get(policy.log, {}), **dict.fromkeys(policy.channels)}
-                channels[policy.log] = dict.fromkeys([*named][-PAST_CHANNELS:])
-        return channels
+                named = {**self._past_channels.get(policy.log, {}), **dict.fromkeys(policy.channels)}
+                self._past_channels[policy.log] = dict.fromkeys([*named][-PAST_CHANNELS:])
 
     def _of_log(self, log: str) -> _LogFacts:
         """The facts of a log, from all policies on it; computed when first needed, as there may be many logs."""
@@ -215,6 +254,12 @@ class Rules:
     def _logs_of(self, log: str) -> list[str]:
         """The full names of a log, of the logs of its single limits and of its channels'."""
         return [f"{self.namespace}:{log}", *self._of_log(log).meters, *self._of_log(log).channel_logs]
+
+
+def _share(sharing: dict[str, list[Policy]], policy: Policy) -> None:
+    policies = sharing.setdefault(policy.log, [])
+    policies.append(policy)
+    check_shared_log(policy, policies[0])
 
 
 def _apart(log: str, policy: Policy, retention_us: int, *, shared: bool = False) -> tuple[LogLimits, ...]:

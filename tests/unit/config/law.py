@@ -173,7 +173,7 @@ class Law:
             seen.append((one.policies, [one_of and str(one_of.limits[0]) for one_of in own]))
             clock.advance_us(9_999_999 if len(seen) == 1 and clock.now_us() == NOW_US else 0)
         assert seen[1] == seen[0] == ({"promo": PROMO}, ["9/day", None])
-        assert one.view.turns(clock.now_us()) == {"promo": NOW_US + 10_000_000, "psp": NOW_US + 10_000_000}
+        assert {entry.effective_us for entry in one.view.entries.values()} == {NOW_US + 10_000_000}
         clock.advance_us(1)
         assert one.policies == {"promo": Policy("promo", ["5/day"]), "psp": PSP}
         owns = [one.view.own("promo", subject) for subject in ("u", "v")]

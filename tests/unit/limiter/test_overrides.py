@@ -15,6 +15,7 @@ from tests.kit.limiter import behind_a_door, close, gone
 from capline import AsyncLimiter, Attempt, CaplineError, Insurance, Limit, Limiter, ManualClock, Policy
 from capline.config.configuration import Configuration
 from capline.limiter import overrides
+from capline.limiter.rules import Rules
 from capline.model.errors import PolicyError, StoreUnavailableError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -237,6 +238,46 @@ def test_policies_of_a_configuration(tmp_path: Path) -> None:
             limiter.decide("promo", "u")
         with pytest.raises(PolicyError, match="change them there"):
             limiter.use(POLICIES)
+
+
+def test_what_a_change_does_not_touch_stays_compiled(clock: ManualClock) -> None:
+    configuration = Configuration("memory://", clock=clock)
+    log: dict[str, Any] = {"channels": {"push": ["1/day"]}, "log": "both"}
+    named = [
+        Policy("promo", ["3/day"]),
+        Policy("plain", ["1/s"]),
+        Policy("a", ["2/s"], **log),
+        Policy("b", ["2/s"], **log),
+    ]
+    configuration.set_policies(named)
+    changes: dict[str, tuple[Policy | None, set[str]]] = {
+        "a limit": (Policy("promo", ["4/day"]), {"promo"}),
+        "the log's retention": (Policy("a", ["2/week"], **log), {"a", "b"}),
+        "another log": (Policy("plain", ["1/s"], **log), {"plain", "a", "b"}),
+        "a log that is left": (Policy("plain", ["1/s"]), {"plain", "a", "b"}),
+        "nothing": (Policy("promo", ["4/day"]), set()),
+        "a channel is gone": (Policy("b", ["2/s"], log="both"), {"a", "b"}),
+        "a policy is gone": (None, {"a", "b"}),
+        "one more": (Policy("new", ["1/s"]), set()),
+    }
+    with (
+        configuration,
+        Limiter.from_config(configuration, "memory://", clock=clock, on_store_error=Insurance(1)) as limiter,
+    ):
+        for what, (policy, touched) in changes.items():
+            before = {name: limiter._bound(name, None, None) for name in limiter.policies}
+            if policy is None:
+                configuration.delete_policy("b")
+            else:
+                configuration.set_policies([policy])
+            names = set(limiter.policies)
+            kept = {name for name in names & before.keys() if limiter._bound(name, None, None) is before[name]}
+            assert kept == (names & before.keys()) - touched, what
+            whole = Rules(limiter.policies.values(), before=limiter._rules)
+            for name in names:
+                assert limiter._rules.rule(name, None, None) == whole.rule(name, None, None), (what, name)
+        logs = ["capline:both", "capline:both/push", "capline:new", "capline:plain", "capline:promo"]
+        assert sorted(limiter._rules.logs()) == logs
 
 
 def test_at_an_instant_all_change_at_once(clock: ManualClock) -> None:

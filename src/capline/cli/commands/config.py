@@ -102,7 +102,7 @@ def get(
             configuration.policy(policy)
             rows = [(policy, configuration.policy_versions(policy)[0])]
         else:
-            rows = [(name, configuration.policy_versions(name)[0]) for name in configuration.view.entries]
+            rows = [(name, configuration.policy_versions(name)[0]) for name in sorted(configuration.view.entries)]
         entries = [
             {"name": name, **entry_facts(entry), "value": entry.value, "in_force": entry.at(now_us)}
             for name, entry in rows

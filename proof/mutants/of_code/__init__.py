@@ -1,14 +1,17 @@
-"""capline's own code with one mistake at a time, each of which a named test has to catch.
+"""capline's own code with one mistake at a time, which its tests must catch.
 
-python -m proof.mutants.of_code                     every mutant, each with its own test: a few seconds each
-python -m proof.mutants.of_code --only joint_tie    one; may be given several times
-python -m proof.mutants.of_code --list              names, files and reasons
+python -m proof.mutants.of_code                        those by hand, then every operator all over the core
+python -m proof.mutants.of_code --sample 40            only so many of the operators', drawn by a seed that is printed
+python -m proof.mutants.of_code --file web/answer.py   the operators' in this file, wherever it is: to look at its tests
+python -m proof.mutants.of_code --only 'a reply'       those by hand whose reason has this text
 
 A mutant is a copy of src in a temporary directory with one text replaced; the working tree is never written to. Before
-that, all the named tests run on an unchanged copy and must pass. Exit code 0: all were caught; 1: one survived, or its
-test could not be run; 2: bad input.
+that, the tests run on an unchanged copy and must pass. Exit code 0: all were caught, but for the judged; 1: another
+one survived, or one that was judged did not, or a test could not be run; 2: bad input.
 
-mutant.py    what a mutant is, and the copy that has it
-trials.py    a test run on a copy: caught, survived, or no verdict
-window.py, local.py, redis.py, segments.py, callers.py    the mutants, by the folders that they are in
+operators.py    the standard mistakes (comparison, arithmetic, boolean, constant, branch, return, deleted statement)
+targets.py      where they are made, and which tests have to catch them
+equivalent.txt  those that nothing can catch, each with its reason
+by_hand.py      mistakes that no operator makes, each with the test to catch it
+trials.py       a test run on a copy: caught, survived, or no verdict
 """

@@ -1,0 +1,39 @@
+"""Where the operators make mistakes, the tests that have to catch them, and those that nothing can catch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from proof.mutants.of_code.operators import Mutation, mutations
+from proof.mutants.of_code.trials import ROOT
+
+__all__ = ["CORE", "SOURCE", "of_file", "read_judged", "tests_of"]
+
+SOURCE = ROOT / "src/capline"
+JUDGED = Path(__file__).with_name("equivalent.txt")
+_LAW = "tests/conformance/test_stores.py::TestMemory"
+_SERVER = "tests/conformance/test_server_stores.py::TestRedis"
+CORE = sorted(str(path.relative_to(SOURCE)) for path in SOURCE.glob("window/*.py"))
+"""Every mutant of these is killed or judged."""
+_TESTS = {
+    "window/": ("tests/unit/window", _LAW, "tests/property/window"),
+    "store/local/": ("tests/unit/store/local", _LAW, "tests/conformance/test_stores.py::TestLmdb"),
+    "store/redis/scripting/lua/": (_SERVER,),
+}
+
+
+def of_file(file: str) -> list[Mutation]:
+    """Every mutant of a file below src/capline."""
+    return mutations(file, (SOURCE / file).read_bytes())
+
+
+def tests_of(file: str) -> tuple[str, ...]:
+    """The tests of a file: as stated here, or the folder of tests/unit that mirrors its own."""
+    stated = next((tests for begin, tests in _TESTS.items() if file.startswith(begin)), None)
+    return stated or (f"tests/unit/{Path(file).parent}",)
+
+
+def read_judged() -> dict[str, str]:
+    """The reason why each of these may survive, by its key."""
+    lines = [line for line in JUDGED.read_text().splitlines() if line and not line.startswith("#")]
+    return {key: reason for key, _, reason in (line.partition(": ") for line in lines)}

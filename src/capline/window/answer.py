@@ -9,7 +9,6 @@ from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.limit_status import states_of
-from capline.window.limit_reader import QuietReader
 from capline.window.log import NEVER
 from capline.window.reading import newest_of
 
@@ -47,19 +46,14 @@ def build_answer(
         last_us = max(newest_of(logs), stamp_us if consumes else NEVER)
         for bound in logs:
             cost = bound.cost if consumes else 0
-            own_last_us = stamp_us if consumes else bound.log.newest_us()
             for reader in bound.readers:
-                units = reader.left(bound.log, stamp_us, bound.table) - cost
-                if units < left:
-                    left, tightest = units, (reader.limit, bound)
-                if last_us != NEVER:
-                    empty_us = max(empty_us, reader.empty_us(bound.log, last_us, cost, bound.table))
-                whole_us = more_us = reader.more_us(bound.log, stamp_us, cost, bound.table)
-                if more_us != NEVER and not isinstance(reader, QuietReader):
-                    whole_us = reader.empty_us(bound.log, own_last_us, cost, bound.table)
-                numbers += units, max(0, more_us - now_us), max(0, whole_us - now_us)
-    limit, own = binding or tightest or (None, stamped[0][0][0])
-    own.binds = True
+                reading = reader.read(bound.log, stamp_us, cost, last_us, bound.table)
+                if reading.left < left:
+                    left, tightest = reading.left, (reader.limit, bound)
+                empty_us = max(empty_us, reading.empty_us)
+                numbers += reading.left, max(0, reading.more_us - now_us), max(0, reading.whole_us - now_us)
+    limit, binds = binding or tightest or (None, stamped[0][0][0])
+    binds.binds = True
     return Decision(
         allowed=allowed,
         limit=limit,
@@ -97,13 +91,11 @@ def known_answer(
     numbers: list[int] = []
     for bound in logs:
         for reader in bound.readers:
-            rest = reader.left_then(bound.log, stamp_us, horizon_us, time_us, bound.table)
-            if rest < left:
-                left, binding = rest, reader.limit
-            whole_us = reader.empty_us(bound.log, stamp_us, 0, bound.table) - stamp_us
-            empty_us = max(empty_us, whole_us)
-            more_us = reader.more_then_us(bound.log, stamp_us, horizon_us, time_us, bound.table)
-            numbers += max(0, rest), more_us, max(0, whole_us) if more_us else 0
+            reading = reader.read_then(bound.log, stamp_us, horizon_us, time_us, bound.table)
+            if reading.left < left:
+                left, binding = reading.left, reader.limit
+            empty_us = max(empty_us, reading.empty_us)
+            numbers += max(0, reading.left), reading.more_us, reading.whole_us
     return Decision(
         allowed=True,
         limit=binding,

@@ -57,37 +57,37 @@ class CounterReader(_NumberReader, frozen=True):
     def _fits_after(self, log: LogView, newest_us: int, cost: int, table: ZoneTable) -> int:
         quota, window_us = self.limit.quota, self.limit.window_us
         start_us = newest_us - newest_us % window_us
-        own, before = self._counts(log, start_us)
-        if own + cost <= quota:
-            fits_us = self._fades(start_us, before, quota - cost - own)
+        units, before = self._counts(log, start_us)
+        if units + cost <= quota:
+            fits_us = self._fades(start_us, before, quota - cost - units)
             if fits_us < start_us + window_us:
                 return fits_us
-        return self._fades(start_us + window_us, own, quota - cost)
+        return self._fades(start_us + window_us, units, quota - cost)
 
     @override
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
         start_us = at_us - at_us % self.limit.window_us
-        own, before = self._counts(log, start_us)
+        units, before = self._counts(log, start_us)
         steps = -(-(start_us + self.limit.window_us - at_us) // self.tick_us)
-        return self.limit.quota - own - -(-before * steps // self.ticks)
+        return self.limit.quota - units - -(-before * steps // self.ticks)
 
     @override
-    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
+    def _more_us(self, log: LogView, at_us: int, left: int, cost: int, table: ZoneTable) -> int:
         quota, window_us = self.limit.quota, self.limit.window_us
         start_us = at_us - at_us % window_us
-        own, before = self._counts(log, start_us)
-        used = min(quota, quota - self.left(log, at_us, table) + cost)
+        used = min(quota, quota - left + cost)
         if used <= 0:
             return NEVER
-        own += cost
-        if own < used:
-            more_us = self._fades(start_us, before, used - 1 - own)
+        units, before = self._counts(log, start_us)
+        units += cost
+        if units < used:
+            more_us = self._fades(start_us, before, used - 1 - units)
             if more_us < start_us + window_us:
                 return more_us
-        return self._fades(start_us + window_us, own, used - 1)
+        return self._fades(start_us + window_us, units, used - 1)
 
     @override
-    def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
+    def _empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         return last_us - last_us % self.limit.window_us + 2 * self.limit.window_us
 
     def _counts(self, log: LogView, start_us: int) -> tuple[int, int]:
@@ -116,8 +116,8 @@ class FixedReader(_NumberReader, frozen=True):
         return self.limit.quota - log.units_after(at_us - at_us % self.limit.window_us - 1)
 
     @override
-    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        return NEVER if self.left(log, at_us, table) - cost >= self.limit.quota else self.frees_us(at_us, table)
+    def _more_us(self, log: LogView, at_us: int, left: int, cost: int, table: ZoneTable) -> int:
+        return NEVER if left - cost >= self.limit.quota else self.frees_us(at_us, table)
 
     @override
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
@@ -150,7 +150,7 @@ class LevelReader(_NumberReader, frozen=True):
         return (self.brim - level - ahead_us * self.fall) // self.rise
 
     @override
-    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
+    def _more_us(self, log: LogView, at_us: int, left: int, cost: int, table: ZoneTable) -> int:
         level = self.level(log, at_us) + cost * self.rise
         if not level:
             return NEVER
@@ -202,7 +202,7 @@ class LevelReader(_NumberReader, frozen=True):
         return stamp_us + later_us, level - later_us * self.fall if later_us else level
 
     @override
-    def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
+    def _empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         level = self.level(log, last_us) + cost * self.rise
         return last_us - (-level // self.fall) if level else NEVER
 

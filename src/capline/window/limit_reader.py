@@ -4,16 +4,16 @@
     bucketed          the same rule; hits of one sub-window are kept as one, stamped with the newest of them
     the others        see `counters.py`
 
-A reader answers four questions, each a pure function of a log: when a cost fits, how many units are left, when more are
-left, and when nothing counts any more. All numbers are whole and below 2^53, so a script on a server, which has only
-doubles, computes the same.
+A reader is asked when a cost fits (`fits_us`), and read once for an answer (`read`): how many units are left, when more
+are, when all are, and when nothing counts any more. Both are pure functions of a log. All numbers are whole and below
+2^53, so a script on a server, which has only doubles, computes the same.
 """
 
 # ruff: noqa: ARG002 - all readers have one signature, whatever each needs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,7 @@ __all__ = [
     "CalendarReader",
     "LimitReader",
     "QuietReader",
+    "Reading",
     "RollingReader",
     "WindowReader",
 ]
@@ -38,10 +39,25 @@ MOST_SHIFTED_US = 64
 """With `count_denied`: the longest run of neighbouring stamps that `stamp_shift_us` walks back."""
 
 
+class Reading(NamedTuple):
+    """What an answer says of one limit.
+
+    `left`      units left; negative if the quota is exceeded
+    `more_us`   from when on more is left; `NEVER` if all is left
+    `whole_us`  from when on all is left, if nothing more is recorded
+    `empty_us`  from when on nothing counts in any of the attempt's logs, as far as this limit reaches; it may be over
+    """
+
+    left: int
+    more_us: int
+    whole_us: int
+    empty_us: int
+
+
 class LimitReader(msgspec.Struct, frozen=True):
     """One limit, as an algorithm reads it. `table` is the time zone's; it is empty if no limit needs a zone.
 
-    The defaults are for algorithms that keep no single hits; every algorithm adds `fits_us`, `left` and `more_us`.
+    The defaults are for algorithms that keep no single hits; every algorithm adds `fits_us`, `left` and `_more_us`.
     """
 
     limit: Limit
@@ -61,12 +77,27 @@ class LimitReader(msgspec.Struct, frozen=True):
         """Units left at this instant, which is not before the newest hit; negative if the quota is exceeded."""
         raise NotImplementedError
 
-    def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """Units that were left when the hit with this stamp was recorded, counting hits later than the horizon.
+    def read(self, log: LogView, at_us: int, cost: int, last_us: int, table: ZoneTable) -> Reading:
+        """Read the limit at this instant, which is not before the newest hit, just after a hit of `cost` (0: no hit).
 
-        An algorithm that keeps no single hits answers for now.
+        `last_us` is the newest stamp of all the attempt's logs, with this hit's; `NEVER` for none. Nothing but `left`
+        means anything for a quota of 0, which never has more.
         """
-        return self.left(log, max(now_us, log.newest_us()), table)
+        left = self.left(log, at_us, table)
+        more_us = self._more_us(log, at_us, left, cost, table)
+        empty_us = NEVER if last_us == NEVER else self._empty_us(log, last_us, cost, table)
+        newest_us = at_us if cost else log.newest_us()
+        whole_us = empty_us if newest_us == last_us else self._empty_us(log, newest_us, cost, table)
+        return Reading(left - cost, more_us, NEVER if more_us == NEVER else whole_us, empty_us)
+
+    def read_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> Reading:
+        """Read the limit as it was when the hit with this stamp was recorded, counting hits later than the horizon.
+
+        Times are how long after the hit, at least 0. An algorithm that keeps no single hits reads what is left now.
+        """
+        left, more_us = self._left_then(log, stamp_us, horizon_us, now_us, table)
+        empty_us = max(0, self._empty_us(log, stamp_us, 0, table) - stamp_us)
+        return Reading(left, more_us, empty_us if more_us else 0, empty_us)
 
     def fits_in(self, log: LogView, at_us: int, units: int, horizon_us: int) -> bool:
         """Whether the log, charged these units at this instant, can still be counted exactly."""
@@ -77,21 +108,20 @@ class LimitReader(msgspec.Struct, frozen=True):
         """The most units in one log: what is computed from them stays below 2^53."""
         return LARGEST_QUOTA
 
-    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """The instant from which more is left than at `at_us`, just after a hit of this cost (0: no hit).
-
-        `NEVER` if all is left. Meaningless for a quota of 0, which never has more.
-        """
+    def _more_us(self, log: LogView, at_us: int, left: int, cost: int, table: ZoneTable) -> int:
+        """`Reading.more_us`; so many units are left before the hit."""
         raise NotImplementedError
 
-    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """How long after the instant of `left_then` more was left, in microseconds."""
-        at_us = max(now_us, log.newest_us())
-        return max(0, self.more_us(log, at_us, 0, table) - at_us)
-
-    def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
+    def _empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """The instant from which nothing counts; the newest hit, of `cost` (0: no hit), has the stamp `last_us`."""
         return self.frees_us(last_us, table)
+
+    def _left_then(
+        self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable
+    ) -> tuple[int, int]:
+        at_us = max(now_us, log.newest_us())
+        left = self.left(log, at_us, table)
+        return left, max(0, self._more_us(log, at_us, left, 0, table) - at_us)
 
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
         """The instant from which a hit with this stamp no longer counts; `NEVER` if hits are not kept singly."""
@@ -119,25 +149,23 @@ class WindowReader(LimitReader, frozen=True):
         return self.limit.quota - log.units_after(self.cutoff_us(at_us, table))
 
     @override
-    def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        since_us = max(self.cutoff_us(stamp_us, table), horizon_us)
-        return self.limit.quota - log.units_after(since_us) + log.units_after(stamp_us)
-
-    @override
-    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
+    def _more_us(self, log: LogView, at_us: int, left: int, cost: int, table: ZoneTable) -> int:
         """When one unit more than is left fits; if this hit is the only one, when it leaves the window."""
-        left = max(0, self.left(log, at_us, table))
+        left = max(0, left)
         if left < self.limit.quota:
             fits_us = self.fits_us(log, left + 1, table)
             return NEVER if fits_us is None else fits_us
         return self.frees_us(at_us, table) if cost else NEVER
 
     @override
-    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
+    def _left_then(
+        self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable
+    ) -> tuple[int, int]:
         later = log.units_after(stamp_us)
         used = log.units_after(max(self.cutoff_us(stamp_us, table), horizon_us)) - later
         oldest = min(used, self.limit.quota)
-        return self.frees_us(log.stamp_of_unit(later + oldest), table) - stamp_us if oldest > 0 else 0
+        more_us = self.frees_us(log.stamp_of_unit(later + oldest), table) - stamp_us if oldest > 0 else 0
+        return self.limit.quota - used, more_us
 
 
 class RollingReader(WindowReader, frozen=True):
@@ -198,16 +226,13 @@ class QuietReader(LimitReader, frozen=True):
         return LARGEST_QUOTA if self.opens_us(at_us, table) == at_us else 0
 
     @override
-    def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        return LARGEST_QUOTA
-
-    @override
-    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """When the quiet hours end."""
+    def read(self, log: LogView, at_us: int, cost: int, last_us: int, table: ZoneTable) -> Reading:
         opens_us = self.opens_us(at_us, table)
-        return NEVER if opens_us == at_us else opens_us
+        if opens_us == at_us:
+            return Reading(LARGEST_QUOTA - cost, NEVER, NEVER, NEVER)
+        return Reading(-cost, opens_us, opens_us, NEVER)
 
     @override
-    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """0: nothing is recorded during quiet hours."""
-        return 0
+    def read_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> Reading:
+        """Nothing is recorded during quiet hours."""
+        return Reading(LARGEST_QUOTA, 0, 0, 0)

@@ -38,14 +38,14 @@ def allowed_now(logs: Sequence[BoundLog], now_us: int) -> Decision | None:
     for bound in logs:
         log, table = bound.log, bound.table
         for reader in bound.readers:
-            units = reader.left(log, stamp_us, table) - cost
-            if units < 0 or isinstance(reader, QuietReader):
+            if isinstance(reader, QuietReader):
                 return None
-            if units < left:
-                left, tightest = units, reader.limit
-            more_us = reader.more_us(log, stamp_us, cost, table)
-            whole_us = reader.empty_us(log, stamp_us, cost, table)
-            empty_us = max(empty_us, whole_us)
-            numbers += units, max(0, more_us - now_us), max(0, whole_us - now_us)
+            reading = reader.read(log, stamp_us, cost, stamp_us, table)
+            if reading.left < 0:
+                return None
+            if reading.left < left:
+                left, tightest = reading.left, reader.limit
+            empty_us = max(empty_us, reading.empty_us)
+            numbers += reading.left, max(0, reading.more_us - now_us), max(0, reading.whole_us - now_us)
     seen = (states_of, [bound.log_limits for bound in logs], numbers)
     return Decision(True, tightest, left, 0, max(0, empty_us - now_us), stamp_us, _seen=seen)

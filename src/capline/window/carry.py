@@ -46,18 +46,20 @@ def take_over(rows: Sequence[NumberRow], logs: Sequence[BoundLog], now_us: int, 
 
     `empty` makes a log. Where several policies have the rows, a limit without one begins empty.
     """
-    found = {row.reader: row for row in rows}
-    bound_logs, changed = logs[1:], False
-    time_us, newest_us = _time_and_newest(rows, logs[0], now_us)
-    for bound in bound_logs:
-        row = found.get(bound.readers[0])
-        if row is None and not logs[0].log_limits.shared:
-            changed = True
-            row = _row_from(rows, bound.readers[0], time_us, newest_us, empty)
-        bound.log = empty() if row is None else row.log
-        if row is not None:
-            bound.carried, bound.carried_us = row.carried, row.carried_us
-    return changed or (len(found) > len(bound_logs) and not logs[0].log_limits.shared)
+    bound_logs, shared = logs[1:], logs[0].log_limits.shared
+    same = [row.reader for row in rows] == [bound.readers[0] for bound in bound_logs]
+    ordered: Sequence[NumberRow] = rows
+    if not same:
+        found = {row.reader: row for row in rows}
+        time_us, newest_us = _time_and_newest(rows, logs[0], now_us)
+        ordered = [
+            found.get(reader)
+            or (NumberRow(reader, empty()) if shared else _row_from(rows, reader, time_us, newest_us, empty))
+            for reader in (bound.readers[0] for bound in bound_logs)
+        ]
+    for bound, row in zip(bound_logs, ordered, strict=True):
+        bound.log, bound.carried, bound.carried_us = row.log, row.carried, row.carried_us
+    return not (same or shared)
 
 
 def rows_of(rows: Sequence[NumberRow], logs: Sequence[BoundLog]) -> list[NumberRow]:

@@ -1,9 +1,8 @@
 """Addresses of recipients: taken as they stand, or refused; what reaches the server is what stood in the column."""
 
-from __future__ import annotations
-
 import smtplib
-from typing import TYPE_CHECKING
+import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -14,10 +13,6 @@ from tests.unit.campaign.test_senders import RUN, messages, smtp
 
 from capline.campaign.senders.address import parse_address
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT
-
-if TYPE_CHECKING:
-    import socket
-    from pathlib import Path
 
 REFUSED = {
     "": "the address is empty",

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,6 @@ from capline.campaign.file import AudienceSource
 from capline.campaign.prepare import limiter_kinds
 from capline.model.errors import CaplineError
 from capline.segment import IdSet, Snapshot
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pa: Any = import_module("pyarrow")
 parquet: Any = import_module("pyarrow.parquet")

@@ -1,8 +1,7 @@
 """A far side that takes nothing stops a campaign early; a few that cannot be reached do not. And: progress."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,18 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kit.campaign import Far, Site, ledger_of, with_sender
 
+from capline import Limiter
 from capline.campaign import Job, Report, Stop, load_campaign, report_of, run
 from capline.campaign.breaker import Breaker, SenderFailingError
 from capline.campaign.ledger.rows import DELIVERED, FAILED, RETRY
 from capline.campaign.senders.protocol import DELIVERED as TAKEN
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from capline import Limiter
 
 
 def go(

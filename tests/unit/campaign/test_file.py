@@ -1,15 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.campaign import AT_US, Site
 
 from capline.campaign import load_campaign
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD = """\
 campaign: summer-sale

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +11,6 @@ from capline.campaign.ledger.ledger import Ledger, RunFacts, default_directory
 from capline.campaign.ledger.rows import DELIVERED, FAILED, PENDING, REFUNDED, REFUSED, RETRY, BatchRows
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Outcomes
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FACTS = RunFacts("sale", "promo", None, 1, 5, ((None, 3), ("new", 2)), 1_000_000)
 INPUTS = (Input("audience", "aaaa", "5 ids"), Input("snapshot", "ssss", "day-1"))

@@ -1,12 +1,11 @@
 """What became of each recipient, asked for one and written for all."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.campaign import AT_US, HOUR_US, Far, Site, capline, ledger_of, with_sender
@@ -15,9 +14,6 @@ from capline.campaign import Ledger, Stop, report_of, run
 from capline.campaign.outcomes import export_outcomes, outcome_of
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, UNKNOWN, Messages, Outcomes
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 parquet: Any = import_module("pyarrow.parquet")
 

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -11,9 +9,6 @@ from hypothesis import strategies as st
 from capline.campaign import part as parts
 from capline.campaign.part import Part
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 ids_of_a_batch = st.sets(st.integers(0, 2**32 - 1), min_size=1, max_size=50).map(sorted)
 

@@ -1,7 +1,5 @@
 """What metrics tell of a queue and its worker, on a real server; the rest is in tests/distributed."""
 
-from __future__ import annotations
-
 import threading
 
 import httpx

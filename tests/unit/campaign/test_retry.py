@@ -1,20 +1,15 @@
 """`--retry-failed`: exactly those who failed, within the caps as they then are, whatever is killed meanwhile."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.campaign import Far, Site, ledger_of, with_sender
 
+from capline import Limiter
 from capline.campaign import Job, Ledger, Report, Stop, report_of, run
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from capline import Limiter
 
 FAILING = {subject for subject in range(400) if subject % 9 == 4}
 

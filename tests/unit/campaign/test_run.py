@@ -1,8 +1,8 @@
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +15,6 @@ from capline.campaign.file import Retry
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Messages, Outcomes
 from capline.campaign.store_facts import store_input
 from capline.model.errors import CampaignError, StoreError, StoreFullError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def go(

@@ -1,21 +1,14 @@
 """Users who change segment between two campaigns keep their log: only the limits change."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.campaign import AT_US, HOUR_US, Far, Site, ledger_of, with_sender
 
-from capline.campaign import Stop, report_of, run
+from capline import Limiter
+from capline.campaign import Report, Stop, report_of, run
 from capline.model.errors import CampaignError, UnknownNameError
 from capline.segment import IdSet, IdSet64, Snapshot, write_snapshot
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from capline import Limiter
-    from capline.campaign import Report
 
 
 def send(site: Site, limiter: Limiter, name: str) -> tuple[Report, set[int]]:
@@ -46,12 +39,7 @@ def test_who_changes_segment_keeps_the_log(tmp_path: Path) -> None:
         report, second = send(site, limiter, "two")
         # active: 3/day, and one is used. new, churned and none: 1/day, which is used, under whatever name.
         assert second == {*range(50, 150)}
-        assert {part.segment: part.sent for part in report.segments} == {
-            "active": 100,
-            "churned": 0,
-            "new": 0,
-            None: 0,
-        }
+        assert {part.segment: part.sent for part in report.segments} == {"active": 100, "churned": 0, "new": 0, None: 0}
         for one, hits in before.items():
             now = limiter.explain("promo", one).hits
             assert now[: len(hits)] == hits

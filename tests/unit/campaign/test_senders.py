@@ -1,13 +1,13 @@
-from __future__ import annotations
-
 import csv
 import errno
 import json
 import os
 import socket
 import struct
+from collections.abc import Generator
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +29,6 @@ from capline.campaign.senders.protocol import (
 )
 from capline.campaign.senders.template import Template
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 parquet: Any = import_module("pyarrow.parquet")
 RUN = RunInfo("sale", "r1", "push", ("email",))

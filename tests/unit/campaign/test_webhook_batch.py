@@ -1,10 +1,11 @@
 """Many messages in a request: what is posted, and what is made of the results."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING, Any
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,11 +18,6 @@ from capline.campaign import Stop, report_of, run
 from capline.campaign.senders.http_post import Answer
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN
 from capline.campaign.senders.webhook_batch import answers_of
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-    from pathlib import Path
 
 KEYS = [f"sale/r1/{number}" for number in range(1, 6)]
 
@@ -133,9 +129,7 @@ def test_a_status_that_is_no_success_holds_for_all(status: int) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from([200, 202, 410, 503, 500])), max_size=8))
-def test_every_message_has_one_answer_and_is_sent_only_where_its_results_agree(
-    said: list[tuple[str, int]],
-) -> None:
+def test_every_message_has_one_answer_and_is_sent_only_where_its_results_agree(said: list[tuple[str, int]]) -> None:
     body = json.dumps([result(key, status) for key, status in said]).encode()
     answers = answers_of(Answer(DELIVERED, body=body), KEYS)
     assert len(answers) == len(KEYS)

@@ -1,10 +1,10 @@
 """What a webhook's options promise: a limit on a request as a whole, nothing carried from one recipient to the next."""
 
-from __future__ import annotations
-
 import os
+import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.kit.campaign import receiver
@@ -12,11 +12,6 @@ from tests.kit.wire import Wire, http_wire, read_request, wire
 from tests.unit.campaign.test_senders import messages, webhook
 
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, UNKNOWN
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

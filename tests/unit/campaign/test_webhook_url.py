@@ -1,7 +1,5 @@
 """The URL of a webhook: what is wrong is said, and the URL, which may hold a token, is not repeated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

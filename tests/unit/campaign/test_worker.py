@@ -1,10 +1,9 @@
 """A worker and the store of its campaign: which failures are one outage, and how long that may last."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -14,9 +13,6 @@ from capline.campaign.queue.records import Claimed
 from capline.campaign.queue.worker import OUTAGE_S, Worker
 from capline.campaign.stop import Stop
 from capline.model.errors import CampaignError, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BATCH = Claimed("sale", "r1", "1-0", 1, b"", None, None)
 

@@ -1,9 +1,9 @@
 """Campaigns in the time zones of their subjects: a column of the audience, from the file to the decision."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +21,6 @@ from capline.campaign.prepare import limiter_kinds
 from capline.campaign.stop import Stop
 from capline.model.errors import CampaignError, CaplineError, IdConflictError
 from capline.segment.build import table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 pa: Any = import_module("pyarrow")
 parquet: Any = import_module("pyarrow.parquet")
@@ -223,11 +219,7 @@ def one_by_one(site: Site, subjects: Sequence[int], channel: str | None) -> list
     with site.limiter() as limiter:
         return [
             limiter.peek(
-                "promo",
-                number,
-                segment=segment.get(number // 100),
-                channel=channel,
-                zone=ZONES[number % 5] or None,
+                "promo", number, segment=segment.get(number // 100), channel=channel, zone=ZONES[number % 5] or None
             )
             for number in subjects
         ]

@@ -3,11 +3,10 @@
 # pyright: reportPrivateUsage=false
 # A crash in the middle of a change is made by hand.
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -19,9 +18,6 @@ from capline.config.backend import MOST_FEED
 from capline.config.configuration import Configuration
 from capline.config.records import OVERRIDES, Totals, name_of
 from capline.model.errors import ConfigConflictError, InvalidValueError, PolicyError, UnknownNameError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
 
 NOW_US = 1_800_000_000_000_000
 PROMO = Policy("promo", ["3/day"])
@@ -101,10 +97,7 @@ class Law:
         assert one.view.own("promo", 42) is None
         assert one.view.own("psp", "42") is None
         one.override("promo", 42, ["8/day"])
-        assert {subject: entry.value for subject, entry in one.overrides("promo")} == {
-            "42": ["9/day"],
-            42: ["8/day"],
-        }
+        assert {subject: entry.value for subject, entry in one.overrides("promo")} == {"42": ["9/day"], 42: ["8/day"]}
 
     def test_an_override_is_rolled_back(self, one: Configuration) -> None:
         one.set_policies([PROMO])

@@ -3,10 +3,10 @@
 # pyright: reportPrivateUsage=false
 # Races and crashes are made by hand.
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,10 +23,6 @@ from capline.model.errors import (
     StoreDamagedError,
     StoreUnavailableError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 NOW_US = 1_800_000_000_000_000
 

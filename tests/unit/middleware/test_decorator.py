@@ -1,11 +1,10 @@
 """`limited`: functions that are called in slots of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from capline import AsyncLimiter, Limiter, ManualClock, Policy
 from capline.middleware.decorator import limited
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 POLICY = Policy("psp", ["2/h"])
 

@@ -1,8 +1,7 @@
 """Limited actors in a real worker, over dramatiq's broker for tests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import dramatiq
 import pytest
@@ -11,9 +10,6 @@ from dramatiq.middleware import CurrentMessage
 
 from capline import Limiter, Policy
 from capline.middleware.dramatiq import limited_actor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

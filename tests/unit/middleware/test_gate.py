@@ -1,15 +1,10 @@
 """What an answer of a provider means for the request, turn by turn; no network."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pytest
 
 from capline.middleware.gate import Gate, Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def answered(status: int, seconds: float | None = None) -> tuple[int, Mapping[str, str]]:

@@ -1,7 +1,5 @@
 """The transports for httpx and the adapter for requests, against a real server, on stores that several hosts share."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets
@@ -9,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
@@ -25,10 +25,6 @@ from capline.middleware.httpx import AsyncLimitedTransport, LimitedTransport
 from capline.middleware.requests import LimitedAdapter
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 HOST = "127.0.0.1"
 SOON = {"Retry-After": "0.4"}

@@ -1,7 +1,5 @@
 """What `Retry-After` asks for; it is somebody else's text."""
 
-from __future__ import annotations
-
 import time
 from email.utils import formatdate
 

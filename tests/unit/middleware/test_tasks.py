@@ -1,8 +1,7 @@
 """A task's slot: kept by its id, slept for when near, given back or left when missed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,9 +10,6 @@ from capline.middleware import tasks
 from capline.middleware.tasks import MOST_MISSED, TaskSlots
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SECOND_US = 1_000_000
 
@@ -43,14 +39,7 @@ def slept(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> list[float]:
 
 
 def slots(limiter: Any, **options: Any) -> TaskSlots:
-    settings: dict[str, Any] = {
-        "subject": "adyen",
-        "cost": 1,
-        "early": 0.5,
-        "late": 0.1,
-        "max_wait": None,
-        **options,
-    }
+    settings: dict[str, Any] = {"subject": "adyen", "cost": 1, "early": 0.5, "late": 0.1, "max_wait": None, **options}
     return TaskSlots(limiter, "psp", **settings)
 
 

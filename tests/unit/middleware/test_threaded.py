@@ -1,18 +1,14 @@
 """`acquire` of a `Limiter` for a coroutine: what the end of its loop does to a slot."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from capline import Limiter, ManualClock, Policy
 from capline.middleware.threaded import acquired
-
-if TYPE_CHECKING:
-    import pytest
-
-    from capline.model.decision import Decision
+from capline.model.decision import Decision
 
 
 def test_a_slot_that_comes_after_the_end_of_the_loop_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,6 @@
 """A single decision that is told as arguments is counted as the event would be."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,9 +8,7 @@ from prometheus_client import CollectorRegistry
 from capline import AsyncLimiter, Policy
 from capline.model.errors import StoreError, StoreUnavailableError
 from capline.observe import PrometheusObserver
-
-if TYPE_CHECKING:
-    from capline.observe.event import Decided
+from capline.observe.event import Decided
 
 POLICIES = [
     Policy("promo", ["2/day"], by_segment={"new": ["1/day"]}, channels={"push": ["1/day"]}),

@@ -1,12 +1,11 @@
 """The servers of a store, as Prometheus reads them; asked of real servers."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -17,9 +16,6 @@ from capline import AsyncLimiter, Configuration, InvalidValueError, Limiter, Pol
 from capline.model.server_state import ServerState
 from capline.observe import ServerMetrics
 from capline.service import servers
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICY = Policy("p", ["3/day"])
 

@@ -1,18 +1,13 @@
 """The figures of an embedded store, as Prometheus reads them."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from capline import AsyncLimiter, InvalidValueError, Limiter, Policy
 from capline.observe import StoreMetrics, on_demand
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICY = Policy("p", ["3/day"])
 

@@ -1,23 +1,17 @@
 """The replay engine against counting by hand, and the small parts around it."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from capline import Limiter, ManualClock, Policy, UnknownNameError
+from capline.model.subject import Subject
 from capline.replay.engine import replay
 from capline.replay.events import Event, ReplayError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from capline.model.subject import Subject
 
 POLICY = Policy("promo", ["1/10s", "3/60s"], by_segment={"vip": ["2/10s", "9/60s"]})
 LIMITS = {None: [(1, 10_000_000), (3, 60_000_000)], "vip": [(2, 10_000_000), (9, 60_000_000)]}

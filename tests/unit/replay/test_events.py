@@ -1,17 +1,12 @@
 """Reading events: every row is an event, or the file is refused at the row that is not."""
 
-from __future__ import annotations
-
 import gzip
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from capline import CaplineError
 from capline.replay.events import Event, ReplayError, instant_us, read_events, subject_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def written(tmp_path: Path, text: str | bytes, name: str = "events.csv") -> Path:

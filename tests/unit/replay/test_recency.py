@@ -1,7 +1,5 @@
 """Segments by recency, against the sentences that define them."""
 
-from __future__ import annotations
-
 from random import Random
 
 import numpy as np

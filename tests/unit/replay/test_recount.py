@@ -1,10 +1,8 @@
 """The recount must find what is wrong with a record, and nothing in one that is right."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -18,9 +16,6 @@ from capline.replay.demo.local_time import midnights_us
 from capline.replay.demo.record import Record
 from capline.replay.demo.recount import recount
 from capline.window.calendar import starts_us
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TWO = Limit.parse("2/10s")
 WEEK = Limit.parse("3/60s")

@@ -1,11 +1,10 @@
 """The report: nothing unescaped, nothing from elsewhere, and charts that Plotly itself finds valid."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib import resources
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import plotly.graph_objects  # pyright: ignore[reportMissingTypeStubs] - it ships none
@@ -13,9 +12,6 @@ import pytest
 
 from capline.replay.demo.report import Html, render, share, write_report
 from capline.replay.demo.run import DemoResult, run_demo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEMPLATE = (resources.files("capline.replay.demo") / "report.html").read_text(encoding="utf-8")
 

@@ -1,7 +1,5 @@
 """Building: disjoint sets, or an error that says who is not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

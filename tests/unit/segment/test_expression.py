@@ -1,7 +1,5 @@
 """Expressions: what they mean, and where the fault is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

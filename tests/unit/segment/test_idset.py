@@ -1,20 +1,16 @@
 """IdSet: what enters is checked, what leaves is what entered."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from capline.model.errors import InvalidTypeError, SegmentError
 from capline.segment import IdSet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LARGEST = (1 << 32) - 1
 

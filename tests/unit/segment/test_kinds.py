@@ -1,10 +1,9 @@
 """Format version 2: kinds of ids, overlapping sets, partial builds and merges, and version 1 still read."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -32,9 +31,6 @@ from capline.segment import (
     write_snapshot,
 )
 from capline.segment.seal import seal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LARGEST = (1 << 64) - 1
 EDGES = [0, 1, (1 << 32) - 1, 1 << 32, (1 << 48) + 5, (1 << 63) - 1, 1 << 63, LARGEST]
@@ -220,12 +216,7 @@ class TestPartial:
         with pytest.raises(SegmentError, match=r"1 id is in two segments or more: 1 \(new and old\)"):
             merge_partials(parts)
         merged = merge_partials(parts, ["old", "new", "lost"], "v1")
-        assert dict(merged.sets) == {
-            "old": IdSet([1]),
-            "new": IdSet([2]),
-            "lost": IdSet(),
-            "vip": IdSet([1, 5]),
-        }
+        assert dict(merged.sets) == {"old": IdSet([1]), "new": IdSet([2]), "lost": IdSet(), "vip": IdSet([1, 5])}
         assert merged.overlapping == ("vip",)
 
     def test_parts_that_do_not_fit(self, tmp_path: Path) -> None:

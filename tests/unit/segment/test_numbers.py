@@ -1,8 +1,6 @@
 """Numbers in sets that no text has: found when the snapshot is loaded, not when somebody asks for the text."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,9 +19,6 @@ from capline.segment import (
     write_snapshot,
 )
 from capline.segment.seal import seal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXTS = ["x", "yy", "zzz"]
 

@@ -1,7 +1,5 @@
 """The pointer's bytes: read back exactly as written, or refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

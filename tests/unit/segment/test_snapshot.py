@@ -1,14 +1,13 @@
 """Snapshots: what they answer, and that nothing but what was written is ever loaded."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +18,9 @@ from capline.segment import IdSet, Snapshot, load_snapshot, read_manifest, write
 from capline.segment.manifest import DictionaryEntry, Manifest, SegmentEntry
 from capline.segment.seal import seal
 from capline.segment.sets import codes as codes_module
+from capline.segment.sets.idset import IdArray
 from capline.segment.snapshot import load as load_module
 from capline.segment.snapshot import write as write_module
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from capline.segment.sets.idset import IdArray
 
 LARGEST = (1 << 32) - 1
 SETS = {"new": IdSet([1, 2, LARGEST]), "active": IdSet([0, 7]), "gone": IdSet()}

@@ -1,21 +1,16 @@
 """Sources: every bad row is one line that names file, row and fix; every good one is taken as it stands."""
 
-from __future__ import annotations
-
 import gzip
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from capline.model.errors import SegmentError
 from capline.segment import IdSet, build_segments, count_rows, expand, read_audience, read_rows
 from capline.segment.build import source as source_module
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from capline.segment.build.source import Paths
+from capline.segment.build.source import Paths
 
 pa: Any = import_module("pyarrow")
 parquet: Any = import_module("pyarrow.parquet")
@@ -306,10 +301,7 @@ def test_an_audience_in_any_order_from_any_file(tmp_path: Path) -> None:
     write_csv(tmp_path / "b.csv", "id\n5\n1\n")
     write_parquet(tmp_path / "c.parquet", [4, 2])
     seen: list[int] = []
-    audience = read_audience(
-        [tmp_path / "a.roaring", tmp_path / "b.csv", tmp_path / "c.parquet"],
-        progress=seen.append,
-    )
+    audience = read_audience([tmp_path / "a.roaring", tmp_path / "b.csv", tmp_path / "c.parquet"], progress=seen.append)
     assert list(audience) == [1, 2, 4, 5, 7, 8]
     assert seen == [2, 4, 6]
 

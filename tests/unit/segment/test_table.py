@@ -1,13 +1,12 @@
 """Reading CSV by Arrow, whose thread outlives its reader: the end waits until it holds nothing of the interpreter's."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys
 import threading
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,9 +15,6 @@ from capline.model.errors import SegmentError
 from capline.segment.build.inputs import RemoteFile
 from capline.segment.build.source import read_audience
 from capline.segment.build.table import read_columns
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENDINGS = {
     "nobody": ("id\n", "an empty audience"),

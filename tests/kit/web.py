@@ -1,6 +1,7 @@
 """Reads what an answer says of limits, by a parser of structured fields that is not ours."""
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 import http_sf
@@ -42,6 +43,21 @@ def local(**options: Any) -> tuple[Limiter, ManualClock]:
     """A limiter in memory, and its clock."""
     clock = ManualClock(NOON_US)
     return Limiter("memory://", policies(), clock=clock, **options), clock
+
+
+async def sent_by(app: Any, scope: dict[str, Any], *messages: dict[str, Any]) -> list[Any]:
+    """What an ASGI app sends to a client of these messages; they begin again after the last."""
+    sent: list[Any] = []
+    coming = cycle(messages)
+
+    async def receive() -> Any:
+        return next(coming)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent
 
 
 class Down:

@@ -2,6 +2,7 @@
 
 import smtplib
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,9 @@ def test_the_standard_library_would_send_to_the_very_same(text: str) -> None:
 
 def test_a_refused_recipient_costs_the_others_nothing(tmp_path: Path) -> None:
     emails = ["a@x.org", "a@x.org SIZE=1", "b\0@x.org", "Anna, of X <c@x.org>", "anna@bücher.example", "d@x.org"]
-    with mail_server() as (box, port):
-        sender = smtp(tmp_path, port)
+    with mail_server() as (box, port), closing(smtp(tmp_path, port)) as sender:
         sender.open(RUN)
-        try:
-            outcomes = sender.send(messages(*range(6), emails=emails))
-        finally:
-            sender.close()
+        outcomes = sender.send(messages(*range(6), emails=emails))
     assert outcomes.codes.tolist() == [DELIVERED, PERMANENT, PERMANENT, DELIVERED, PERMANENT, DELIVERED]
     assert outcomes.reasons == {
         1: "no such mail: the address has a space",
@@ -110,25 +107,17 @@ def test_with_smtputf8_the_address_goes_as_it_stands(tmp_path: Path) -> None:
             far.seen.append(data)
             connection.sendall(answer)
 
-    with wire(serve) as far:
-        sender = smtp(tmp_path, far.port)
+    with wire(serve) as far, closing(smtp(tmp_path, far.port)) as sender:
         sender.open(RUN)
-        try:
-            outcomes = sender.send(messages(1, emails=["anna@bücher.example"]))
-        finally:
-            sender.close()
+        outcomes = sender.send(messages(1, emails=["anna@bücher.example"]))
     assert outcomes.codes.tolist() == [DELIVERED]
     # The verb before it each Python spells in its own way.
     assert far.seen[2][8:] == "<anna@bücher.example>\r\n".encode()
 
 
 def test_a_mail_with_control_characters_is_refused(tmp_path: Path) -> None:
-    with mail_server() as (box, port):
-        sender = smtp(tmp_path, port, text="Hello {email}\0")
+    with mail_server() as (box, port), closing(smtp(tmp_path, port, text="Hello {email}\0")) as sender:
         sender.open(RUN)
-        try:
-            outcomes = sender.send(messages(1))
-        finally:
-            sender.close()
+        outcomes = sender.send(messages(1))
     assert outcomes.reasons == {0: "no such mail: the subject or text has a control character"}
     assert box.mails == []

@@ -1,6 +1,7 @@
 """`--retry-failed`: exactly those who failed, within the caps as they then are, whatever is killed meanwhile."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,11 @@ def go(
     retry_failed: bool = False,
     around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda step: step,
 ) -> Report:
-    stop = Stop()
-    try:
-        with ledger_of(job, directory) as ledger:
-            for name in ("add", "save", "finish", "retry_failed"):
-                setattr(ledger, name, around(getattr(ledger, name)))
-            run(job, limiter, ledger, stop, retry_failed=retry_failed, pause=lambda _s: None)
-            return report_of(ledger)
-    finally:
-        stop.close()
+    with closing(Stop()) as stop, ledger_of(job, directory) as ledger:
+        for name in ("add", "save", "finish", "retry_failed"):
+            setattr(ledger, name, around(getattr(ledger, name)))
+        run(job, limiter, ledger, stop, retry_failed=retry_failed, pause=lambda _s: None)
+        return report_of(ledger)
 
 
 def down(until: dict[int, int]) -> Far:

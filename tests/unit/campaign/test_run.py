@@ -1,6 +1,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -264,8 +265,7 @@ def test_it_stops_between_two_hand_overs_and_goes_on_there(tmp_path: Path) -> No
 
 
 def test_a_pause_ends_when_a_stop_is_asked_for() -> None:
-    stop = Stop()
-    try:
+    with closing(Stop()) as stop:
         with stop.on_signals(lambda _signum: None, lambda _signum: None):
             os.kill(os.getpid(), signal.SIGINT)
             with pytest.raises(CampaignStopped, match="SIGINT"):
@@ -273,8 +273,6 @@ def test_a_pause_ends_when_a_stop_is_asked_for() -> None:
             with pytest.raises(CampaignStopped):
                 stop.check()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        stop.close()
 
 
 class Broken(Far):

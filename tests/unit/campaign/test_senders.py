@@ -5,6 +5,7 @@ import os
 import socket
 import struct
 from collections.abc import Generator
+from contextlib import closing
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -143,13 +144,12 @@ def webhook(tmp_path: Path, url: str, more: str = "") -> Sender:
 @pytest.mark.usefixtures("no_proxy")
 def test_each_message_is_one_post_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_KEY", "secret")
-    with receiver() as far:
-        sender = webhook(tmp_path, far.url, "headers: {Authorization: 'Bearer ${SHOP_KEY}'}")
-        try:
-            assert sender.send(messages(1, 2)).codes.tolist() == [DELIVERED, DELIVERED]
-            assert sender.send(messages(3)).codes.tolist() == [DELIVERED]
-        finally:
-            sender.close()
+    with (
+        receiver() as far,
+        closing(webhook(tmp_path, far.url, "headers: {Authorization: 'Bearer ${SHOP_KEY}'}")) as sender,
+    ):
+        assert sender.send(messages(1, 2)).codes.tolist() == [DELIVERED, DELIVERED]
+        assert sender.send(messages(3)).codes.tolist() == [DELIVERED]
     assert far.keys == {number: {f"sale/r1/{number}"} for number in (1, 2, 3)}
     assert min(far.bodies, key=lambda body: body["id"]) == {
         "campaign": "sale",
@@ -174,12 +174,11 @@ STATUSES = {
 
 @pytest.mark.usefixtures("no_proxy")
 def test_what_an_answer_means(tmp_path: Path) -> None:
-    with receiver(lambda status, _tries: status, headers={"Retry-After": "7"}) as far:
-        sender = webhook(tmp_path, far.url)
-        try:
-            outcomes = sender.send(messages(*STATUSES))
-        finally:
-            sender.close()
+    with (
+        receiver(lambda status, _tries: status, headers={"Retry-After": "7"}) as far,
+        closing(webhook(tmp_path, far.url)) as sender,
+    ):
+        outcomes = sender.send(messages(*STATUSES))
     assert dict(zip(STATUSES, outcomes.codes.tolist(), strict=True)) == STATUSES
     assert outcomes.wait_s == 7
     assert outcomes.reasons[list(STATUSES).index(410)] == "HTTP 410"
@@ -190,23 +189,16 @@ def test_what_an_answer_means(tmp_path: Path) -> None:
 def test_nobody_there_is_transient(tmp_path: Path) -> None:
     with receiver() as far:
         url = far.url
-    sender = webhook(tmp_path, url)
-    try:
+    with closing(webhook(tmp_path, url)) as sender:
         outcomes = sender.send(messages(1, 2))
-    finally:
-        sender.close()
     assert outcomes.codes.tolist() == [TRANSIENT, TRANSIENT]
     assert set(outcomes.reasons.values()) == {"no answer (ConnectError)"}
 
 
 def answered_with(tmp_path: Path, answer: bytes) -> tuple[int, str]:
     """What is made of an answer of exactly these bytes, after which the far side hangs up."""
-    with http_wire(lambda _request: answer) as far:
-        sender = webhook(tmp_path, far.url)
-        try:
-            outcomes = sender.send(messages(1))
-        finally:
-            sender.close()
+    with http_wire(lambda _request: answer) as far, closing(webhook(tmp_path, far.url)) as sender:
+        outcomes = sender.send(messages(1))
     assert len(far.seen) == 1
     return int(outcomes.codes[0]), outcomes.reasons.get(0, "")
 
@@ -253,24 +245,17 @@ def test_a_far_side_that_hangs_up_before_the_request_is_whole_has_not_taken_it(t
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         far.ended.wait(0.2)
 
-    with wire(serve) as far:
-        sender = webhook(tmp_path, far.url.replace("http", "https"))  # it never greets: the request is never written
-        try:
-            outcomes = sender.send(messages(1))
-        finally:
-            sender.close()
+    # It never greets: the request is never written.
+    with wire(serve) as far, closing(webhook(tmp_path, far.url.replace("http", "https"))) as sender:
+        outcomes = sender.send(messages(1))
     assert outcomes.codes.tolist() == [TRANSIENT]
 
 
 @pytest.mark.usefixtures("no_proxy")
 def test_concurrency_is_bounded(tmp_path: Path) -> None:
-    with receiver() as far:
-        sender = webhook(tmp_path, far.url, "concurrency: 3")
-        try:
-            assert sender.most == 24
-            sender.send(messages(*range(60)))
-        finally:
-            sender.close()
+    with receiver() as far, closing(webhook(tmp_path, far.url, "concurrency: 3")) as sender:
+        assert sender.most == 24
+        sender.send(messages(*range(60)))
     assert far.requests == 60
     assert 1 <= far.busiest <= 3
 
@@ -299,13 +284,10 @@ def smtp(tmp_path: Path, port: int, text: str = "Hello {id} in {segment}", more:
 
 def test_a_mail_has_its_message_id_and_key(tmp_path: Path, mailbox: tuple[Mailbox, int]) -> None:
     box, port = mailbox
-    sender = smtp(tmp_path, port)
-    sender.open(RUN)
-    try:
+    with closing(smtp(tmp_path, port)) as sender:
+        sender.open(RUN)
         for _ in range(2):
             assert sender.send(messages(1)).codes.tolist() == [DELIVERED]
-    finally:
-        sender.close()
     (to, text), again = box.mails
     assert to == "u1@example.org"
     assert "Message-ID: <r1.1@shop.example>" in text
@@ -317,13 +299,10 @@ def test_a_mail_has_its_message_id_and_key(tmp_path: Path, mailbox: tuple[Mailbo
 
 def test_each_mail_has_its_own_outcome(tmp_path: Path, mailbox: tuple[Mailbox, int]) -> None:
     box, port = mailbox
-    sender = smtp(tmp_path, port)
-    sender.open(RUN)
-    emails = ["a@x.org", "gone@x.org", "later@x.org", "", "two@at@x.org", "b@x.org", "c@x.org\nBcc: all@x.org"]
-    try:
+    with closing(smtp(tmp_path, port)) as sender:
+        sender.open(RUN)
+        emails = ["a@x.org", "gone@x.org", "later@x.org", "", "two@at@x.org", "b@x.org", "c@x.org\nBcc: all@x.org"]
         outcomes = sender.send(messages(*range(7), emails=emails))
-    finally:
-        sender.close()
     assert outcomes.codes.tolist() == [DELIVERED, PERMANENT, TRANSIENT, PERMANENT, PERMANENT, DELIVERED, PERMANENT]
     assert outcomes.reasons[1] == "SMTP 550"
     assert outcomes.reasons[2] == "SMTP 451"
@@ -332,15 +311,12 @@ def test_each_mail_has_its_own_outcome(tmp_path: Path, mailbox: tuple[Mailbox, i
 
 def test_a_connection_that_breaks_is_made_again(tmp_path: Path, mailbox: tuple[Mailbox, int]) -> None:
     box, port = mailbox
-    sender = smtp(tmp_path, port, text="{email}")
-    sender.open(RUN)
-    try:
+    with closing(smtp(tmp_path, port, text="{email}")) as sender:
+        sender.open(RUN)
         outcomes = sender.send(messages(1, 2, 3, emails=["a@x.org", "hang up <b@x.org>", "c@x.org"]))
         assert outcomes.codes.tolist()[0] == DELIVERED
         assert outcomes.codes.tolist()[1] in (TRANSIENT, UNKNOWN)  # by whether the server's 421 came before it hung up
         outcomes = sender.send(messages(3, emails=["c@x.org"]))
-    finally:
-        sender.close()
     assert outcomes.codes.tolist() == [DELIVERED]
     assert "c@x.org" in [to for to, _ in box.mails]
 
@@ -360,13 +336,9 @@ def mailed(tmp_path: Path, steps: int, last: bytes, more: str = "") -> tuple[int
             far.seen.append(data)
             connection.sendall(answer)
 
-    with wire(serve) as far:
-        sender = smtp(tmp_path, far.port, more=more)
+    with wire(serve) as far, closing(smtp(tmp_path, far.port, more=more)) as sender:
         sender.open(RUN)
-        try:
-            outcomes = sender.send(messages(1))
-        finally:
-            sender.close()
+        outcomes = sender.send(messages(1))
     return int(outcomes.codes[0]), outcomes.reasons.get(0, "")
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,12 @@ def taking(status: Callable[[str], int], far_keys: list[list[str]]) -> Callable[
 def test_an_array_is_posted_and_each_message_has_its_own_result(tmp_path: Path) -> None:
     posted: list[list[str]] = []
     said = {"sale/r1/2": 410, "sale/r1/4": 503, "sale/r1/5": 500}
-    with wire(taking(lambda key: said.get(key, 202), posted)) as far:
-        sender = webhook(tmp_path, far.url, "batch: 3, concurrency: 2")
-        try:
-            assert sender.most == 6
-            outcomes = sender.send(messages(*range(1, 8)))
-        finally:
-            sender.close()
+    with (
+        wire(taking(lambda key: said.get(key, 202), posted)) as far,
+        closing(webhook(tmp_path, far.url, "batch: 3, concurrency: 2")) as sender,
+    ):
+        assert sender.most == 6
+        outcomes = sender.send(messages(*range(1, 8)))
     ends = [DELIVERED, PERMANENT, DELIVERED, TRANSIENT, UNKNOWN, DELIVERED, DELIVERED]
     assert outcomes.codes.tolist() == ends
     assert outcomes.reasons == {1: "HTTP 410", 3: "HTTP 503", 4: "HTTP 500"}
@@ -68,12 +68,11 @@ def test_an_array_is_posted_and_each_message_has_its_own_result(tmp_path: Path) 
 def test_a_message_in_an_array_is_what_it_is_by_itself(tmp_path: Path) -> None:
     bodies: dict[str, Any] = {}
     for more in ("batch: 0", "batch: 2"):
-        with http_wire(lambda _request: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as far:
-            sender = webhook(tmp_path, far.url, more)
-            try:
-                sender.send(messages(7))
-            finally:
-                sender.close()
+        with (
+            http_wire(lambda _request: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as far,
+            closing(webhook(tmp_path, far.url, more)) as sender,
+        ):
+            sender.send(messages(7))
         bodies[more] = json.loads(far.seen[0].partition(b"\r\n\r\n")[2])
     assert bodies["batch: 2"] == [bodies["batch: 0"]]
 
@@ -114,12 +113,11 @@ def test_results_that_break_off_or_never_end_are_not_known(tmp_path: Path) -> No
         b"HTTP/1.1 200 OK\r\n\r\n" + whole[:-1],
     ]
     for answer in answers:
-        with http_wire(lambda _request, answer=answer: answer) as far:
-            sender = webhook(tmp_path, far.url, "batch: 10")
-            try:
-                assert sender.send(messages(1, 2)).codes.tolist() == [UNKNOWN, UNKNOWN]
-            finally:
-                sender.close()
+        with (
+            http_wire(lambda _request, answer=answer: answer) as far,
+            closing(webhook(tmp_path, far.url, "batch: 10")) as sender,
+        ):
+            assert sender.send(messages(1, 2)).codes.tolist() == [UNKNOWN, UNKNOWN]
 
 
 @pytest.mark.parametrize("status", [status for status in STATUSES if status >= 300])

@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,9 @@ def test_a_far_side_that_trickles_is_left_at_the_timeout(tmp_path: Path, at_once
                 connection.sendall(b"x")
 
     with wire(serve) as far:
-        sender = webhook(tmp_path, far.url, "timeout: 1")
-        began = time.monotonic()
-        try:
+        with closing(webhook(tmp_path, far.url, "timeout: 1")) as sender:
+            began = time.monotonic()
             outcomes = sender.send(messages(1))
-        finally:
-            sender.close()
         took_s = time.monotonic() - began
     assert outcomes.codes.tolist() == [code]
     assert outcomes.reasons.get(0, "") == {UNKNOWN: "no answer (timeout)", PERMANENT: "HTTP 410"}.get(code, "")
@@ -61,13 +59,9 @@ def test_no_cookie_of_one_recipient_goes_out_with_the_next(tmp_path: Path) -> No
     answer = (
         b"HTTP/1.1 200 OK\r\nConnection: close\r\nSet-Cookie: session=of-the-first; Path=/\r\nContent-Length: 0\r\n\r\n"
     )
-    with http_wire(lambda _request: answer) as far:
-        sender = webhook(tmp_path, far.url, "concurrency: 1")
-        try:
-            for number in range(3):
-                sender.send(messages(number, number + 10, batch=number))
-        finally:
-            sender.close()
+    with http_wire(lambda _request: answer) as far, closing(webhook(tmp_path, far.url, "concurrency: 1")) as sender:
+        for number in range(3):
+            sender.send(messages(number, number + 10, batch=number))
     assert len(far.seen) == 6
     assert cookies_of(iter(far.seen)) == []
 
@@ -81,21 +75,17 @@ def test_a_connection_is_kept_from_one_hand_over_to_the_next(tmp_path: Path) -> 
             far.seen.append(request)
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    with wire(serve) as far:
-        sender = webhook(tmp_path, far.url, "concurrency: 1")
-        try:
-            for number in range(3):
-                sender.send(messages(number, number + 10))
-        finally:
-            sender.close()
+    with wire(serve) as far, closing(webhook(tmp_path, far.url, "concurrency: 1")) as sender:
+        for number in range(3):
+            sender.send(messages(number, number + 10))
     assert (len(far.seen), len(connections)) == (6, 1)
 
 
 def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
-    with receiver() as elsewhere, receiver(lambda _id, _tries: 307, headers={"Location": elsewhere.url}) as far:
-        sender = webhook(tmp_path, far.url)
-        try:
-            assert sender.send(messages(1)).codes.tolist() == [PERMANENT]
-        finally:
-            sender.close()
+    with (
+        receiver() as elsewhere,
+        receiver(lambda _id, _tries: 307, headers={"Location": elsewhere.url}) as far,
+        closing(webhook(tmp_path, far.url)) as sender,
+    ):
+        assert sender.send(messages(1)).codes.tolist() == [PERMANENT]
     assert elsewhere.requests == 0

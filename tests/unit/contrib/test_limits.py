@@ -108,21 +108,18 @@ def test_reset_forgets_every_key(storage: CaplineStorage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["FixedWindow", "MovingWindow", "SlidingWindowCounter"])
-def test_limits_aio_runs_on_it_by_url(kind: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        storage: Any = storage_from_string(f"async+capline+lmdb://{tmp_path}/store")
-        limiter, item = getattr(aio.strategies, f"{kind}RateLimiter")(storage), parse("2/hour")
-        assert await storage.check()
-        assert [await limiter.hit(item, "a") for _ in range(3)] == [True, True, False]
-        assert not await limiter.test(item, "a")
-        assert (await limiter.get_window_stats(item, "a")).remaining == 0
-        await limiter.clear(item, "a")
-        assert await limiter.hit(item, "a", cost=2)
-        assert await storage.reset() == 1
-        assert await limiter.hit(item, "a", cost=2)
-        await storage.aclose()
-
-    asyncio.run(main())
+async def test_limits_aio_runs_on_it_by_url(kind: str, tmp_path: Path) -> None:
+    storage: Any = storage_from_string(f"async+capline+lmdb://{tmp_path}/store")
+    limiter, item = getattr(aio.strategies, f"{kind}RateLimiter")(storage), parse("2/hour")
+    assert await storage.check()
+    assert [await limiter.hit(item, "a") for _ in range(3)] == [True, True, False]
+    assert not await limiter.test(item, "a")
+    assert (await limiter.get_window_stats(item, "a")).remaining == 0
+    await limiter.clear(item, "a")
+    assert await limiter.hit(item, "a", cost=2)
+    assert await storage.reset() == 1
+    assert await limiter.hit(item, "a", cost=2)
+    await storage.aclose()
 
 
 def test_an_outage_is_no_refusal() -> None:

@@ -141,7 +141,7 @@ def test_one_that_is_cancelled_under_a_plain_limiter_gives_its_slot_back(limiter
     assert used(limiter, "s") == 2
 
 
-def test_a_slot_that_the_thread_takes_after_the_cancellation_is_given_back(
+async def test_a_slot_that_the_thread_takes_after_the_cancellation_is_given_back(
     limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, go_on, schedule = threading.Event(), threading.Event(), limiter.schedule
@@ -156,17 +156,14 @@ def test_a_slot_that_the_thread_takes_after_the_cancellation_is_given_back(
     monkeypatch.setattr(limiter, "schedule", slow)
     pay = limited(limiter, "psp", subject="s")(_nothing)
 
-    async def main() -> None:
-        task = asyncio.create_task(pay())
-        assert await asyncio.to_thread(asked.wait, 60)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        go_on.set()
-        await until(lambda: bool(taken))
-        await until(lambda: not used(limiter, "s"))
-
-    asyncio.run(main())
+    task = asyncio.create_task(pay())
+    assert await asyncio.to_thread(asked.wait, 60)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    await until(lambda: bool(taken))
+    await until(lambda: not used(limiter, "s"))
 
 
 async def _nothing() -> None: ...

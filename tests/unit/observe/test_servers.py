@@ -138,7 +138,7 @@ def test_a_second_one_in_a_registry_is_refused() -> None:
         ServerMetrics(registry)
 
 
-def test_a_service_shows_them_and_none_when_its_limiter_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_service_shows_them_and_none_when_its_limiter_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "EVERY_S", 0.01)
     registry = CollectorRegistry()
     metrics, url = ServerMetrics(registry), shared("redis").url
@@ -146,31 +146,25 @@ def test_a_service_shows_them_and_none_when_its_limiter_is_closed(monkeypatch: p
     def up() -> float | None:
         return sample(registry, "up", url.split("/")[2])
 
-    async def main() -> None:
-        limiter = AsyncLimiter(url, [POLICY])
-        task = asyncio.create_task(servers.watch_servers(limiter, metrics))
-        assert await asyncio.to_thread(soon, lambda: up() == 1)
-        await limiter.close()
-        assert await asyncio.to_thread(soon, lambda: up() is None)
-        task.cancel()
-
-    asyncio.run(main())
+    limiter = AsyncLimiter(url, [POLICY])
+    task = asyncio.create_task(servers.watch_servers(limiter, metrics))
+    assert await asyncio.to_thread(soon, lambda: up() == 1)
+    await limiter.close()
+    assert await asyncio.to_thread(soon, lambda: up() is None)
+    task.cancel()
 
 
-def test_a_service_shows_those_of_its_configuration_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_service_shows_those_of_its_configuration_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "EVERY_S", 0.01)
     registry, url = CollectorRegistry(), shared("redis").url
     metrics, name = ServerMetrics(registry), url.split("/")[2]
 
-    async def main() -> None:
-        async with AsyncLimiter.from_config(url, "memory://") as limiter:
-            task = asyncio.create_task(servers.watch_servers(limiter, metrics))
-            assert await asyncio.to_thread(soon, lambda: sample(registry, "up", name, "config") == 1)
-            assert sample(registry, "up", name) is None
-            task.cancel()
-            await asyncio.wait([task])
-
-    asyncio.run(main())
+    async with AsyncLimiter.from_config(url, "memory://") as limiter:
+        task = asyncio.create_task(servers.watch_servers(limiter, metrics))
+        assert await asyncio.to_thread(soon, lambda: sample(registry, "up", name, "config") == 1)
+        assert sample(registry, "up", name) is None
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def test_the_worst_breaker_of_all_processes_is_shown(tmp_path: Path) -> None:

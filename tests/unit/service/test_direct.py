@@ -277,21 +277,21 @@ async def compared(seed: int, count: int, *, tokens: TokenFile | None = None, wa
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_direct_answers_are_those_of_asgi(waits: bool) -> None:
-    asyncio.run(compared(1, 120, waits=waits))
+async def test_direct_answers_are_those_of_asgi(waits: bool) -> None:
+    await compared(1, 120, waits=waits)
 
 
-def test_direct_answers_ask_for_tokens_as_asgi_does(tmp_path: Path) -> None:
-    asyncio.run(compared(2, 80, tokens=TokenFile(tmp_path / "tokens.json", create=True)))
+async def test_direct_answers_ask_for_tokens_as_asgi_does(tmp_path: Path) -> None:
+    await compared(2, 80, tokens=TokenFile(tmp_path / "tokens.json", create=True))
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_head_seen_before_is_answered_as_one_that_is_parsed(waits: bool) -> None:
-    asyncio.run(compared_with_parsing(3, 400, waits=waits))
+async def test_a_head_seen_before_is_answered_as_one_that_is_parsed(waits: bool) -> None:
+    await compared_with_parsing(3, 400, waits=waits)
 
 
-def test_a_head_seen_before_shows_its_token_as_one_that_is_parsed(tmp_path: Path) -> None:
-    asyncio.run(compared_with_parsing(4, 200, tokens=TokenFile(tmp_path / "tokens.json", create=True)))
+async def test_a_head_seen_before_shows_its_token_as_one_that_is_parsed(tmp_path: Path) -> None:
+    await compared_with_parsing(4, 200, tokens=TokenFile(tmp_path / "tokens.json", create=True))
 
 
 @pytest.mark.deep
@@ -301,23 +301,20 @@ def test_direct_answers_are_those_of_asgi_at_length(seed: int) -> None:
     asyncio.run(compared_with_parsing(seed, 10_000, waits=seed % 2 == 1))
 
 
-def test_a_decision_that_has_to_wait_is_answered_in_its_turn() -> None:
-    async def run() -> None:
-        one = side()
-        store: Any = one.limiter._store  # pyright: ignore[reportPrivateUsage]
-        batch = asyncio.get_running_loop().create_future()
-        store._batches.add(batch)  # as while one runs in a thread
-        asks = [post(b'{"policy":"psp","subject":"%d"}' % number) for number in (1, 1, 2)]
-        goes_on = threading.Event()
-        store._singles.submit(goes_on.wait)  # as while another decision runs in a thread
-        one.connection.data_received(b"".join(asks))
-        assert one.wire.written == b""
-        goes_on.set()
-        answers = (await one.settled()).split(b"HTTP/1.1 200 OK\r\n")[1:]
-        assert [json.loads(answer.partition(b"\r\n\r\n")[2])["allowed"] for answer in answers] == [True, False, True]
-        batch.cancel()
-
-    asyncio.run(run())
+async def test_a_decision_that_has_to_wait_is_answered_in_its_turn() -> None:
+    one = side()
+    store: Any = one.limiter._store  # pyright: ignore[reportPrivateUsage]
+    batch = asyncio.get_running_loop().create_future()
+    store._batches.add(batch)  # as while one runs in a thread
+    asks = [post(b'{"policy":"psp","subject":"%d"}' % number) for number in (1, 1, 2)]
+    goes_on = threading.Event()
+    store._singles.submit(goes_on.wait)  # as while another decision runs in a thread
+    one.connection.data_received(b"".join(asks))
+    assert one.wire.written == b""
+    goes_on.set()
+    answers = (await one.settled()).split(b"HTTP/1.1 200 OK\r\n")[1:]
+    assert [json.loads(answer.partition(b"\r\n\r\n")[2])["allowed"] for answer in answers] == [True, False, True]
+    batch.cancel()
 
 
 def held() -> tuple[dict[str, Route], asyncio.Event]:
@@ -331,123 +328,102 @@ def held() -> tuple[dict[str, Route], asyncio.Event]:
     return {"/held": Route({"POST": answer}, 100, direct=True)}, event
 
 
-def test_a_head_is_parsed_once() -> None:
-    async def run() -> None:
-        one = side()
-        parsed = parsed_at(one)
-        asks = [post(b'{"policy":"promo","subject":"%d"}' % number) for number in range(6)]
-        for number, ask in enumerate(asks):
-            if number == 3:
-                one.connect()
-            answer, _ = await one.ask(ask)
-            assert b'"remaining":2' in answer
-        assert len(parsed) == 1
-        await one.ask(post(b'{"policy":"promo","subject":"77"}'))  # its head has another length
-        assert len(parsed) == 2
-
-    asyncio.run(run())
+async def test_a_head_is_parsed_once() -> None:
+    one = side()
+    parsed = parsed_at(one)
+    asks = [post(b'{"policy":"promo","subject":"%d"}' % number) for number in range(6)]
+    for number, ask in enumerate(asks):
+        if number == 3:
+            one.connect()
+        answer, _ = await one.ask(ask)
+        assert b'"remaining":2' in answer
+    assert len(parsed) == 1
+    await one.ask(post(b'{"policy":"promo","subject":"77"}'))  # its head has another length
+    assert len(parsed) == 2
 
 
-def test_what_is_kept_of_heads_is_bounded() -> None:
-    async def run() -> None:
-        one = side()
-        body = b'{"policy":"promo","subject":"1"}'
-        for number in range(3000):
-            await one.ask(post(body, more=b"X-Request-Id: %d\r\n" % number))
-            assert len(one.connection.heads) <= 1024
-        kept = len(one.connection.heads)
-        assert kept
-        await one.ask(post(body, more=b"X-Long: " + b"x" * 1024 + b"\r\n"))
-        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-        whole = post(b"").partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
-        assert b'"allowed"' in (await one.ask(whole))[0]
-        assert b'"allowed"' in (await one.ask(post(body)[:20], post(body)[20:]))[0]
-        assert b" 400 Bad Request" in (await one.ask(post(b"").replace(b"Content-Length: 0\r\n", b"")))[0]
-        assert len(one.connection.heads) == kept
-
-    asyncio.run(run())
+async def test_what_is_kept_of_heads_is_bounded() -> None:
+    one = side()
+    body = b'{"policy":"promo","subject":"1"}'
+    for number in range(3000):
+        await one.ask(post(body, more=b"X-Request-Id: %d\r\n" % number))
+        assert len(one.connection.heads) <= 1024
+    kept = len(one.connection.heads)
+    assert kept
+    await one.ask(post(body, more=b"X-Long: " + b"x" * 1024 + b"\r\n"))
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    whole = post(b"").partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+    assert b'"allowed"' in (await one.ask(whole))[0]
+    assert b'"allowed"' in (await one.ask(post(body)[:20], post(body)[20:]))[0]
+    assert b" 400 Bad Request" in (await one.ask(post(b"").replace(b"Content-Length: 0\r\n", b"")))[0]
+    assert len(one.connection.heads) == kept
 
 
-def test_a_token_that_is_revoked_is_refused_at_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        tokens = TokenFile(tmp_path / "tokens.json", create=True)
-        token = tokens.create("billing", ["decide"]).encode()
-        one = side(guard=Guard(tokens))
-        parsed = parsed_at(one)
-        ask = post(b'{"policy":"promo","subject":"1"}', more=b"authorization: Bearer %b\r\n" % token)
-        for _ in range(2):
-            assert b" 200 OK" in (await one.ask(ask))[0]
-        tokens.revoke("billing")
-        assert b" 401 Unauthorized" in (await one.ask(ask))[0]
-        assert len(parsed) == 1
-
-    asyncio.run(run())
+async def test_a_token_that_is_revoked_is_refused_at_once(tmp_path: Path) -> None:
+    tokens = TokenFile(tmp_path / "tokens.json", create=True)
+    token = tokens.create("billing", ["decide"]).encode()
+    one = side(guard=Guard(tokens))
+    parsed = parsed_at(one)
+    ask = post(b'{"policy":"promo","subject":"1"}', more=b"authorization: Bearer %b\r\n" % token)
+    for _ in range(2):
+        assert b" 200 OK" in (await one.ask(ask))[0]
+    tokens.revoke("billing")
+    assert b" 401 Unauthorized" in (await one.ask(ask))[0]
+    assert len(parsed) == 1
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_stop_waits_for_what_is_under_way(waits: bool) -> None:
-    async def run() -> None:
-        extra, event = held()
-        one = side(extra=extra, waits=waits)
-        one.connection.data_received(post(b"{}", "/held"))
-        one.connection.shutdown()
-        assert (one.wire.closed, one.wire.written) == (False, b"")
-        event.set()
-        assert b"\r\nconnection: close\r\n\r\n{}" in await one.settled()
-        assert one.wire.closed
-
-    asyncio.run(run())
+async def test_a_stop_waits_for_what_is_under_way(waits: bool) -> None:
+    extra, event = held()
+    one = side(extra=extra, waits=waits)
+    one.connection.data_received(post(b"{}", "/held"))
+    one.connection.shutdown()
+    assert (one.wire.closed, one.wire.written) == (False, b"")
+    event.set()
+    assert b"\r\nconnection: close\r\n\r\n{}" in await one.settled()
+    assert one.wire.closed
 
 
-def test_a_client_that_left_is_written_nothing_and_counted_once() -> None:
-    async def run() -> None:
-        extra, event = held()
-        heard = Heard()
-        one = side(heard, extra=extra, waits=True)
-        one.connection.data_received(post(b"{}", "/held"))
-        await asyncio.sleep(0)
-        one.wire.close()
-        one.connection.connection_lost(None)
-        event.set()
-        assert await one.settled() == b""
-        assert heard.told[0] == (200,)
-        assert len(heard.told) == 2
-
-    asyncio.run(run())
+async def test_a_client_that_left_is_written_nothing_and_counted_once() -> None:
+    extra, event = held()
+    heard = Heard()
+    one = side(heard, extra=extra, waits=True)
+    one.connection.data_received(post(b"{}", "/held"))
+    await asyncio.sleep(0)
+    one.wire.close()
+    one.connection.connection_lost(None)
+    event.set()
+    assert await one.settled() == b""
+    assert heard.told[0] == (200,)
+    assert len(heard.told) == 2
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_an_idle_connection_is_closed_after_a_direct_answer(waits: bool) -> None:
-    async def run() -> None:
-        one = side(waits=waits)
-        one.connection.data_received(post(b'{"policy":"psp","subject":"1"}'))
-        assert b"200 OK" in await one.settled()
-        one.connection.data_received(post(b'{"policy":"psp","subject":"2"}'))  # by the head that was seen before
-        assert b"200 OK" in await one.settled()
-        now = asyncio.get_running_loop().time()
-        one.connection.end_if_slow(now + 4)
-        assert not one.wire.closed
-        one.connection.end_if_slow(now + 6)
-        assert one.wire.closed
-
-    asyncio.run(run())
+async def test_an_idle_connection_is_closed_after_a_direct_answer(waits: bool) -> None:
+    one = side(waits=waits)
+    one.connection.data_received(post(b'{"policy":"psp","subject":"1"}'))
+    assert b"200 OK" in await one.settled()
+    one.connection.data_received(post(b'{"policy":"psp","subject":"2"}'))  # by the head that was seen before
+    assert b"200 OK" in await one.settled()
+    now = asyncio.get_running_loop().time()
+    one.connection.end_if_slow(now + 4)
+    assert not one.wire.closed
+    one.connection.end_if_slow(now + 6)
+    assert one.wire.closed
 
 
-def test_a_head_that_does_not_end_ends_its_connection() -> None:
-    async def run() -> None:
-        one = side()
-        one.connection.data_received(b"POST /v1/decide HTTP/1.1\r\n")
-        now = asyncio.get_running_loop().time()
-        one.connection.end_if_slow(now + BOUNDS.header_within - 1)
-        assert not one.wire.closed
-        one.connection.end_if_slow(now + BOUNDS.header_within + 1)
-        assert (one.wire.closed, one.wire.written) == (True, b"")
-        one.connect()
-        one.connection.data_received(b"POST /v1/decide HTTP/1.1\r\nX: " + b"x" * BOUNDS.header_bytes)
-        assert one.wire.closed
-        assert one.wire.written.startswith(b"HTTP/1.1 431 ")
-
-    asyncio.run(run())
+async def test_a_head_that_does_not_end_ends_its_connection() -> None:
+    one = side()
+    one.connection.data_received(b"POST /v1/decide HTTP/1.1\r\n")
+    now = asyncio.get_running_loop().time()
+    one.connection.end_if_slow(now + BOUNDS.header_within - 1)
+    assert not one.wire.closed
+    one.connection.end_if_slow(now + BOUNDS.header_within + 1)
+    assert (one.wire.closed, one.wire.written) == (True, b"")
+    one.connect()
+    one.connection.data_received(b"POST /v1/decide HTTP/1.1\r\nX: " + b"x" * BOUNDS.header_bytes)
+    assert one.wire.closed
+    assert one.wire.written.startswith(b"HTTP/1.1 431 ")
 
 
 CHUNKED = b"POST %b HTTP/1.1\r\nHost: localhost\r\ncontent-type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -493,106 +469,88 @@ def test_what_comes_beside_the_body_has_the_bound_of_a_head(path: bytes, begins:
     asyncio.run(run())
 
 
-def test_trailers_within_the_bound_are_read_over_and_the_connection_goes_on() -> None:
-    async def run() -> None:
-        one = side()
-        trailers = b"Authorization: Bearer x\r\nExpect: 100-continue\r\n" + b"A: 1\r\n" * 100
-        body = b'{"policy":"promo","subject":"1"}'
-        for path in (b"/v1/decide", b"/v1/decide?"):
-            whole = CHUNKED % path + b"%x\r\n%b\r\n0\r\n" % (len(body), body) + trailers + b"\r\n"
-            for pieces in ([whole], [whole[: len(whole) // 2], whole[len(whole) // 2 :]]):
-                answer, closed = await one.ask(*pieces)
-                assert (b" 200 OK" in answer, closed) == (True, False)
-
-    asyncio.run(run())
+async def test_trailers_within_the_bound_are_read_over_and_the_connection_goes_on() -> None:
+    one = side()
+    trailers = b"Authorization: Bearer x\r\nExpect: 100-continue\r\n" + b"A: 1\r\n" * 100
+    body = b'{"policy":"promo","subject":"1"}'
+    for path in (b"/v1/decide", b"/v1/decide?"):
+        whole = CHUNKED % path + b"%x\r\n%b\r\n0\r\n" % (len(body), body) + trailers + b"\r\n"
+        for pieces in ([whole], [whole[: len(whole) // 2], whole[len(whole) // 2 :]]):
+            answer, closed = await one.ask(*pieces)
+            assert (b" 200 OK" in answer, closed) == (True, False)
 
 
-def test_the_bound_of_a_head_holds_in_one_read() -> None:
-    async def run() -> None:
-        one = side()
-        for path in (b"/v1/decide", b"/" + b"x" * MOST):
-            for more in (0, 300):
-                value = b"x" * (MOST - 300 + more)
-                head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nX: %b\r\n\r\n" % (path, value)
-                one.connection.data_received(head)
-                too_large = len(path) > MOST or more > 0
-                assert (b" 431 " in await one.settled(), one.wire.closed) == (too_large, too_large)
-                one.connect()
-
-    asyncio.run(run())
+async def test_the_bound_of_a_head_holds_in_one_read() -> None:
+    one = side()
+    for path in (b"/v1/decide", b"/" + b"x" * MOST):
+        for more in (0, 300):
+            value = b"x" * (MOST - 300 + more)
+            head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nX: %b\r\n\r\n" % (path, value)
+            one.connection.data_received(head)
+            too_large = len(path) > MOST or more > 0
+            assert (b" 431 " in await one.settled(), one.wire.closed) == (too_large, too_large)
+            one.connect()
 
 
 @pytest.mark.parametrize(
     ("path", "more", "status"),
     [("/v1/decide", b"", b"401"), ("/nothing", b"", b"404"), ("/v1/decide", b"authorization: Bearer %b\r\n", b"413")],
 )
-def test_an_answer_before_the_end_of_a_request_comes_whole_and_ends_the_connection(
+async def test_an_answer_before_the_end_of_a_request_comes_whole_and_ends_the_connection(
     tmp_path: Path, path: str, more: bytes, status: bytes
 ) -> None:
-    async def run() -> None:
-        tokens = TokenFile(tmp_path / "tokens.json", create=True)
-        token = tokens.create("billing", ["decide"]).encode()
-        one = side(guard=Guard(tokens))
-        whole = post(b" " * 9000, path, more=more % token if more else more)
-        one.connection.data_received(whole[:-8000])
-        for _ in range(9):
-            await asyncio.sleep(0)
-        head, _, body = one.wire.written.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 " + status)
-        assert b"\r\nconnection: close" in head
-        assert json.loads(body)["status"] == int(status)
-        assert not one.wire.closed, "what still comes would reset the connection, and the client lose the answer"
-        for at in range(8000, 0, -1000):
-            one.connection.data_received(whole[-at : -at + 1000 or None])
-        assert await one.settled() == head + b"\r\n\r\n" + body
-        assert one.wire.closed
-
-    asyncio.run(run())
+    tokens = TokenFile(tmp_path / "tokens.json", create=True)
+    token = tokens.create("billing", ["decide"]).encode()
+    one = side(guard=Guard(tokens))
+    whole = post(b" " * 9000, path, more=more % token if more else more)
+    one.connection.data_received(whole[:-8000])
+    for _ in range(9):
+        await asyncio.sleep(0)
+    head, _, body = one.wire.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 " + status)
+    assert b"\r\nconnection: close" in head
+    assert json.loads(body)["status"] == int(status)
+    assert not one.wire.closed, "what still comes would reset the connection, and the client lose the answer"
+    for at in range(8000, 0, -1000):
+        one.connection.data_received(whole[-at : -at + 1000 or None])
+    assert await one.settled() == head + b"\r\n\r\n" + body
+    assert one.wire.closed
 
 
-def test_the_rest_of_a_refused_request_is_awaited_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        one = side()
-        one.connection.data_received(post(b" " * 9000)[:-1])
-        assert b" 413 " in await one.settled()
-        assert one.wire.closed
-
+async def test_the_rest_of_a_refused_request_is_awaited_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capline.service.bodies._LINGER_S", 0.01)
-    asyncio.run(run())
+    one = side()
+    one.connection.data_received(post(b" " * 9000)[:-1])
+    assert b" 413 " in await one.settled()
+    assert one.wire.closed
 
 
-def test_a_connection_past_the_bound_is_closed_at_once() -> None:
-    async def run() -> None:
-        one = side()
-        type(one.connection).bounds = Bounds(connections=2)
-        closed: list[bool] = []
-        for _ in range(2):
-            one.connect()
-            closed.append(one.wire.closed)
-        assert closed == [False, True]
-
-    asyncio.run(run())
-
-
-def test_a_head_seen_before_ends_the_wait_for_one() -> None:
-    async def run() -> None:
-        extra, event = held()
-        one = side(extra=extra, waits=True)
-        event.set()
-        await one.ask(post(b"{}", "/held"))
-        assert one.connection.idle_since is not None
-        event.clear()
-        one.connection.data_received(post(b"{}", "/held"))
-        assert (one.connection.idle_since, one.connection.timeout_keep_alive_task) == (None, None)
-        one.connection.data_received(post(b"{}", "/held"))
-        assert len(one.connection.pipeline) == 1  # it waits for the one before
-        event.set()
-        assert (await one.settled()).count(b" 200 OK") == 2
+async def test_a_connection_past_the_bound_is_closed_at_once() -> None:
+    one = side()
+    type(one.connection).bounds = Bounds(connections=2)
+    closed: list[bool] = []
+    for _ in range(2):
         one.connect()
-        await one.ask(post(b"{}", "/held"))
-        assert one.connection.head_since is None
+        closed.append(one.wire.closed)
+    assert closed == [False, True]
 
-    asyncio.run(run())
+
+async def test_a_head_seen_before_ends_the_wait_for_one() -> None:
+    extra, event = held()
+    one = side(extra=extra, waits=True)
+    event.set()
+    await one.ask(post(b"{}", "/held"))
+    assert one.connection.idle_since is not None
+    event.clear()
+    one.connection.data_received(post(b"{}", "/held"))
+    assert (one.connection.idle_since, one.connection.timeout_keep_alive_task) == (None, None)
+    one.connection.data_received(post(b"{}", "/held"))
+    assert len(one.connection.pipeline) == 1  # it waits for the one before
+    event.set()
+    assert (await one.settled()).count(b" 200 OK") == 2
+    one.connect()
+    await one.ask(post(b"{}", "/held"))
+    assert one.connection.head_since is None
 
 
 def test_no_header_of_an_answer_begins_another(caplog: pytest.LogCaptureFixture) -> None:

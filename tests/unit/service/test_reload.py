@@ -81,22 +81,19 @@ def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
     assert "cannot be read" in said[3]
 
 
-def test_what_is_not_followed_any_more_raises_nothing() -> None:
+async def test_what_is_not_followed_any_more_raises_nothing() -> None:
     def refuse() -> bool:
         raise PolicyError("no")
 
-    async def run() -> None:
-        now = asyncio.Event()
-        metrics = Metrics()
-        now.set()
-        following = asyncio.create_task(follow([Followed("policies", refuse)], metrics, now))
-        async with asyncio.timeout(60):
-            while not metrics.registry.get_sample_value("capline_reload_refused", {"what": "policies"}):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.005)
-        following.cancel()
-        assert isinstance((await asyncio.gather(following, return_exceptions=True))[0], asyncio.CancelledError)
-
-    asyncio.run(run())
+    now = asyncio.Event()
+    metrics = Metrics()
+    now.set()
+    following = asyncio.create_task(follow([Followed("policies", refuse)], metrics, now))
+    async with asyncio.timeout(60):
+        while not metrics.registry.get_sample_value("capline_reload_refused", {"what": "policies"}):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.005)
+    following.cancel()
+    assert isinstance((await asyncio.gather(following, return_exceptions=True))[0], asyncio.CancelledError)
 
 
 @pytest.mark.parametrize("name", ["tokens.json", "edge.yaml", "cert.pem", "key.pem", "ca.pem"])

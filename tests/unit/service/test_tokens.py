@@ -121,7 +121,7 @@ def test_wrong_secrets_one_after_the_other_keep_nobody_out(
     assert [status(service, header) for header in shown] == [401, 401, 200]
 
 
-def test_forty_who_guess_keep_out_neither_the_right_secret_nor_other_names(
+async def test_forty_who_guess_keep_out_neither_the_right_secret_nor_other_names(
     tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each guesses again when it was answered: the right one waits for the others' turns, other names for one each."""
@@ -149,24 +149,21 @@ def test_forty_who_guess_keep_out_neither_the_right_secret_nor_other_names(
             refused += 1
             begun.set()
 
-    async def run() -> None:
-        assert await who(basic("ann", CHOSEN)) == "ann"
-        tokens.create("later", ["read"])  # the file changes, ann's token in it does not
-        guessing = [asyncio.create_task(guess(number)) for number in range(40)]
-        await begun.wait()
-        for header, name in ((basic("ann", CHOSEN), "ann"), (f"Bearer {shown}", "billing")):
-            before = refused
-            assert await who(header) == name
-            assert refused == before, "it waited for nobody"
-        assert await who(basic("bob", CHOSEN)) == "bob"
-        assert refused - before <= 6, "a turn for each name that is guessed"
-        guard._known.clear()  # pyright: ignore[reportPrivateUsage] - as in another worker
-        assert await who(basic("ann", CHOSEN)) == "ann"
-        for task in guessing:
-            task.cancel()
-        await asyncio.gather(*guessing, return_exceptions=True)
-
-    asyncio.run(run())
+    assert await who(basic("ann", CHOSEN)) == "ann"
+    tokens.create("later", ["read"])  # the file changes, ann's token in it does not
+    guessing = [asyncio.create_task(guess(number)) for number in range(40)]
+    await begun.wait()
+    for header, name in ((basic("ann", CHOSEN), "ann"), (f"Bearer {shown}", "billing")):
+        before = refused
+        assert await who(header) == name
+        assert refused == before, "it waited for nobody"
+    assert await who(basic("bob", CHOSEN)) == "bob"
+    assert refused - before <= 6, "a turn for each name that is guessed"
+    guard._known.clear()  # pyright: ignore[reportPrivateUsage] - as in another worker
+    assert await who(basic("ann", CHOSEN)) == "ann"
+    for task in guessing:
+        task.cancel()
+    await asyncio.gather(*guessing, return_exceptions=True)
 
 
 def test_a_chosen_secret_in_the_form_of_a_generated_one_is_still_sent_with_its_name(

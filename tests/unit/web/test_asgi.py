@@ -16,7 +16,7 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
-from tests.kit.web import NOON_US, QUOTA_EXCEEDED, Down, left, limits_said, policies
+from tests.kit.web import NOON_US, QUOTA_EXCEEDED, Down, left, limits_said, policies, sent_by
 
 from capline import AsyncLimiter, CaplineError, Limiter, ManualClock
 from capline.web import Rule, key
@@ -185,24 +185,17 @@ def test_what_should_not_count_is_given_back_before_the_answer_leaves() -> None:
     assert [asked.get("/status/401").status_code for _ in range(3)] == [401, 401, 429]
 
 
-def test_an_answer_that_has_begun_is_not_given_back() -> None:
+async def test_an_answer_that_has_begun_is_not_given_back() -> None:
     limiter = limiter_of()
 
     async def breaks(_scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise RuntimeError("in the middle of its body")
 
-    async def ask() -> int:
-        async def nothing(*_: Any) -> Any:
-            return None
-
-        middleware = CaplineMiddleware(breaks, limiter, [Rule("login", "a", refund_if=range(500, 600))])
-        scope: Any = {"type": "http", "method": "GET", "path": "/", "headers": []}
-        with pytest.raises(RuntimeError):
-            await middleware(scope, nothing, nothing)
-        return (await limiter.peek("login", "a")).remaining
-
-    assert asyncio.run(ask()) == 0, "this one and the next are all there are"
+    middleware = CaplineMiddleware(breaks, limiter, [Rule("login", "a", refund_if=range(500, 600))])
+    with pytest.raises(RuntimeError):
+        await sent_by(middleware, {"type": "http", "method": "GET", "path": "/", "headers": []})
+    assert (await limiter.peek("login", "a")).remaining == 0, "this one and the next are all there are"
 
 
 def test_a_websocket_is_decided_when_it_connects() -> None:
@@ -223,43 +216,21 @@ def test_a_websocket_is_decided_when_it_connects() -> None:
         assert talking.receive_text() == "hello"
 
 
-def test_a_refused_head_has_no_body() -> None:
-    asked = client(Rule("ip", "a", cost=9))
-    sent: list[Any] = []
-
-    async def head() -> None:
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        async def receive() -> Any:
-            return {"type": "http.request"}
-
-        await asked.app({"type": "http", "method": "HEAD", "path": "/", "headers": []}, receive, send)
-
-    asyncio.run(head())
+async def test_a_refused_head_has_no_body() -> None:
+    scope = {"type": "http", "method": "HEAD", "path": "/", "headers": []}
+    sent = await sent_by(client(Rule("ip", "a", cost=9)).app, scope, {"type": "http.request"})
     assert [sent[0]["status"], sent[1]["body"]] == [429, b""]
 
 
-def test_a_server_that_cannot_answer_a_websocket_closes_it() -> None:
+async def test_a_server_that_cannot_answer_a_websocket_closes_it() -> None:
     asked = client(Rule("tier", "a"))
-    sent: list[Any] = []
-
-    async def connect() -> None:
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        async def receive() -> Any:
-            return {"type": "websocket.connect"}
-
-        scope: dict[str, Any] = {"type": "websocket", "path": "/ws", "headers": [], "query_string": b""}
-        for _ in range(2):
-            await asked.app(dict(scope), receive, send)
-
-    asyncio.run(connect())
-    assert sent[-1] == {"type": "websocket.close", "code": 1008}
+    scope = {"type": "websocket", "path": "/ws", "headers": [], "query_string": b""}
+    first, second = [await sent_by(asked.app, dict(scope), {"type": "websocket.connect"}) for _ in range(2)]
+    assert [sent[-1]["type"] for sent in (first, second)] == ["websocket.close"] * 2
+    assert ("code" in first[-1] and first[-1]["code"], second[-1]["code"]) == (1000, 1008)
 
 
-def test_a_client_that_goes_away_ends_nothing() -> None:
+async def test_a_client_that_goes_away_ends_nothing() -> None:
     async def body(request: Request) -> str:
         return (await request.body()).decode()
 
@@ -268,16 +239,10 @@ def test_a_client_that_goes_away_ends_nothing() -> None:
     async def app(*arguments: Any) -> None:
         reached.append(arguments)
 
-    async def gone() -> None:
-        async def receive() -> Any:
-            return {"type": "http.disconnect"}
-
-        middleware = CaplineMiddleware(app, limiter_of(), [Rule("ip", body)])
-        await middleware({"type": "http", "path": "/", "headers": []}, receive, receive)  # pyright: ignore[reportArgumentType]
-        await middleware({"type": "lifespan"}, receive, receive)  # pyright: ignore[reportArgumentType]
-
-    asyncio.run(gone())
-    assert [one[0]["type"] for one in reached] == ["lifespan"]
+    middleware = CaplineMiddleware(app, limiter_of(), [Rule("ip", body)])
+    await sent_by(middleware, {"type": "http", "path": "/", "headers": []}, {"type": "http.disconnect"})
+    await sent_by(middleware, {"type": "lifespan"})
+    assert [scope["type"] for scope, *_ in reached] == ["lifespan"]
 
 
 def test_other_middleware_may_be_around_it() -> None:
@@ -320,19 +285,12 @@ def test_settings_that_are_wrong_end_the_server_when_it_starts() -> None:
         pass
     with pytest.raises(CaplineError, match="no policy 'nobody'"):
         ask(asked.app).get("/")
-    sent: list[Any] = []
 
-    async def start() -> None:
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        async def receive() -> Any:
-            return {"type": "lifespan.startup"}
-
+    async def start(*arguments: Any) -> None:
         with pytest.raises(CaplineError):
-            await asked.app({"type": "lifespan"}, receive, send)
+            await asked.app(*arguments)
 
-    asyncio.run(start())
+    sent = asyncio.run(sent_by(start, {"type": "lifespan"}, {"type": "lifespan.startup"}))
     assert sent == [
         {"type": "lifespan.startup.failed", "message": "capline: no policy 'nobody'; there are: ip, login, tier, user"}
     ]

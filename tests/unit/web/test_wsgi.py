@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from io import BytesIO
 from itertools import islice
 from types import SimpleNamespace
@@ -69,11 +70,8 @@ def ask(app: Any, path: str = "/", body: bytes = b"", **environ: Any) -> tuple[i
         return sent.append
 
     validated: Any = validator
-    answer = validated(app)(environ, start_response)
-    try:
+    with closing(validated(app)(environ, start_response)) as answer:
         sent += answer
-    finally:
-        answer.close()
     return said[0], said[1], b"".join(sent)
 
 

@@ -58,40 +58,34 @@ def metrics() -> EnvoyMetrics:
     return EnvoyMetrics(Figures())
 
 
-def test_a_kept_request_is_answered_as_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def compared() -> None:
-        clock, draw = ManualClock(1_763_700_000_000_000), random.Random(7)
-        async with AsyncLimiter("memory://", clock=clock) as one, AsyncLimiter("memory://", clock=clock) as other:
-            known = configuration(tmp_path)
-            keeps, keeps_none = (Service(RateLimit(limiter, known, metrics())) for limiter in (one, other))
-            answers: set[bytes] = set()
-            for _ in range(400):
-                asked = draw.choices([*DESCRIPTORS, LOOK, DEBIT, OWN], k=draw.choice((1, 1, 2, 3)))
-                data = request(*asked, hits_addend=draw.choice((0, 0, 1, 2)))
-                kept = await keeps.answer(data)
-                with monkeypatch.context() as patched:
-                    patched.setattr(messages, "LONGEST_KEPT_BYTES", -1)
-                    assert kept == await keeps_none.answer(data)
-                answers.add(kept)
-                clock.advance_us(draw.choice((1, 300_000, 20_000_000)))
-            assert len(answers) > 100
-
-    asyncio.run(compared())
+async def test_a_kept_request_is_answered_as_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, draw = ManualClock(1_763_700_000_000_000), random.Random(7)
+    async with AsyncLimiter("memory://", clock=clock) as one, AsyncLimiter("memory://", clock=clock) as other:
+        known = configuration(tmp_path)
+        keeps, keeps_none = (Service(RateLimit(limiter, known, metrics())) for limiter in (one, other))
+        answers: set[bytes] = set()
+        for _ in range(400):
+            asked = draw.choices([*DESCRIPTORS, LOOK, DEBIT, OWN], k=draw.choice((1, 1, 2, 3)))
+            data = request(*asked, hits_addend=draw.choice((0, 0, 1, 2)))
+            kept = await keeps.answer(data)
+            with monkeypatch.context() as patched:
+                patched.setattr(messages, "LONGEST_KEPT_BYTES", -1)
+                assert kept == await keeps_none.answer(data)
+            answers.add(kept)
+            clock.advance_us(draw.choice((1, 300_000, 20_000_000)))
+        assert len(answers) > 100
 
 
-def test_a_change_is_seen_by_requests_that_are_kept(tmp_path: Path) -> None:
-    async def changed() -> None:
-        async with AsyncLimiter("memory://") as limiter:
-            decides = RateLimit(limiter, configuration(tmp_path), metrics())
-            service, data = Service(decides), request("path=/a")
-            assert [await quota(service, data) for _ in range(2)] == [4, 4]
-            under_way = decides.plan("edge", [Descriptor((("path", "/a"),), 3)])
-            decides.use(configuration(tmp_path, FILE.replace("4, name", "9, name")))
-            assert [await quota(service, data) for _ in range(2)] == [9, 9]
-            over, statuses = await decides.decide(under_way)
-            assert (over, statuses[0].over) == (True, True)  # it ends by the limit of before
-
-    asyncio.run(changed())
+async def test_a_change_is_seen_by_requests_that_are_kept(tmp_path: Path) -> None:
+    async with AsyncLimiter("memory://") as limiter:
+        decides = RateLimit(limiter, configuration(tmp_path), metrics())
+        service, data = Service(decides), request("path=/a")
+        assert [await quota(service, data) for _ in range(2)] == [4, 4]
+        under_way = decides.plan("edge", [Descriptor((("path", "/a"),), 3)])
+        decides.use(configuration(tmp_path, FILE.replace("4, name", "9, name")))
+        assert [await quota(service, data) for _ in range(2)] == [9, 9]
+        over, statuses = await decides.decide(under_way)
+        assert (over, statuses[0].over) == (True, True)  # it ends by the limit of before
 
 
 def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,19 +111,16 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "".join(read) == "12xx31"
 
 
-def test_responses_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_responses_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MOST_KEPT", 3)
 
-    async def some() -> None:
-        async with AsyncLimiter("memory://") as limiter:
-            service = Service(RateLimit(limiter, configuration(tmp_path), metrics()))
-            for most in range(1, 20):
-                own = {"entries": "path=/c", "limit": {"requests_per_unit": most, "unit": 4}}
-                assert await quota(service, request(own)) == most
-                assert await quota(service, request("path=/a")) == 4
-                assert len(service._responses) <= 3  # pyright: ignore[reportPrivateUsage] - nothing else tells
-
-    asyncio.run(some())
+    async with AsyncLimiter("memory://") as limiter:
+        service = Service(RateLimit(limiter, configuration(tmp_path), metrics()))
+        for most in range(1, 20):
+            own = {"entries": "path=/c", "limit": {"requests_per_unit": most, "unit": 4}}
+            assert await quota(service, request(own)) == most
+            assert await quota(service, request("path=/a")) == 4
+            assert len(service._responses) <= 3  # pyright: ignore[reportPrivateUsage] - nothing else tells
 
 
 def test_limits_that_requests_bring_go_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

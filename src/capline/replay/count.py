@@ -75,7 +75,8 @@ class UnitCore:
         """Whether this can decide the policy, in all its segments."""
         rules = Rules([policy])
         segments = [*policy.by_segment, *([None] if policy.limits else [])]
-        return bool(segments) and all(fast_rule(rules.rule(policy.name, name, None)) for name in segments)
+        covered = bool(segments) and policy.algorithm == "sliding_log"  # in a log of sums, hits share a stamp
+        return covered and all(fast_rule(rules.rule(policy.name, name, None)) for name in segments)
 
     def add_kind(self, segment: str | None) -> None:
         """Add the next kind of event, numbered from 0; raises like a limiter for an unknown segment."""

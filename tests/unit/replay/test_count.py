@@ -1,13 +1,12 @@
 """Counting a file: the blocks are the events, the core is the specification, the answer is the limiter's."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +15,6 @@ from capline.replay import blocks as blocks_module
 from capline.replay.blocks import EventFile
 from capline.replay.count import ReplayCounts, UnitCore, count_events
 from capline.replay.events import ReplayError, read_events
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COLUMNS = ("id", "ts", "kind", "tz")
 

@@ -37,7 +37,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """A test that is a coroutine runs in an event loop that ends with it."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    names = pyfuncitem._fixtureinfo.argnames
+    names = inspect.signature(pyfuncitem.obj).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
 

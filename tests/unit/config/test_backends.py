@@ -1,6 +1,8 @@
 """Every configuration store is held to one law: memory, lmdb, Redis and Valkey; a cluster in the deep part."""
 
-from pathlib import Path
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.servers import shared
@@ -10,6 +12,9 @@ from capline.config.configuration import Configuration
 from capline.config.servers import ServerBackend
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis.io.url import parse_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PATIENT = "?deadline=20s"
 

@@ -69,7 +69,7 @@ def test_subject_and_cost_may_be_of_the_arguments(limiter: Limiter) -> None:
 
 def test_it_sleeps_until_the_slot(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("capline.limiter.limiter.time.sleep", slept.append)
+    monkeypatch.setattr("time.sleep", slept.append)
     pay = limited(limiter, "psp", subject="s")(lambda: None)
     for _ in range(3):
         pay()
@@ -213,9 +213,9 @@ def test_a_call_that_wakes_up_later_than_the_slack_takes_another_slot(
     async def awaited(seconds: float) -> None:
         slept(seconds)
 
-    monkeypatch.setattr("capline.limiter.patience.time.monotonic", lambda: clock.now_us() / 1e6)
-    monkeypatch.setattr("capline.limiter.limiter.time.sleep", slept)
-    monkeypatch.setattr("capline.limiter.aio.asyncio.sleep", awaited)
+    monkeypatch.setattr("time.monotonic", lambda: clock.now_us() / 1e6)
+    monkeypatch.setattr("time.sleep", slept)
+    monkeypatch.setattr("asyncio.sleep", awaited)
 
     async def main() -> list[int]:
         limiter = (AsyncLimiter if kind == "awaited" else Limiter)("memory://", [POLICY], clock=clock)

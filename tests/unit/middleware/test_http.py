@@ -397,7 +397,7 @@ def test_an_interrupted_wait_gives_the_slot_back(
             waits.append(seconds)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("capline.limiter.limiter.time.sleep", interrupted)
+        monkeypatch.setattr("time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt):
             caller("GET", provider.url)
         assert waits[0] > 3500

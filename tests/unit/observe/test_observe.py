@@ -1,5 +1,7 @@
 """Observers: what they are told when things go wrong, that none breaks a decision, that what they keep is bounded."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import logging
@@ -7,10 +9,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -35,6 +35,10 @@ from capline import (
 )
 from capline.limiter import observed
 from capline.observe import LogObserver, OpenTelemetryObserver, Outcome, PrometheusObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Hears(Recorder):
@@ -279,7 +283,9 @@ def test_rows_that_were_lost_are_errors_where_nobody_stands_in(make: Any) -> Non
     }
 
 
-def test_an_id_with_another_cost_is_an_error_and_a_refusal_remembered_here_took_no_time_of_the_store(make: Any) -> None:
+def test_an_id_with_another_cost_is_an_error_and_a_refusal_remembered_here_took_no_time_of_the_store(
+    make: Any,
+) -> None:
     limiter, _, recorder = make(deny_cache=10)
     limiter.decide("q", "s", 1, "a")
     with pytest.raises(IdConflictError):

@@ -221,11 +221,13 @@ class TestDisk:
             "dictionary": [],
         }
 
-    def test_every_flipped_byte_is_found(self, directory: Path) -> None:
+    @pytest.mark.parametrize("flips", [1, pytest.param(4, marks=pytest.mark.deep)])
+    def test_every_flipped_byte_is_found(self, directory: Path, flips: int) -> None:
+        masks = (0x01, 0x20, 0x80, 0xFF) * 2
         for path in sorted(directory.iterdir()):
             data = path.read_bytes()
             for place in range(len(data)):
-                for flip in (0x01, 0x20, 0x80, 0xFF):
+                for flip in masks[place % 4 :][:flips]:
                     path.write_bytes(data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :])
                     with pytest.raises(SegmentError) as caught:
                         load_snapshot(directory)

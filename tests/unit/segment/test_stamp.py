@@ -1,11 +1,12 @@
 """Opening what was verified once: used where it lies, and believed only for the very files that were verified."""
 
+from __future__ import annotations
+
 import gc
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -28,6 +29,9 @@ from capline.segment.seal import seal
 from capline.segment.sets import frozen
 from capline.segment.snapshot import load as load_module
 from capline.segment.snapshot import verified as stamp_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # A run, an array, a bitset, and nothing.
 SETS = {

@@ -169,7 +169,7 @@ def test_the_access_log_has_no_subject_unless_asked(tmp_path: Path) -> None:
 
 
 def test_a_sample_of_nothing_has_what_failed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capline.service.access.log.random.random", lambda: 0.5)
+    monkeypatch.setattr("random.random", lambda: 0.5)
     log = AccessLog(Observers(access_log=str(tmp_path / "log"), access_sample=0.25))
     with Service(POLICIES, observers=(log,), bounds=Bounds(requests=0)) as service:
         service("GET", "/healthz")

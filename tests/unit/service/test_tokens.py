@@ -66,18 +66,9 @@ def test_probes_are_for_anybody(service: Service, method: str) -> None:
 
 def test_without_a_good_token_nothing_is_read(service: Service, tokens: TokenFile) -> None:
     good = tokens.create("billing", ["decide"])
-    wrong = [
-        None,
-        "",
-        "Bearer",
-        "Bearer x",
-        f"Bearer {good}0",
-        f"Bearer {good[:-1]}",
-        f"Basic {good}",
-        f"Digest {good}",
-    ]
-    wrong += [f"Bearer {good.replace('billing', 'first')}", f"Bearer {good.upper()}", "Bearer " + "é" * 5000, "Basic !"]
-    wrong += [basic("billing", good), basic("nobody", CHOSEN), basic("", "")]
+    wrong = [None, "", "Bearer", "Bearer x", f"Bearer {good}0", f"Bearer {good[:-1]}", f"Basic {good}", "Basic !"]
+    wrong += [f"Bearer {good.replace('billing', 'first')}", f"Bearer {good.upper()}", "Bearer " + "é" * 5000]
+    wrong += [f"Digest {good}", basic("billing", good), basic("nobody", CHOSEN), basic("", "")]
     for header in wrong:
         answer = service(
             "POST",
@@ -261,10 +252,10 @@ def test_two_who_write_the_file_undo_nothing(tokens: TokenFile) -> None:
     assert set(TokenFile(tokens.path).tokens) == {"billing"}
 
 
-@pytest.mark.parametrize("length", [11, 257])
-def test_a_chosen_secret_is_neither_short_nor_endless(tokens: TokenFile, length: int) -> None:
-    with pytest.raises(InvalidValueError, match="12 to 256 characters"):
-        tokens.create("ann", ["read"], "x" * length)
+def test_a_chosen_secret_is_neither_short_nor_endless(tokens: TokenFile) -> None:
+    for length in (11, 257):
+        with pytest.raises(InvalidValueError, match="12 to 256 characters"):
+            tokens.create("ann", ["read"], "x" * length)
     assert tokens.create("ann", ["read"], "x" * 12) == "x" * 12
     assert len(tokens.create("bob", ["read"], "x" * 256)) == 256
 

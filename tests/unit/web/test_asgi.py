@@ -217,14 +217,14 @@ def test_a_websocket_is_decided_when_it_connects() -> None:
 
 
 async def test_a_refused_head_has_no_body() -> None:
-    scope = {"type": "http", "method": "HEAD", "path": "/", "headers": []}
+    scope: dict[str, Any] = {"type": "http", "method": "HEAD", "path": "/", "headers": []}
     sent = await sent_by(client(Rule("ip", "a", cost=9)).app, scope, {"type": "http.request"})
     assert [sent[0]["status"], sent[1]["body"]] == [429, b""]
 
 
 async def test_a_server_that_cannot_answer_a_websocket_closes_it() -> None:
     asked = client(Rule("tier", "a"))
-    scope = {"type": "websocket", "path": "/ws", "headers": [], "query_string": b""}
+    scope: dict[str, Any] = {"type": "websocket", "path": "/ws", "headers": [], "query_string": b""}
     first, second = [await sent_by(asked.app, dict(scope), {"type": "websocket.connect"}) for _ in range(2)]
     assert [sent[-1]["type"] for sent in (first, second)] == ["websocket.close"] * 2
     assert ("code" in first[-1] and first[-1]["code"], second[-1]["code"]) == (1000, 1008)

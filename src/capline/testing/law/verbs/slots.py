@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -150,7 +149,7 @@ class SlotLaw(StoreSetting):
         if self.asynchronous:
             limiter.run(_interrupted(limiter.inner))
         else:
-            monkeypatch.setattr("capline.limiter.limiter.time", SimpleNamespace(sleep=_interrupt))
+            monkeypatch.setattr("time.sleep", _interrupt)
             with pytest.raises(KeyboardInterrupt), limiter.acquire("p", "s", 5):
                 pass
         after = limiter.peek("p", "s", 5)

@@ -123,6 +123,15 @@ class ChangeLaw(StoreSetting):
         limiter.use([self.policy("p", ["9/min"], algorithm=algorithm)])
         assert self.allowed(limiter) == 4
 
+    @each_counter
+    def test_a_longer_window_is_nearer_than_a_shorter_one(self, algorithm: str) -> None:
+        limiter = self.numbers("4/hour", "50/day", algorithm=algorithm)
+        assert limiter.decide("p", "s", 4)
+        self.clock.advance(seconds=3000)
+        of_day = limiter.usage("p", "s")[1].used
+        limiter.use([self.policy("p", ["60/2hour"], algorithm=algorithm)])
+        assert limiter.usage("p", "s")[0].used == of_day
+
     @each_change
     def test_another_algorithm_counts_what_was_used(self, before: str, algorithm: str) -> None:
         limiter = self.numbers("10/hour", "40/day", algorithm=before)

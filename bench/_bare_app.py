@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from _serve import serve
 
-from capline.service.forms import AttemptRequest
+from capline.service.http.forms import AttemptRequest
 
 DECODER = msgspec.json.Decoder(AttemptRequest)
 ANSWER = (

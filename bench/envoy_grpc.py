@@ -29,7 +29,7 @@ from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.server import envoy_server
 from capline.service.envoy.service import Service
 from capline.service.envoy.settings import EnvoySettings
-from capline.service.metrics import Metrics
+from capline.service.metrics.registry import Metrics
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

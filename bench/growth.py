@@ -26,7 +26,7 @@ from tests.kit.serving import Serving
 
 from capline import Attempt, Limiter, ManualClock, PastHit, Policy
 from capline.config.configuration import Configuration
-from capline.service.api import MOST_ROWS
+from capline.service.verbs.batch import MOST_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

@@ -19,11 +19,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from capline import AsyncLimiter, Policy
-from capline.service.api import routes
-from capline.service.http import App
-from capline.service.metrics import Metrics
+from capline.service.http.app import App
+from capline.service.metrics.registry import Metrics
 from capline.service.run.listen import Listener
 from capline.service.run.settings import Bounds
+from capline.service.verbs.routes import routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from capline.service.envoy.json import json_route
 from capline.service.envoy.messages import SERVICE, part, rls
 from capline.service.envoy.server import envoy_server
 from capline.service.envoy.settings import EnvoySettings
-from capline.service.figures import Figures
-from capline.service.http import App
+from capline.service.http.app import App
+from capline.service.metrics.figures import Figures
 
 grpc, aio = part("grpc"), part("grpc.aio")
 OK, OVER = rls.RateLimitResponse.OK, rls.RateLimitResponse.OVER_LIMIT

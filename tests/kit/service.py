@@ -7,15 +7,15 @@ from typing import Any, Self
 import httpx
 
 from capline import AsyncLimiter, Policy
-from capline.service import segments
 from capline.service.access.guard import Guard
 from capline.service.access.newcomers import POLICY, Newcomers
-from capline.service.api import routes
-from capline.service.check import check_route
-from capline.service.http import App, Observer
-from capline.service.openapi import described
+from capline.service.gateways.check import check_route
+from capline.service.http.app import App, Observer
+from capline.service.http.openapi import described
 from capline.service.probes import probes
 from capline.service.run.settings import Bounds
+from capline.service.verbs import segments
+from capline.service.verbs.routes import routes
 
 
 class Service:

@@ -12,10 +12,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from capline.model.errors import StoreDamagedError, StoreError, StoreUnavailableError
-from capline.service.configuration import configuration_state
-from capline.service.http import Reply, Request, Route
-from capline.service.problems import Problem
-from capline.service.segments import figures
+from capline.service.http.app import Reply, Request, Route
+from capline.service.http.problems import Problem
+from capline.service.verbs.configuration import configuration_state
+from capline.service.verbs.segments import figures
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter

@@ -25,20 +25,20 @@ from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import NoStoreError
 from capline.model.policy import Policy, check_no_replicas
 from capline.policy.watch import PolicyWatch
-from capline.service import configuration, segments
 from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
 from capline.service.access.newcomers import NAMESPACE, POLICY, Newcomers
 from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
-from capline.service.api import routes
-from capline.service.check import check_route
 from capline.service.envoy.files import load
 from capline.service.envoy.messages import check_grpc_parts
 from capline.service.envoy.settings import EnvoySettings
-from capline.service.http import App, Observer, Route
-from capline.service.metrics import Metrics
-from capline.service.openapi import described
+from capline.service.gateways.check import check_route
+from capline.service.gateways.spoe import spoe_server
+from capline.service.http.app import App, Observer, Route
+from capline.service.http.openapi import described
+from capline.service.metrics.registry import Metrics
+from capline.service.metrics.servers import watch_servers
 from capline.service.probes import probes
 from capline.service.run.last_good import LastGood, last_good_tls
 from capline.service.run.listen import Listener, grace_s
@@ -47,8 +47,8 @@ from capline.service.run.settings import Settings
 from capline.service.run.tls import load as load_tls
 from capline.service.run.tls import renewed, tls_context
 from capline.service.run.workers import AT_ONCE
-from capline.service.servers import watch_servers
-from capline.service.spoe import spoe_server
+from capline.service.verbs import configuration, segments
+from capline.service.verbs.routes import routes
 
 if TYPE_CHECKING:
     import socket
@@ -312,6 +312,11 @@ class _Stop:
         else:
             self._end(self._within_s)
 
+    def begin(self, drain_s: float) -> None:
+        """The first signal, however often it comes."""
+        if not self._draining.is_set():
+            self(drain_s)
+
     def _end(self, within_s: float) -> None:
         for listener in self._listeners:
             listener.force_exit = not within_s
@@ -326,13 +331,15 @@ class _Stop:
 
 def _on_signals(stop: _Stop, drain_s: float, reload_now: asyncio.Event, lifeline: int | None) -> None:
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop, drain_s)
     loop.add_signal_handler(signal.SIGHUP, reload_now.set)
     if lifeline is None:
+        loop.add_signal_handler(signal.SIGTERM, stop, drain_s)
         loop.add_signal_handler(signal.SIGINT, stop)
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    loop.add_signal_handler(AT_ONCE, stop)
+    # A signal to the whole group comes twice, as the parent passes it on; at a second one of its own the parent kills.
+    loop.add_signal_handler(signal.SIGTERM, stop.begin, drain_s)
+    loop.add_signal_handler(AT_ONCE, stop.begin, 0)
 
     def ended() -> None:
         loop.remove_reader(lifeline)

@@ -26,19 +26,15 @@ if TYPE_CHECKING:
     from capline.model.limit_status import LimitStatus
 
 __all__ = [
-    "MOST_BODY_BYTES",
     "PROBLEM",
     "Answer",
     "Refusal",
     "answer_to",
-    "check_size",
-    "json_of",
     "named",
     "outage",
     "quota_exceeded",
 ]
 
-MOST_BODY_BYTES = 1 << 20
 PROBLEM = "application/problem+json"
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
@@ -69,8 +65,8 @@ def quota_exceeded(
     """429: every limit that has less left than its attempt asks for; the binding policy where none is known."""
     costs: list[int] = []
     states: list[LimitStatus] = []
-    for attempt, own in zip(attempts, limits, strict=False):
-        quotas = [state for state in own if not isinstance(state.limit, QuietHours)]
+    for attempt, read in zip(attempts, limits, strict=False):
+        quotas = [state for state in read if not isinstance(state.limit, QuietHours)]
         states += quotas
         costs += [attempt.cost] * len(quotas)
     named = zip(limit_names(states), states, costs, strict=True)
@@ -94,28 +90,6 @@ def outage() -> Refusal:
     status = HTTPStatus.SERVICE_UNAVAILABLE
     said = _document("about:blank", status_title(status), status, "Limits cannot be checked now. Try again.", {})
     return Refusal(status.value, said, {"Retry-After": str(ASK_AGAIN_US // 1_000_000)})
-
-
-class BodyError(Exception):
-    """A body that a rule cannot read."""
-
-    def __init__(self, status_code: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status_code, self.detail = status_code, detail
-
-
-def check_size(size: int) -> None:
-    """Raise for a body that is larger than a rule reads; it is answered 413."""
-    if size > MOST_BODY_BYTES:
-        raise BodyError(413, f"The body is more than {MOST_BODY_BYTES} bytes.")
-
-
-def json_of(body: bytes) -> Any:
-    """The body as JSON; what is none is answered 400."""
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BodyError(400, f"The body is no JSON: {error}") from None
 
 
 def answer_to(error: Exception) -> Refusal | None:

@@ -22,7 +22,8 @@ import msgspec
 
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError, InvalidTypeError
-from capline.web.answer import Answer, Refusal, answer_to, check_size, json_of, named
+from capline.web.answer import Answer, Refusal, answer_to, named
+from capline.web.body import check_size, json_of
 from capline.web.gate import Gate, Refused, Visit, awaited
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Request:
         return self._body
 
     async def json(self) -> Any:
-        """The body as JSON; what is none is answered 400."""
+        """The body as JSON; a body that is not JSON is answered 400."""
         return json_of(await self.body())
 
     @property

@@ -64,10 +64,10 @@ class CaplineThrottle(BaseThrottle):
 
     def allow_request(self, request: Any, view: Any) -> bool:  # noqa: ARG002 - the framework's own signature
         """Decide; the framework calls it."""
-        own = request._request  # noqa: SLF001 # the framework's name for Django's request
-        if not hasattr(own, VISIT):
-            setattr(own, VISIT, gate().visit())
-        visit = getattr(own, VISIT)
+        plain = request._request  # noqa: SLF001 # the framework's name for Django's request
+        if not hasattr(plain, VISIT):
+            setattr(plain, VISIT, gate().visit())
+        visit = getattr(plain, VISIT)
         if visit is None or visit.refusal is not None:
             return True  # exempt, or refused by a throttle before this one
         refusal = run(visit.enter(request, gate().check(self.rule())))

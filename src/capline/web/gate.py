@@ -177,8 +177,8 @@ class Visit:
         if self.refusal is not None:
             return self.refusal
         outcomes: list[Outcome] = []
-        for one in (yield from rounds_of(rules, request, self._gate.limiter)):
-            outcomes.append((yield from self._decide(one)))
+        for attempts in (yield from rounds_of(rules, request, self._gate.limiter)):
+            outcomes.append((yield from self._decide(attempts)))
             if self.refusal is not None:
                 break
         if outcomes:

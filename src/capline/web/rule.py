@@ -205,18 +205,18 @@ def _beside(attempt: Attempt, policies: Container[str]) -> Attempt | None:
 
 
 def _add(rounds: list[Round], rule: Rule, attempt: Attempt, log: str) -> None:
-    for one in rounds:
-        for place, other in enumerate(one.attempts):
-            if one.logs[place] != log or other.subject != attempt.subject:
+    for together in rounds:
+        for place, other in enumerate(together.attempts):
+            if together.logs[place] != log or other.subject != attempt.subject:
                 continue
-            if replace(other, cost=attempt.cost) == attempt and one.rules[place].refund_if == rule.refund_if:
-                one.attempts[place] = replace(other, cost=check_cost(other.cost) + check_cost(attempt.cost))
+            if replace(other, cost=attempt.cost) == attempt and together.rules[place].refund_if == rule.refund_if:
+                together.attempts[place] = replace(other, cost=check_cost(other.cost) + check_cost(attempt.cost))
                 return
             break
         else:
-            one.attempts.append(attempt)
-            one.logs.append(log)
-            one.rules.append(rule)
+            together.attempts.append(attempt)
+            together.logs.append(log)
+            together.rules.append(rule)
             return
     rounds.append(Round([attempt], [log], [rule]))
 

@@ -17,7 +17,8 @@ from urllib.parse import parse_qs
 
 from capline.limiter.limiter import Limiter
 from capline.support.status_title import status_title
-from capline.web.answer import MOST_BODY_BYTES, Answer, answer_to, check_size, json_of, named
+from capline.web.answer import Answer, answer_to, named
+from capline.web.body import MOST_BODY_BYTES, check_size, json_of
 from capline.web.gate import Gate, run
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Request:
         return self._body
 
     def json(self) -> Any:
-        """The body as JSON; what is none is answered 400."""
+        """The body as JSON; a body that is not JSON is answered 400."""
         return json_of(self.body())
 
 

@@ -15,7 +15,7 @@ from tests.kit.servers import KINDS, shared, single
 from capline import AsyncLimiter, Configuration, InvalidValueError, Limiter, Policy
 from capline.model.server_state import ServerState
 from capline.observe import ServerMetrics
-from capline.service import servers
+from capline.service.metrics import servers
 
 POLICY = Policy("p", ["3/day"])
 

@@ -22,11 +22,11 @@ from capline.campaign.queue.worker import Worked
 from capline.cli.main import app
 from capline.observe.worker import WorkerMetrics
 from capline.policy.file import loads
-from capline.service.configuration import ConfigurationMetrics
 from capline.service.envoy.files import load
 from capline.service.envoy.metrics import EnvoyMetrics
-from capline.service.metrics import Metrics
+from capline.service.metrics.registry import Metrics
 from capline.service.run.file import VARIABLES, read_settings
+from capline.service.verbs.configuration import ConfigurationMetrics
 from capline.up.files import alerts_yaml
 
 ROOT = Path(__file__).parents[3]

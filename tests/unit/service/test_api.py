@@ -9,8 +9,7 @@ import pytest
 from tests.kit.service import Service
 
 from capline import ManualClock, Policy
-from capline.service import answers
-from capline.service.forms import BatchRequest
+from capline.service.verbs import batch
 
 NOW_US = 1_763_700_000_000_000
 DAY_S = 86_400.0
@@ -249,9 +248,9 @@ def test_a_large_batch_is_read_and_answered_beside_the_loop(
 
         return noted
 
-    monkeypatch.setattr(BatchRequest, "check", noting(BatchRequest.check))
+    monkeypatch.setattr(batch.BatchRequest, "check", noting(batch.BatchRequest.check))
     for name in ("columns_of", "columns_of_rows"):
-        monkeypatch.setattr(answers, name, noting(getattr(answers, name)))
+        monkeypatch.setattr(batch, name, noting(getattr(batch, name)))
     names = [f"user:{row}" for row in range(4000 if large else 10)]
     attempts = [{"policy": "promo", "subject": name} for name in names]
     form: dict[str, Any] = {"attempts": attempts} if kind == "attempts" else {"policy": "promo", "subjects": names}

@@ -11,10 +11,10 @@ from tests.kit.service import Service
 
 from capline import Policy
 from capline.model.errors import StoreDamagedError, StoreError, StoreUnavailableError, StoreUnknownError
-from capline.service import http
-from capline.service.api import routes
-from capline.service.http import App
+from capline.service.http import app as http
+from capline.service.http.app import App
 from capline.service.run.settings import Bounds
+from capline.service.verbs.routes import routes
 from capline.store.local.aio import AsyncLocalStore
 
 PARTS = [{"policy": "promo", "subject": "u"}]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from capline.service.forms import LOOP_BYTES, BatchReader, BatchRequest, Reader
-from capline.service.problems import Problem
+from capline.service.http.forms import Reader
+from capline.service.http.problems import Problem
+from capline.service.verbs.batch import LOOP_BYTES, BatchReader, BatchRequest
 
 GOOD = '{"policy":"promo","subject":"u"}'
 FULL = '{"policy":"promo","subject":7,"cost":2,"id":"a\\"b","segment":"s","channel":"c","zone":"UTC"}'

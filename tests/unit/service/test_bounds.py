@@ -17,7 +17,7 @@ from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
 from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
-from capline.service.http import Answered
+from capline.service.http.app import Answered
 from capline.service.run.settings import Bounds, Observers
 
 POLICIES = [Policy("promo", ["3/day"])]

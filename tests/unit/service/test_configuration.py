@@ -14,7 +14,7 @@ from tests.kit.service import Service
 from capline import Configuration, ManualClock, Policy
 from capline.model.errors import CaplineError, InvalidValueError, StoreUnavailableError
 from capline.segment import FixedSegments, IdSet, Snapshot
-from capline.service.metrics import Metrics
+from capline.service.metrics.registry import Metrics
 from capline.service.run.settings import Settings
 from capline.service.server import check
 

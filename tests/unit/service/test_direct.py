@@ -14,11 +14,11 @@ from uvicorn.server import ServerState
 from capline import AsyncLimiter, ManualClock, Policy
 from capline.service.access.guard import Guard
 from capline.service.access.tokens import TokenFile
-from capline.service.api import routes
-from capline.service.http import Answered, App, Reply, Request, Route
+from capline.service.http.app import Answered, App, Reply, Request, Route
 from capline.service.run.connection import Connection
 from capline.service.run.listen import Listener
 from capline.service.run.settings import Bounds
+from capline.service.verbs.routes import routes
 
 NOW_US = 1_763_700_000_000_000
 POLICIES = (
@@ -518,7 +518,7 @@ async def test_an_answer_before_the_end_of_a_request_comes_whole_and_ends_the_co
 
 
 async def test_the_rest_of_a_refused_request_is_awaited_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capline.service.bodies._LINGER_S", 0.01)
+    monkeypatch.setattr("capline.service.http.body._LINGER_S", 0.01)
     one = side()
     one.connection.data_received(post(b" " * 9000)[:-1])
     assert b" 413 " in await one.settled()

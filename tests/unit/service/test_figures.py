@@ -4,14 +4,15 @@ import asyncio
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from capline.service.figures import Figures
-from capline.service.http import Request
-from capline.service.metrics import Metrics
+from capline.service.http.app import Request
+from capline.service.metrics.figures import Figures
+from capline.service.metrics.registry import Metrics
 
 BOUNDS = (10e-6, 0.5, 1)
 SECONDS = (1e-6, 10e-6, 11e-6, 0.5, 0.75, 1, 1.5)
@@ -90,12 +91,12 @@ class _WaitsForTheLoop:
 def test_decisions_go_on_while_the_metrics_are_written() -> None:
     metrics, collector = Metrics(), _WaitsForTheLoop()
 
-    async def scraped() -> object:
+    async def scraped() -> Any:
         metrics.asked.register(collector)  # pyright: ignore[reportArgumentType] - it has what a collector needs
         collector.begun.clear()
         collector.may_end.clear()
         read = metrics.routes()["/metrics"].handlers["GET"]
-        reply = asyncio.ensure_future(read(Request("GET", b"/metrics", b"", [], "")))  # pyright: ignore[reportArgumentType] - a coroutine
+        reply: Any = asyncio.ensure_future(read(Request("GET", b"/metrics", b"", [], "")))  # pyright: ignore[reportArgumentType] - a coroutine
         assert await asyncio.to_thread(collector.begun.wait, 30)
         metrics.answered(200, 0.001)
         collector.may_end.set()

@@ -7,8 +7,8 @@ import pytest
 from tests.kit.service import Service
 
 from capline import Policy
-from capline.service.api import routes
 from capline.service.probes import probes
+from capline.service.verbs.routes import routes
 
 
 @pytest.fixture

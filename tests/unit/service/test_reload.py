@@ -14,7 +14,7 @@ from capline.model.errors import CaplineError, PolicyError
 from capline.policy.watch import PolicyWatch
 from capline.service.access.tokens import TokenFile
 from capline.service.envoy.files import Files
-from capline.service.metrics import Metrics
+from capline.service.metrics.registry import Metrics
 from capline.service.run import reload
 from capline.service.run.last_good import LastGood, last_good_tls
 from capline.service.run.reload import Followed, follow

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from capline import AsyncLimiter, Policy
 from capline.model.errors import InvalidValueError
-from capline.service import spoe
+from capline.service.gateways import spoe
+from capline.service.gateways.spoe import answered, spoe_server
 from capline.service.run.listen import bound
 from capline.service.run.settings import Address
-from capline.service.spoe import answered, spoe_server
 
 HEAD = b"\0\0\0\1"
 

@@ -18,7 +18,7 @@ from capline import Policy
 from capline.model.errors import InvalidValueError
 from capline.service.access.guard import Guard
 from capline.service.access.tokens import Token, TokenFile, is_of
-from capline.service.problems import Problem
+from capline.service.http.problems import Problem
 
 CHOSEN = "correct horse battery"
 

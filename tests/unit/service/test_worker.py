@@ -3,6 +3,7 @@
 # pyright: reportPrivateUsage=false
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -14,8 +15,8 @@ import msgspec
 import pytest
 
 from capline.service.run.settings import Settings
-from capline.service.run.workers import Job
-from capline.service.server import _Stop
+from capline.service.run.workers import AT_ONCE, Job
+from capline.service.server import _on_signals, _Stop
 
 
 def test_a_reload_while_it_starts_does_not_end_it(tmp_path: Path) -> None:
@@ -66,3 +67,28 @@ def test_the_first_signal_lets_requests_end_and_the_second_does_not(
 
     asyncio.run(run())
     assert told == expected
+
+
+@pytest.mark.parametrize(("drain_s", "passed_on"), [(3600.0, signal.SIGTERM), (0.0, AT_ONCE)])
+def test_a_signal_to_the_group_that_the_parent_passes_on_counts_once(drain_s: float, passed_on: int) -> None:
+    listener: Any = SimpleNamespace(should_exit=False, force_exit=False)
+    reader, writer = os.pipe()
+    ignored = signal.getsignal(signal.SIGINT)
+
+    async def run() -> None:
+        parts: Any = SimpleNamespace(draining=[], ending=[])
+        stop = _Stop([listener], parts, 9, asyncio.Event())
+        _on_signals(stop, drain_s, heard := asyncio.Event(), reader)
+        for signum in (signal.SIGTERM, passed_on, signal.SIGHUP):
+            os.kill(os.getpid(), signum)
+        await heard.wait()
+        assert (listener.should_exit, listener.force_exit) == (not drain_s, False)
+        os.close(writer)  # the parent is gone
+        while not listener.force_exit:  # noqa: ASYNC110 - the loop looks at the pipe between its steps
+            await asyncio.sleep(0)
+
+    try:
+        asyncio.run(run())
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+        os.close(reader)

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from capline.service.access.tokens import Token, is_of, name_of
-from capline.service.problems import RETRY_AFTER_S, Problem
+from capline.service.http.problems import RETRY_AFTER_S, Problem
 
 if TYPE_CHECKING:
     from capline.service.access.tokens import TokenFile

@@ -22,7 +22,7 @@ from capline.model.errors import InvalidValueError
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from capline.service.http import Answered
+    from capline.service.http.app import Answered
     from capline.service.run.settings import Observers
 
 __all__ = ["AccessLog"]

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from capline.model.errors import StoreError
-from capline.service.problems import Problem
+from capline.service.http.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence

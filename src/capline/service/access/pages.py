@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from capline.model.errors import quoted
-from capline.service.problems import Problem
+from capline.service.http.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

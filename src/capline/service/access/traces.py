@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
-    from capline.service.http import Answered
+    from capline.service.http.app import Answered
 
 __all__ = ["Traces"]
 

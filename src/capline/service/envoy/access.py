@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import InvalidValueError
 from capline.service.envoy.messages import SERVICE, part
-from capline.service.problems import Problem
+from capline.service.http.problems import Problem
 from capline.service.run.last_good import last_good_tls
 from capline.service.run.tls import renewed
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from capline.model.errors import CaplineError, StoreError
 from capline.service.envoy.messages import OVER_LIMIT, part, rls
 from capline.service.envoy.service import Service
-from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
+from capline.service.http.app import ONE_BODY_BYTES, Reply, Request, Route
 
 if TYPE_CHECKING:
     from capline.service.envoy.ratelimit import RateLimit

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from capline.observe.bounded import LABEL_SETS, Bounded
 
 if TYPE_CHECKING:
-    from capline.service.figures import Figures
+    from capline.service.metrics.figures import Figures
 
 __all__ = ["EnvoyMetrics"]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.service.access.guard import Guard
     from capline.service.envoy.settings import EnvoySettings
-    from capline.service.figures import Figures
+    from capline.service.metrics.figures import Figures
 
 __all__ = ["EnvoyServer", "envoy_server"]
 

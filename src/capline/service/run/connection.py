@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from capline.service.http import Request, log
+from capline.service.http.app import Request, log
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Generator
 
-    from capline.service.http import App, Reply
+    from capline.service.http.app import App, Reply
     from capline.service.run.settings import Bounds
 
     _Answer = tuple[Reply, bytes]

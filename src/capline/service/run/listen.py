@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Generator
 
-    from capline.service.http import App
+    from capline.service.http.app import App
     from capline.service.run.settings import Address, Bounds
 
 __all__ = ["Listener", "bound", "grace_s"]

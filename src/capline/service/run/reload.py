@@ -15,7 +15,7 @@ from capline.model.errors import CaplineError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capline.service.metrics import Metrics
+    from capline.service.metrics.registry import Metrics
 
 __all__ = ["Followed", "follow"]
 

@@ -20,8 +20,8 @@ from capline.service.envoy.plan import Descriptor, Plan
 from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.rules import Configuration, policies_of
 from capline.service.envoy.service import Service
-from capline.service.figures import Figures
-from capline.service.metrics import Metrics
+from capline.service.metrics.figures import Figures
+from capline.service.metrics.registry import Metrics
 
 FILE = """
 domain: edge

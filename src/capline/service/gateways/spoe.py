@@ -25,7 +25,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, InvalidValueError
-from capline.service.check import decide
+from capline.service.gateways.check import decide
 
 if TYPE_CHECKING:
     import socket

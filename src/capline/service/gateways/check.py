@@ -15,9 +15,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError, StoreUnavailableError, quoted
-from capline.service.forms import number_of, query_of, subject_named
-from capline.service.http import Reply, Request, Route
-from capline.service.problems import Problem
+from capline.service.http.app import Reply, Request, Route
+from capline.service.http.forms import number_of, query_of, subject_named
+from capline.service.http.problems import Problem
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter

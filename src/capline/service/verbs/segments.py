@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
@@ -20,25 +20,27 @@ from capline.limiter.checks import check_subjects
 from capline.limiter.segments import segment_codes
 from capline.model.errors import InvalidValueError, quoted
 from capline.model.subject import Subject, check_subject, parse_subject
-from capline.service.forms import Reader, number_of, query_of, word_of
-from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
-from capline.service.problems import Problem
+from capline.service.http.app import BATCH_BYTES
+from capline.service.http.forms import page_limit
+from capline.service.http.problems import Problem
+from capline.service.http.table import get, post, routes_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from capline.limiter.segments import SegmentSource
     from capline.segment import Snapshot
+    from capline.service.http.app import Request, Route
 
-__all__ = ["MEMBERS", "MOST_MEMBERS", "check_address", "figures", "opened", "page_limit", "routes"]
+    Answer = dict[str, Any]
+
+__all__ = ["check_address", "figures", "opened", "routes"]
 
 MOST_IDS = 100_000
 """Ids in one call."""
 
-MOST_MEMBERS = 10_000
-MEMBERS = 1_000
 MOST_NAMES = 32
-"""The most ids in a page, and the default; the most names in an expression."""
+"""Names in one expression."""
 
 _READ = ("read", "decide")
 
@@ -152,100 +154,84 @@ def figures(source: SegmentSource) -> dict[str, object]:
 
 def routes(source: SegmentSource | None) -> dict[str, Route]:
     """The routes of these segments; without segments each answers 404."""
-    asked = _Segments(source) if source is not None else _None()
-    return {
-        "/v1/segments": Route({"GET": asked.list}, gives=Segments),
-        "/v1/segments/of": Route({"POST": asked.of}, BATCH_BYTES, roles=_READ, takes=Ids, gives=SegmentsOf),
-        "/v1/segments/evaluate": Route(
-            {"POST": asked.evaluate}, ONE_BODY_BYTES, roles=_READ, takes=Evaluate, gives=Evaluated
-        ),
-        "/v1/segments/{name}/count": Route({"GET": asked.count}, gives=Counted),
-        "/v1/segments/{name}/contains": Route(
-            {"GET": asked.contains}, gives=Contains, query={"GET": ("id",)}, needs=("id",)
-        ),
-        "/v1/segments/{name}/members": Route({"GET": asked.members}, gives=Members, query={"GET": ("after", "limit")}),
-    }
+    return routes_of(_Segments(source))
 
 
 class _Segments:
-    def __init__(self, source: SegmentSource) -> None:
+    def __init__(self, source: SegmentSource | None) -> None:
         self._source = source
-        self._ids, self._expression = Reader(Ids), Reader(Evaluate)
 
-    async def list(self, request: Request) -> Reply:
+    def _served(self) -> tuple[Snapshot, str]:
+        if self._source is None:
+            raise Problem(HTTPStatus.NOT_FOUND, "this service has no segments; start it with --segments ADDRESS")
+        return self._source.served
+
+    @get("/v1/segments", Segments)
+    async def list(self, _request: Request) -> Answer:
         """All segments, and how many are in each."""
-        query_of(request.query, ())
-        snapshot, version = self._source.served
+        snapshot, version = self._served()
         listed = [
             {"name": name, "count": len(ids), "overlapping": name in snapshot.overlapping}
             for name, ids in snapshot.sets.items()
         ]
-        return _reply(version, ids=snapshot.kind, created_us=snapshot.created_us, segments=listed)
+        return {
+            "ids": snapshot.kind,
+            "created_us": snapshot.created_us,
+            "segments": listed,
+            "version": version,
+        }
 
-    async def count(self, request: Request) -> Reply:
+    @get("/v1/segments/{name}/count", Counted)
+    async def count(self, _request: Request, name: str) -> Answer:
         """How many are in it."""
-        query_of(request.query, ())
-        snapshot, version = self._source.served
-        name = _name(snapshot, request)
-        return _reply(version, segment=name, count=snapshot.cardinality(name))
+        snapshot, version = self._served()
+        _check_name(snapshot, name)
+        return {"segment": name, "count": snapshot.cardinality(name), "version": version}
 
-    async def contains(self, request: Request) -> Reply:
+    @get("/v1/segments/{name}/contains", Contains, query=("id",), needs=("id",))
+    async def contains(self, request: Request, name: str) -> Answer:
         """Is this id in it?"""
-        named = query_of(request.query, ("id",))
-        snapshot, version = self._source.served
-        name = _name(snapshot, request)
-        if "id" not in named:
+        snapshot, version = self._served()
+        _check_name(snapshot, name)
+        if "id" not in request.parameters:
             raise InvalidValueError("contains whom? add ?id=… to the query")
-        one = _id(snapshot, named["id"], "id")
-        return _reply(version, segment=name, id=one, contains=snapshot.contains(name, one))
+        member = _id(snapshot, request.parameters["id"], "id")
+        return {"segment": name, "id": member, "contains": snapshot.contains(name, member), "version": version}
 
-    async def members(self, request: Request) -> Reply:
+    @get("/v1/segments/{name}/members", Members, query=("after", "limit"))
+    async def members(self, request: Request, name: str) -> Answer:
         """The ids in it, page by page."""
-        named = query_of(request.query, ("after", "limit"))
-        snapshot, version = self._source.served
-        name = _name(snapshot, request)
-        limit = page_limit(named["limit"]) if "limit" in named else MEMBERS
-        after = _id(snapshot, named["after"], "after") if "after" in named else None
+        snapshot, version = self._served()
+        _check_name(snapshot, name)
+        limit = page_limit(request.parameters)
+        after = _id(snapshot, request.parameters["after"], "after") if "after" in request.parameters else None
         # One more than is shown says whether there is a next page.
         page = await asyncio.to_thread(snapshot.members, name, after, limit + 1)
         following = _word(page[limit - 1]) if len(page) > limit else None
-        return _reply(version, segment=name, count=snapshot.cardinality(name), ids=page[:limit], next=following)
+        facts = {"segment": name, "count": snapshot.cardinality(name), "ids": page[:limit], "next": following}
+        return {**facts, "version": version}
 
-    async def of(self, request: Request) -> Reply:
+    @post("/v1/segments/of", Ids, SegmentsOf, body_bytes=BATCH_BYTES, roles=_READ)
+    async def of(self, _request: Request, body: Ids) -> Answer:
         """The segment of each id."""
-        ids: Ids = self._ids(request.body, request.packed)
-        if len(ids.ids) > MOST_IDS:
-            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{len(ids.ids)} ids; at most {MOST_IDS} a call")
-        snapshot, version = self._source.served
-        segments, errors = await asyncio.to_thread(_segments_of, snapshot, ids.ids)
-        return _reply(version, segments=segments, errors=errors)
+        snapshot, version = self._served()
+        if len(body.ids) > MOST_IDS:
+            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{len(body.ids)} ids; at most {MOST_IDS} a call")
+        segments, errors = await asyncio.to_thread(_segments_of, snapshot, body.ids)
+        return {"segments": segments, "errors": errors, "version": version}
 
-    async def evaluate(self, request: Request) -> Reply:
+    @post("/v1/segments/evaluate", Evaluate, Evaluated, roles=_READ)
+    async def evaluate(self, _request: Request, body: Evaluate) -> Answer:
         """How many an expression over segments holds."""
         from capline.segment import parse_expression  # noqa: PLC0415 - an extra, as above
 
-        asked: Evaluate = self._expression(request.body, request.packed)
-        parsed = parse_expression(asked.expression)
+        snapshot, version = self._served()
+        parsed = parse_expression(body.expression)
         names = sum(step.is_name for step in parsed.steps)
         if names > MOST_NAMES:
             raise InvalidValueError(f"{names} names in an expression; at most {MOST_NAMES}")
-        snapshot, version = self._source.served
         found = await asyncio.to_thread(snapshot.evaluate, parsed)
-        return _reply(version, expression=asked.expression, count=len(found))
-
-
-class _None:
-    """The handlers where there are no segments."""
-
-    async def refuse(self, _request: Request) -> NoReturn:
-        """There are no segments here."""
-        raise Problem(HTTPStatus.NOT_FOUND, "this service has no segments; start it with --segments ADDRESS")
-
-    list = count = contains = members = of = evaluate = refuse
-
-
-def _reply(version: str, **answer: object) -> Reply:
-    return Reply({**answer, "version": version})
+        return {"expression": body.expression, "count": len(found), "version": version}
 
 
 def _segments_of(snapshot: Snapshot, ids: list[Subject]) -> tuple[list[str | None], dict[str, str]]:
@@ -260,11 +246,9 @@ def _segments_of(snapshot: Snapshot, ids: list[Subject]) -> tuple[list[str | Non
     return found, {str(row): str(errors[row]) for row in sorted(errors)}
 
 
-def _name(snapshot: Snapshot, request: Request) -> str:
-    name = word_of(request.names[0])
+def _check_name(snapshot: Snapshot, name: str) -> None:
     if name not in snapshot.sets:
         raise Problem(HTTPStatus.NOT_FOUND, f"no segment {quoted(name)}; there are: {', '.join(snapshot.sets)}")
-    return name
 
 
 def _id(snapshot: Snapshot, word: str, parameter: str) -> Any:
@@ -272,23 +256,15 @@ def _id(snapshot: Snapshot, word: str, parameter: str) -> Any:
     if not word:
         raise InvalidValueError(f"parameter {parameter} is empty; give an id, or leave it out")
     marked = word.startswith(("i:", "s:"))
-    one = parse_subject(word) if marked or snapshot.ids is None else check_subject(word)
-    if isinstance(one, str) != (snapshot.ids is not None):
+    member = parse_subject(word) if marked or snapshot.ids is None else check_subject(word)
+    if isinstance(member, str) != (snapshot.ids is not None):
         kind = "numbers: write it as digits" if snapshot.ids is None else "text: write it as it is, or behind s:"
         raise InvalidValueError(f"{parameter} {quoted(word)}: the ids of these segments are {kind}")
-    if isinstance(one, int) and one > snapshot.largest:
+    if isinstance(member, int) and member > snapshot.largest:
         raise InvalidValueError(f"{parameter} {quoted(word)}: the ids of these segments are at most {snapshot.largest}")
-    return one
+    return member
 
 
-def _word(one: Any) -> Any:
+def _word(member: Any) -> Any:
     """The word that `_id` reads as this id."""
-    return f"s:{one}" if isinstance(one, str) and one.startswith(("i:", "s:")) else one
-
-
-def page_limit(word: str) -> int:
-    """How many a page is to have; raises for a number that no page has."""
-    number = number_of(word, len(str(MOST_MEMBERS))) or 0
-    if not 1 <= number <= MOST_MEMBERS:
-        raise InvalidValueError(f"limit {quoted(word)}: give a number from 1 to {MOST_MEMBERS}")
-    return number
+    return f"s:{member}" if isinstance(member, str) and member.startswith(("i:", "s:")) else member

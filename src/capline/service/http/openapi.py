@@ -16,12 +16,11 @@ import msgspec
 from capline import __version__
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import POLICY_FORM
-from capline.service.answers import Answer, JointAnswer
-from capline.service.bodies import JSON, MSGPACK
-from capline.service.http import WITH_BODY, Reply, Request, Route
-from capline.service.paths import names_of
-from capline.service.problems import PROBLEM
-from capline.service.segments import MEMBERS, MOST_MEMBERS
+from capline.service.http.app import LIMIT_HEADERS, WITH_BODY, Reply, Request, Route
+from capline.service.http.body import JSON, MSGPACK
+from capline.service.http.forms import MEMBERS, MOST_MEMBERS
+from capline.service.http.paths import names_of
+from capline.service.http.problems import PROBLEM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +59,6 @@ _HEADERS = {
     "X-RateLimit-Remaining": "Units of it that are left",
     "X-RateLimit-Reset": "Seconds until all of it is back",
 }
-_LIMITS = ("RateLimit-Policy", "RateLimit")
 _STATUSES = {
     "400": "The body, path or query cannot be read",
     "401": "No token, or one that is not known",
@@ -102,7 +100,7 @@ def document(routes: Mapping[str, Route]) -> dict[str, Any]:
         "components": {
             "schemas": {**components, "Problem": _PROBLEM},
             "headers": {
-                name: {"description": said, "schema": {"type": "string" if name in _LIMITS else "integer"}}
+                name: {"description": said, "schema": {"type": "string" if name in LIMIT_HEADERS else "integer"}}
                 for name, said in _HEADERS.items()
             },
             "securitySchemes": {
@@ -115,7 +113,7 @@ def document(routes: Mapping[str, Route]) -> dict[str, Any]:
 
 def described(routes: dict[str, Route]) -> dict[str, Route]:
     """These routes, and the two that describe them: /openapi.json and /docs."""
-    own: dict[str, Route] = {}
+    described_here: dict[str, Route] = {}
 
     async def openapi(_request: Request) -> Reply:
         """This description, as OpenAPI 3.1."""
@@ -125,13 +123,13 @@ def described(routes: dict[str, Route]) -> dict[str, Route]:
         """This description, to be read."""
         return Reply(shown, {"Content-Security-Policy": _POLICY}, type="text/html; charset=utf-8")
 
-    own["/openapi.json"] = Route({"GET": openapi}, roles=(), gives=dict[str, Any])
-    own["/docs"] = Route({"GET": docs}, roles=(), gives="text/html")
-    known = routes | own
-    told = document(known)
+    described_here["/openapi.json"] = Route({"GET": openapi}, roles=(), gives=dict[str, Any])
+    described_here["/docs"] = Route({"GET": docs}, roles=(), gives="text/html")
+    every = routes | described_here
+    told = document(every)
     encoded = msgspec.json.encode(told)
     shown = page(told).encode()
-    return known
+    return every
 
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -149,7 +147,7 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
         for name in route.headers
     ]
     gives = route.gives[method]
-    limits = route.sends or (_LIMITS if isinstance(gives, type) and issubclass(gives, (Answer, JointAnswer)) else ())
+    limits = route.sends
     operation: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub('[^a-z0-9]+', '_', path).rstrip('_')}",
         "summary": said.split("\n", 1)[0],
@@ -206,8 +204,8 @@ def page(told: Mapping[str, Any]) -> str:
     for path, methods in told["paths"].items():
         for method, operation in methods.items():
             rows = "".join(
-                f"<tr><td><code>{html.escape(one['name'])}</code></td><td>{one['in']}</td></tr>"
-                for one in operation["parameters"]
+                f"<tr><td><code>{html.escape(parameter['name'])}</code></td><td>{parameter['in']}</td></tr>"
+                for parameter in operation["parameters"]
             )
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
             answer = operation["responses"].get("200", {}).get("content", {}).get(JSON, {}).get("schema")

@@ -19,7 +19,7 @@ import msgspec
 
 from capline.model.errors import CaplineError
 from capline.service.access.pages import Pages
-from capline.service.bodies import (
+from capline.service.http.body import (
     JSON,
     MSGPACK,
     Receive,
@@ -30,8 +30,8 @@ from capline.service.bodies import (
     is_unread,
     rest_of,
 )
-from capline.service.paths import Paths
-from capline.service.problems import PROBLEM, RETRY_AFTER_S, Problem, document, problem_of
+from capline.service.http.paths import Paths
+from capline.service.http.problems import PROBLEM, RETRY_AFTER_S, Problem, document, problem_of
 from capline.service.run.settings import Bounds
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ ONE_BODY_BYTES = Bounds().body_bytes
 BATCH_BYTES = Bounds().batch_bytes
 """The same for a batch."""
 
+LIMIT_HEADERS = ("RateLimit-Policy", "RateLimit")
+"""The headers of an answer that says what is left of its limits."""
+
 WITH_BODY = ("POST", "PUT", "PATCH")
 
 log = logging.getLogger("capline.service")
@@ -57,11 +60,14 @@ class Request:
     """One request: method, headers, path and query as they were sent; the body, b"" until it is read.
 
     `route` is the path's template, like /v1/policies/{name}, "" before one is found; `names` is what stands for its
-    names. `packed` says that the body is msgpack; `who` is the name of its token, "" without tokens; `client` is the
-    client's address, by X-Forwarded-For where proxies are trusted.
+    names. `parameters` are those of the query, where the verb reads them. `packed` says that the body is msgpack; `who`
+    is the name of its token, "" without tokens; `client` is the client's address, by X-Forwarded-For where proxies are
+    trusted.
     """
 
-    __slots__ = ("body", "client", "headers", "method", "names", "packed", "path", "query", "route", "who")
+    __slots__ = (
+        *("body", "client", "headers", "method", "names", "packed", "parameters", "path", "query", "route", "who"),
+    )
 
     def __init__(
         self, method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]], client: str, body: bytes = b""
@@ -69,6 +75,7 @@ class Request:
         self.method, self.path, self.query = method, path, query
         self.headers, self.client, self.body = headers, client, body
         self.names: tuple[bytes, ...] = ()
+        self.parameters: dict[str, str] = {}
         self.route = self.who = ""
         self.packed = False
 
@@ -98,7 +105,8 @@ class Reply:
         return body
 
 
-Handler = Callable[[Request], Awaitable[Reply]]
+Handler = Callable[[Request], Awaitable[object]]
+"""Returns a `Reply`, or an answer that has no headers."""
 
 _ROLES = {"GET": ("read",), "POST": ("decide",)}
 
@@ -109,7 +117,7 @@ class Route:
     `any_type` where the body's Content-Type does not matter
     `roles`   that may call it: by default read for GET, decide for POST, else admin, who may call all; () is anybody
     `direct`  whether its POST may be answered without ASGI: `run.connection` says when
-    `takes`   the form of the body, `gives` that of the answer, or of each method's; a text is the type of a page
+    `takes`   the form of the body, `gives` that of the answer; a text is the type of a page
     `query`   the parameters by method, `needs` those that must be there; `headers` those that are read
     `sends`   the headers of an answer; `also` what other statuses mean, 2xx in place of 200: all for OpenAPI
     """
@@ -135,13 +143,23 @@ class Route:
         sends: tuple[str, ...] = (),
         also: Mapping[int, str] | None = None,
     ) -> None:
-        self.handlers = handlers
+        self.handlers = {**handlers}
         self.body_bytes = body_bytes
         self.any_type, self.direct = any_type, direct
         self.roles = roles
-        self.takes, self.query = takes, query or {}
-        self.gives: Mapping[str, Any] = gives if type(gives) is dict else dict.fromkeys(handlers, gives)  # pyright: ignore[reportUnknownMemberType] - of any form
+        self.takes, self.query = takes, {**(query or {})}
+        self.gives: dict[str, Any] = dict.fromkeys(handlers, gives)
         self.needs, self.headers, self.sends, self.also = needs, headers, sends, also or {}
+
+    def add(
+        self, method: str, handler: Handler, takes: Any, gives: Any, query: tuple[str, ...], body_bytes: int
+    ) -> None:
+        """Add a method with its handler and its forms; `body_bytes` where the route has no bound yet."""
+        self.handlers[method], self.gives[method] = handler, gives
+        if query:
+            self.query[method] = query
+        if takes is not None:
+            self.takes, self.body_bytes = takes, self.body_bytes or body_bytes
 
     def roles_of(self, method: str) -> tuple[str, ...]:
         """The roles that may use the method, besides admin; () is anybody."""
@@ -278,7 +296,8 @@ class App:
                 if body is None:
                     return None
                 request.body = body
-        return await handler(request)
+        answer = await handler(request)
+        return answer if isinstance(answer, Reply) else Reply(answer)
 
     def answered(self, request: Request, status: int, size_bytes: int, seconds: float) -> None:
         """Count the request, and tell the observers."""

@@ -7,54 +7,46 @@ or an integer, and 42 is not "42".
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
-from capline.limiter.prepared import MOST_JOINT
 from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError, UnknownNameError, quoted
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import POLICY_FORM
 from capline.model.subject import LARGEST_ID, LONGEST_TEXT_BYTES, Subject, check_subject, parse_subject
-from capline.service.problems import Problem
-from capline.support.override import override
+from capline.service.http.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "LOOP_BYTES",
+    "MEMBERS",
+    "MOST_MEMBERS",
     "AttemptRequest",
-    "BatchReader",
-    "BatchRequest",
     "Cost",
-    "JointRefundRequest",
-    "JointRequest",
-    "JointScheduleRequest",
+    "Name",
     "Reader",
-    "RefundRequest",
-    "ReserveRequest",
-    "ReservedRequest",
-    "ScheduleRequest",
-    "SettleRequest",
+    "Seconds",
+    "Stamp",
     "SubjectForm",
-    "UsageRequest",
     "described_as",
     "number_of",
+    "page_limit",
     "query_of",
     "subject_named",
     "subject_of",
     "word_of",
 ]
 
-T = TypeVar("T")
+MOST_MEMBERS = 10_000
+MEMBERS = 1_000
+"""The most members of a page, and the default."""
 
-LOOP_BYTES = 32_768
-"""A batch of a larger body is read and answered in a thread: other requests get their turn."""
+T = TypeVar("T")
 
 
 def described_as(**schema: Any) -> msgspec.Meta:
@@ -102,101 +94,6 @@ class AttemptRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         return quotes if self.zone is None else quotes + 4
 
 
-class ScheduleRequest(AttemptRequest, forbid_unknown_fields=True):
-    """One attempt that may wait: at most `max_wait` seconds, at least `not_before`."""
-
-    max_wait: Seconds | None = None
-    not_before: Seconds = 0
-
-
-class ReserveRequest(AttemptRequest, forbid_unknown_fields=True):
-    """One attempt whose hit holds for `ttl` seconds, unless it is committed."""
-
-    ttl: Annotated[float, described_as(exclusiveMinimum=0, maximum=86_400)] = 60
-
-
-class ReservedRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A reserved hit, to be committed or cancelled."""
-
-    policy: Name
-    subject: SubjectForm
-    hit: Stamp
-
-
-class RefundRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A hit to be given back."""
-
-    policy: Name
-    subject: SubjectForm
-    hit: Stamp
-    cost: Cost = 1
-
-
-class SettleRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What a hit, made as an estimate, really cost."""
-
-    policy: Name
-    subject: SubjectForm
-    hit: Stamp
-    cost: Cost
-
-
-class UsageRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A subject and the limits that are asked for."""
-
-    policy: Name
-    subject: SubjectForm
-    segment: str | None = None
-    channel: str | None = None
-    zone: str | None = None
-
-
-class JointRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Parts of one attempt."""
-
-    attempts: Annotated[list[AttemptRequest], described_as(minItems=1, maxItems=MOST_JOINT)]
-
-
-class JointScheduleRequest(JointRequest, forbid_unknown_fields=True):
-    """Parts of one attempt that may wait: at most `max_wait` seconds, at least `not_before`."""
-
-    max_wait: Seconds | None = None
-    not_before: Seconds = 0
-
-
-class JointRefundRequest(JointRequest, forbid_unknown_fields=True):
-    """The attempts of an answer to several, and its hits."""
-
-    hits: list[Stamp]
-
-
-class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Many subjects of one policy, as columns; or `attempts` of any policies, and nothing beside them."""
-
-    policy: str | None = None
-    subjects: list[Subject] | None = None
-    segment: str | None = None
-    segments: list[str | None] | None = None
-    codes: list[int] | None = None
-    channel: str | None = None
-    zone: str | None = None
-    cost: Cost = 1
-    receipt: str | None = None
-    attempts: list[AttemptRequest] | None = None
-
-    def check(self) -> None:
-        """Raise where it is neither of the two, or both."""
-        if self.attempts is not None:
-            if self != BatchRequest(attempts=self.attempts):
-                raise InvalidValueError(
-                    "attempts name all that is theirs: give policy, subjects and the rest, or attempts"
-                )
-        elif self.policy is None or self.subjects is None:
-            raise InvalidValueError("a batch has policy and subjects, or attempts")
-        if self.segment is not None and self.segments is not None:
-            raise InvalidValueError("give segment, one for all, or segments, not both")
-
-
 class Reader:
     """Reads bodies of one form; `has_maps` says that it has maps whose keys are the caller's."""
 
@@ -234,39 +131,14 @@ class Reader:
         return form
 
 
-class _Parts(msgspec.Struct, forbid_unknown_fields=True):
-    """A batch of attempts that are not decoded yet."""
-
-    attempts: list[msgspec.Raw]
-
-
-class BatchReader(Reader):
-    """Reads a large batch attempt by attempt: one decoding of them all would hold up every other thread."""
-
-    def __init__(self) -> None:
-        super().__init__(BatchRequest)
-        self._attempt = Reader(AttemptRequest)
-        self._parts = msgspec.json.Decoder(_Parts)
-
-    @override
-    def __call__(self, body: bytes, packed: bool = False) -> Any:
-        if not packed and len(body) > LOOP_BYTES:
-            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, Problem):
-                raw = [bytes(attempt) for attempt in self._parts.decode(body).attempts]
-                # Besides the attempts there is their own key, once; whatever else it may be is looked at as a whole.
-                if body.count(b'"') == 2 + sum(attempt.count(b'"') for attempt in raw):
-                    return BatchRequest(attempts=[self._attempt(attempt) for attempt in raw])
-        return super().__call__(body, packed)
-
-
 def _has_twice(value: bytes) -> bool:
     """Whether a map of msgpack, or one in it, has a key twice: its header says how many keys were sent."""
     kind = value[0]
     if kind & 0xF0 == 0x80 or kind in (0xDE, 0xDF):  # noqa: PLR2004 - the format's maps
         named = _MAP.decode(value)
-        return len(named) != _keys_of(value) or any(_has_twice(bytes(one)) for one in named.values())
+        return len(named) != _keys_of(value) or any(_has_twice(bytes(part)) for part in named.values())
     if kind & 0xF0 == 0x90 or kind in (0xDC, 0xDD):  # noqa: PLR2004 - its arrays
-        return any(_has_twice(bytes(one)) for one in _ARRAY.decode(value))
+        return any(_has_twice(bytes(part)) for part in _ARRAY.decode(value))
     return False
 
 
@@ -295,6 +167,15 @@ def subject_named(word: str) -> Subject:
 def number_of(word: str, most_digits: int) -> int | None:
     """The whole number that a word writes in at most so many digits; else None."""
     return int(word) if word.isascii() and word.isdecimal() and len(word) <= most_digits else None
+
+
+def page_limit(parameters: dict[str, str]) -> int:
+    """How many a page is to have, by `limit`; raises for a number that no page has."""
+    word = parameters.get("limit", str(MEMBERS))
+    number = number_of(word, len(str(MOST_MEMBERS))) or 0
+    if not 1 <= number <= MOST_MEMBERS:
+        raise InvalidValueError(f"limit {quoted(word)}: give a number from 1 to {MOST_MEMBERS}")
+    return number
 
 
 def query_of(query: bytes, known: Iterable[str]) -> dict[str, str]:

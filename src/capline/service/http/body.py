@@ -8,7 +8,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from capline.service.problems import Problem
+from capline.service.http.problems import Problem
 
 __all__ = ["JSON", "MSGPACK", "Receive", "body_of", "check_head", "check_size", "is_packed", "is_unread", "rest_of"]
 

@@ -12,6 +12,7 @@ are read only, and there are no overrides: 409 says so. The store is asked in a 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_type_hints
@@ -26,11 +27,10 @@ from capline.limiter.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
 from capline.model.policy import ALGORITHMS, LAYOUTS, check_no_replicas
 from capline.model.subject import Subject, check_subject, parse_subject, subject_text
-from capline.service import answers
-from capline.service.forms import Reader, SubjectForm, described_as, number_of, query_of, subject_of, word_of
-from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
-from capline.service.problems import Problem
-from capline.service.segments import MEMBERS, page_limit
+from capline.service.http.app import BATCH_BYTES
+from capline.service.http.forms import SubjectForm, described_as, number_of, page_limit
+from capline.service.http.problems import Problem
+from capline.service.http.table import delete, get, patch, post, put
 from capline.store.redis.io.url import parse_url, server_schemes
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from capline.config.records import Entry
     from capline.limiter.aio import AsyncLimiter
     from capline.model.policy import Policy
+    from capline.service.http.app import Request
 
-__all__ = ["ConfigurationMetrics", "check_address", "configuration_routes", "configuration_state"]
+__all__ = ["ConfigurationMetrics", "Configured", "check_address", "configuration_state"]
 
 WHO = "http"
 """The author of a change that names none."""
@@ -62,6 +63,9 @@ class _Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     who: str = WHO
     effective_at: Annotated[str, described_as(format="date-time")] | None = None
     if_version: _Version | None = None
+
+
+_CHANGED = ("who", "if_version")
 
 
 class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
@@ -174,13 +178,34 @@ class OverridesPage(TypedDict):
     next: str | None
 
 
+class PolicyFacts(TypedDict):
+    """A policy in force, with what it leaves to defaults."""
+
+    name: str
+    limits: list[str]
+    by_segment: dict[str, list[str]]
+    channels: dict[str, list[str]]
+    algorithm: str
+    count_denied: bool
+    log: str
+    zone: str | None
+    reservations: bool
+
+
+class Policies(TypedDict):
+    """All policies in force."""
+
+    namespace: str
+    policies: list[PolicyFacts]
+
+
 PolicyNow = msgspec.defstruct(
     "PolicyNow",
     [
         ("name", str),
         *(
             (key, kind | msgspec.UnsetType, msgspec.UNSET)
-            for key, kind in get_type_hints(answers.PolicyFacts).items() | get_type_hints(VersionFacts).items()
+            for key, kind in get_type_hints(PolicyFacts).items() | get_type_hints(VersionFacts).items()
             if key != "name"
         ),
         ("next", dict[str, Any] | None | msgspec.UnsetType, msgspec.UNSET),
@@ -190,43 +215,6 @@ PolicyNow = msgspec.defstruct(
         "__doc__": "A policy in force, its version where a store has it, and what it will be at `effective_at`."
     },
 )
-
-
-def configuration_routes(limiter: AsyncLimiter, *, local: bool = False) -> dict[str, Route]:
-    """The paths of one policy and of overrides; `local` as of `api.routes`."""
-    of = _Paths(limiter, local=local)
-    changed = ("who", "if_version")
-    return {
-        "/v1/policies/{name}": Route(
-            {"GET": of.policy, "PUT": of.set_policy, "DELETE": of.delete_policy},
-            ONE_BODY_BYTES,
-            takes=PolicyForm,
-            gives={"GET": PolicyNow, "PUT": Changed, "DELETE": Changed},
-            query={"DELETE": changed},
-        ),
-        "/v1/policies/{name}/versions": Route({"GET": of.policy_versions}, gives=PolicyVersions),
-        "/v1/policies/{name}/rollback": Route(
-            {"POST": of.roll_back_policy}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm, gives=Changed
-        ),
-        "/v1/overrides/{policy}": Route(
-            {"GET": of.overrides, "PATCH": of.set_overrides},
-            BATCH_BYTES,
-            takes=OverridesForm,
-            gives={"GET": OverridesPage, "PATCH": Changed},
-            query={"GET": ("after", "limit")},
-        ),
-        "/v1/overrides/{policy}/{subject}": Route(
-            {"GET": of.override, "PUT": of.set_override, "DELETE": of.delete_override},
-            ONE_BODY_BYTES,
-            takes=OverrideForm,
-            gives={"GET": OverrideNow, "PUT": Changed, "DELETE": Changed},
-            query={"DELETE": changed},
-        ),
-        "/v1/overrides/{policy}/{subject}/versions": Route({"GET": of.override_versions}, gives=OverrideVersions),
-        "/v1/overrides/{policy}/{subject}/rollback": Route(
-            {"POST": of.roll_back_override}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm, gives=Changed
-        ),
-    }
 
 
 def check_address(url: str) -> str:
@@ -274,23 +262,27 @@ class ConfigurationMetrics:
             yield GaugeMetricFamily(f"capline_config_{name}", what, value=figures[name])
 
 
-class _Paths:
+class Configured:
+    """The paths of policies and of overrides; `local` as of `routes`."""
+
     def __init__(self, limiter: AsyncLimiter, *, local: bool) -> None:
         self._limiter, self._local = limiter, local
-        self._policy = Reader(PolicyForm, has_maps=True)
-        self._override, self._rollback = Reader(OverrideForm), Reader(RollbackForm)
-        self._overrides = Reader(OverridesForm, has_maps=True)
 
-    async def policy(self, request: Request) -> Reply:
+    @get("/v1/policies", Policies)
+    async def policies(self, _request: Request) -> Policies:
+        """All policies in force."""
+        listed = [_facts_of(policy) for policy in self._limiter.policies.values()]
+        return {"namespace": self._limiter.namespace, "policies": listed}
+
+    @get("/v1/policies/{name}", PolicyNow)
+    async def policy(self, _request: Request, name: str) -> dict[str, Any]:
         """A policy, its version, and what it will be at an instant to come."""
-        query_of(request.query, ())
-        name = word_of(request.names[0])
         configuration = self._limiter.configuration
         policy = self._limiter.policies.get(name)
         entry = None if configuration is None else configuration.view.entries.get(name)
         if policy is None and (entry is None or entry.value is None):
             raise _nothing(f"no policy {quoted(name)}")
-        body: dict[str, Any] = {"name": name} if policy is None else {**answers.policy(policy)}
+        body: dict[str, Any] = {"name": name} if policy is None else {**_facts_of(policy)}
         if missing := self._limiter.missing_segments.get(name):
             body["missing_segments"] = missing
         if entry is not None and configuration is not None:
@@ -298,131 +290,110 @@ class _Paths:
             is_next = entry.effective_us > configuration.view.now_us()
             body |= entry_facts(entry)
             body["next"] = document_of(next_value) if is_next and next_value is not None else None
-        return Reply(body)
+        return body
 
-    async def policy_versions(self, request: Request) -> Reply:
+    @get("/v1/policies/{name}/versions", PolicyVersions)
+    async def policy_versions(self, _request: Request, name: str) -> dict[str, Any]:
         """What the policy was, newest first, and who changed it."""
-        query_of(request.query, ())
-        name = word_of(request.names[0])
         entries = await asyncio.to_thread(self._store().policy_versions, name)
         if not entries:
             raise _nothing(f"no policy {quoted(name)}")
-        return Reply({"versions": [{**entry_facts(entry), "policy": entry.value} for entry in entries]})
+        return {"versions": [{**entry_facts(entry), "policy": entry.value} for entry in entries]}
 
-    async def set_policy(self, request: Request) -> Reply:
+    @put("/v1/policies/{name}", PolicyForm, Changed, has_maps=True)
+    async def set_policy(self, request: Request, name: str, form: PolicyForm) -> Changed:
         """Make or change a policy."""
-        form: PolicyForm = self._policy(request.body, request.packed)
-        policy = policy_of(word_of(request.names[0]), form.document())
+        policy = policy_of(name, form.document())
         if self._local:
             check_no_replicas(policy)
-        who = _who(request, form.who)
         return await self._changed(
-            lambda: self._store().set_policies(
-                [policy], who=who, effective_at=form.effective_at, if_version=form.if_version
-            ),
-            form.effective_at,
+            request,
+            form,
+            self._store().set_policies,
+            [policy],
+            effective_at=form.effective_at,
+            if_version=form.if_version,
         )
 
-    async def delete_policy(self, request: Request) -> Reply:
+    @delete("/v1/policies/{name}", Changed, query=_CHANGED)
+    async def delete_policy(self, request: Request, name: str) -> Changed:
         """Delete a policy; its logs stay until they expire."""
-        name = word_of(request.names[0])
-        who, if_version = _of_query(request)
         configuration = self._limiter.configuration
         entry = None if configuration is None else configuration.view.entries.get(name)
         if name not in self._limiter.policies and (entry is None or entry.value is None):
             raise _nothing(f"no policy {quoted(name)}")
-        return await self._changed(lambda: self._store().delete_policy(name, who=who, if_version=if_version))
+        change = _change_of(request)
+        return await self._changed(request, change, self._store().delete_policy, name, if_version=change.if_version)
 
-    async def roll_back_policy(self, request: Request) -> Reply:
+    @post("/v1/policies/{name}/rollback", RollbackForm, Changed, roles=ADMIN)
+    async def roll_back_policy(self, request: Request, name: str, form: RollbackForm) -> Changed:
         """Make the policy what it was at a version."""
-        name = word_of(request.names[0])
-        form: RollbackForm = self._rollback(request.body, request.packed)
-        who = _who(request, form.who)
-        return await self._changed(lambda: self._store().roll_back_policy(name, form.version, who=who))
+        return await self._changed(request, form, self._store().roll_back_policy, name, form.version)
 
-    async def overrides(self, request: Request) -> Reply:
+    @get("/v1/overrides/{policy}", OverridesPage, query=("after", "limit"), body_bytes=BATCH_BYTES)
+    async def overrides(self, request: Request, policy: str) -> dict[str, Any]:
         """The overrides of a policy, page by page."""
-        named = query_of(request.query, ("after", "limit"))
-        policy, configuration = word_of(request.names[0]), self._store()
-        limit = page_limit(named["limit"]) if "limit" in named else MEMBERS
+        named, configuration = request.parameters, self._store()
+        limit = page_limit(named)
         after = parse_subject(named["after"]) if "after" in named else None
         # One more than is shown says whether there is a next page.
         page = await asyncio.to_thread(lambda: [*islice(configuration.overrides(policy, after), limit + 1)])
         now_us = configuration.view.now_us()
         following = subject_text(page[limit - 1][0]) if len(page) > limit else None
-        return Reply({"overrides": [_now(policy, *one, now_us) for one in page[:limit]], "next": following})
+        return {"overrides": [_now(policy, *entry, now_us) for entry in page[:limit]], "next": following}
 
-    async def set_overrides(self, request: Request) -> Reply:
+    @patch("/v1/overrides/{policy}", OverridesForm, Changed, has_maps=True)
+    async def set_overrides(self, request: Request, policy: str, form: OverridesForm) -> Changed:
         """Give many subjects limits of their own, or the policy's again."""
-        form: OverridesForm = self._overrides(request.body, request.packed)
-        policy, who = word_of(request.names[0]), _who(request, form.who)
-        wanted = {check_subject(one.subject): one.limits for one in form.overrides}
-        spans = {one.subject: one.granularity for one in form.overrides if one.granularity is not None}
+        wanted = {check_subject(row.subject): row.limits for row in form.overrides}
+        spans = {row.subject: row.granularity for row in form.overrides if row.granularity is not None}
         if len(wanted) < len(form.overrides):
             raise InvalidValueError("a subject is there twice; give it once")
+        many = self._store().override_many
         return await self._changed(
-            lambda: self._store().override_many(
-                policy, wanted, granularity=spans, who=who, effective_at=form.effective_at
-            ),
-            form.effective_at,
+            request, form, many, policy, wanted, granularity=spans, effective_at=form.effective_at
         )
 
-    async def override(self, request: Request) -> Reply:
+    @get("/v1/overrides/{policy}/{subject}", OverrideNow)
+    async def override(self, _request: Request, policy: str, subject: Subject) -> dict[str, Any]:
         """The limits that a subject has of its own."""
-        query_of(request.query, ())
-        policy, subject = _override(request)
         configuration = self._store()
         entries = await asyncio.to_thread(configuration.override_versions, policy, subject)
         now_us = configuration.view.now_us()
         if not entries or (entries[0].value is None and entries[0].at(now_us) is None):
             raise _nothing(f"no override of this subject under policy {quoted(policy)}")
-        return Reply(_now(policy, subject, entries[0], now_us))
+        return _now(policy, subject, entries[0], now_us)
 
-    async def override_versions(self, request: Request) -> Reply:
+    @get("/v1/overrides/{policy}/{subject}/versions", OverrideVersions)
+    async def override_versions(self, _request: Request, policy: str, subject: Subject) -> dict[str, Any]:
         """What the subject's own limits were, newest first, and who changed them."""
-        query_of(request.query, ())
-        policy, subject = _override(request)
         entries = await asyncio.to_thread(self._store().override_versions, policy, subject)
         if not entries:
             raise _nothing(f"no override of this subject under policy {quoted(policy)}")
-        return Reply({"versions": [{**entry_facts(entry), **own_facts(entry.value)} for entry in entries]})
+        return {"versions": [{**entry_facts(entry), **own_facts(entry.value)} for entry in entries]}
 
-    async def set_override(self, request: Request) -> Reply:
+    @put("/v1/overrides/{policy}/{subject}", OverrideForm, Changed)
+    async def set_override(self, request: Request, policy: str, subject: Subject, form: OverrideForm) -> Changed:
         """Give a subject limits of its own."""
-        policy, subject = _override(request)
-        form: OverrideForm = self._override(request.body, request.packed)
-        who = _who(request, form.who)
-        return await self._changed(
-            lambda: self._store().override(
-                policy,
-                subject,
-                form.limits,
-                granularity=form.granularity,
-                who=who,
-                effective_at=form.effective_at,
-                if_version=form.if_version,
-            ),
-            form.effective_at,
-        )
+        at = {"effective_at": form.effective_at, "if_version": form.if_version}
+        override = partial(self._store().override, granularity=form.granularity)
+        return await self._changed(request, form, override, policy, subject, form.limits, **at)
 
-    async def delete_override(self, request: Request) -> Reply:
+    @delete("/v1/overrides/{policy}/{subject}", Changed, query=_CHANGED)
+    async def delete_override(self, request: Request, policy: str, subject: Subject) -> Changed:
         """Give a subject the policy's limits again."""
-        policy, subject = _override(request)
-        who, if_version = _of_query(request)
+        change = _change_of(request)
         entry = await asyncio.to_thread(self._store().override_of, policy, subject)
         is_gone = entry is None or (entry.value is None and entry.before is None)
-        if is_gone and if_version in (None, 0 if entry is None else entry.version):
+        if is_gone and change.if_version in (None, 0 if entry is None else entry.version):
             raise _nothing(f"no override of this subject under policy {quoted(policy)}")
-        return await self._changed(
-            lambda: self._store().override(policy, subject, None, who=who, if_version=if_version)
-        )
+        version = change.if_version
+        return await self._changed(request, change, self._store().override, policy, subject, None, if_version=version)
 
-    async def roll_back_override(self, request: Request) -> Reply:
+    @post("/v1/overrides/{policy}/{subject}/rollback", RollbackForm, Changed, roles=ADMIN)
+    async def roll_back_override(self, request: Request, policy: str, subject: Subject, form: RollbackForm) -> Changed:
         """Make the subject's own limits what they were at a version."""
-        policy, subject = _override(request)
-        form: RollbackForm = self._rollback(request.body, request.packed)
-        who = _who(request, form.who)
-        return await self._changed(lambda: self._store().roll_back_override(policy, subject, form.version, who=who))
+        return await self._changed(request, form, self._store().roll_back_override, policy, subject, form.version)
 
     def _store(self) -> Configuration:
         if self._limiter.configuration is None:
@@ -432,9 +403,17 @@ class _Paths:
             )
         return self._limiter.configuration
 
-    async def _changed(self, change: Callable[[], int], effective_at: str | None = None) -> Reply:
-        version = await asyncio.to_thread(change)
-        return Reply({"version": version} | ({} if effective_at is None else {"note": _LATE}))
+    async def _changed(
+        self,
+        request: Request,
+        form: _Change | OverridesForm | RollbackForm,
+        change: Callable[..., int],
+        *what: Any,
+        **how: Any,
+    ) -> Changed:
+        """Make the change, in a thread. Its author is the token's name, or without tokens what the caller says."""
+        version = await asyncio.to_thread(change, *what, who=request.who or form.who, **how)
+        return {"version": version, "note": _LATE} if how.get("effective_at") is not None else {"version": version}
 
 
 def _now(policy: str, subject: Subject, entry: Entry, now_us: int) -> dict[str, Any]:
@@ -444,22 +423,28 @@ def _now(policy: str, subject: Subject, entry: Entry, now_us: int) -> dict[str, 
     return body | ({"next_granularity": later["granularity"]} if "granularity" in later else {})
 
 
-def _override(request: Request) -> tuple[str, Subject]:
-    policy, subject = request.names
-    return word_of(policy), subject_of(subject)
-
-
-def _who(request: Request, said: str) -> str:
-    """Who changes it: the token's name where there are tokens, else what the caller says."""
-    return request.who or said
-
-
-def _of_query(request: Request) -> tuple[str, int | None]:
-    named = query_of(request.query, ("who", "if_version"))
+def _change_of(request: Request) -> _Change:
+    """The author and the version of a change, by its query."""
+    named = request.parameters
     version = number_of(named.get("if_version", ""), 15)  # as many digits as any has
     if version is None and "if_version" in named:
         raise InvalidValueError("if_version is the number of a version")
-    return _who(request, named.get("who", WHO)), version
+    return _Change(who=named.get("who", WHO), if_version=version)
+
+
+def _facts_of(policy: Policy) -> PolicyFacts:
+    """A policy, with what it leaves to defaults."""
+    return {
+        "name": policy.name,
+        "limits": [str(limit) for limit in policy.limits],
+        "by_segment": {name: [str(limit) for limit in limits] for name, limits in policy.by_segment.items()},
+        "channels": {name: [str(limit) for limit in limits] for name, limits in policy.channels.items()},
+        "algorithm": policy.algorithm,
+        "count_denied": policy.count_denied,
+        "log": policy.log,
+        "zone": policy.zone,
+        "reservations": policy.reservations,
+    }
 
 
 def _nothing(what: str) -> Problem:

@@ -36,9 +36,9 @@ from capline.observe.metrics import (
     STORE_SECONDS,
 )
 from capline.observe.metrics import Metrics as DecisionMetrics
-from capline.service.configuration import ConfigurationMetrics
-from capline.service.figures import Figures
-from capline.service.http import Reply, Request, Route
+from capline.service.http.app import Reply, Request, Route
+from capline.service.metrics.figures import Figures
+from capline.service.verbs.configuration import ConfigurationMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

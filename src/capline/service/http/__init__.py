@@ -1,0 +1,1 @@
+"""Requests in, replies out: routes, bodies within bounds, forms, problem documents, and the description of it all."""

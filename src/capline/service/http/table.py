@@ -1,0 +1,112 @@
+"""A verb over HTTP is one function: its decorator says the path, the form it takes and what it answers.
+
+    @post("/v1/settle", SettleRequest, Settled, direct=True)
+    async def settle(self, request: Request, body: SettleRequest) -> Settled: ...
+
+`routes_of` makes the routes from these, and the OpenAPI document is made from the routes. What stands for the names in
+the path comes between `request` and `body`, decoded; `{subject}` is a subject. The parameters of a GET's or DELETE's
+query are in `request.parameters`; one that is not named in `query` is refused. The function returns its answer, or a
+`Reply` where that has headers; the first line of its docstring is its summary.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from capline.service.http.app import ONE_BODY_BYTES, Request, Route
+from capline.service.http.forms import Reader, query_of, subject_of, word_of
+from capline.service.http.paths import names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from capline.service.http.app import Handler
+
+__all__ = ["delete", "get", "patch", "post", "put", "routes_of"]
+
+_Function = TypeVar("_Function", bound="Callable[..., Awaitable[object]]")
+_SPEC = "http_spec"
+
+
+class _Spec(NamedTuple):
+    method: str
+    path: str
+    takes: Any
+    gives: Any
+    query: tuple[str, ...]
+    has_maps: bool
+    reads: bool
+    route: dict[str, Any]
+
+
+def _verb(method: str, takes_body: bool) -> Callable[..., Callable[[_Function], _Function]]:
+    def verb(
+        path: str,
+        *forms: Any,
+        query: tuple[str, ...] = (),
+        has_maps: bool = False,
+        reads: bool = False,
+        **route: Any,
+    ) -> Callable[[_Function], _Function]:
+        def declare(function: _Function) -> _Function:
+            takes, gives = forms if takes_body else (None, *forms)
+            setattr(function, _SPEC, _Spec(method, path, takes, gives, query, has_maps, reads, route))
+            return function
+
+        return declare
+
+    return verb
+
+
+get, delete = _verb("GET", False), _verb("DELETE", False)
+"""`get(path, gives, query=…)`, and what else a `Route` has."""
+post, put, patch = (_verb(method, True) for method in ("POST", "PUT", "PATCH"))
+"""`post(path, takes, gives)`, and what else a `Route` has.
+
+`has_maps` is of the form's `Reader`; a verb that `reads` its body itself gets the request alone.
+"""
+
+
+def routes_of(*tables: object) -> dict[str, Route]:
+    """The routes of the verbs of these objects, in the order of their classes."""
+    routes: dict[str, Route] = {}
+    for table in tables:
+        for name in vars(type(table)):
+            spec: _Spec | None = getattr(getattr(table, name), _SPEC, None)
+            if spec is None:
+                continue
+            handler = _handler(getattr(table, name), spec)
+            route = routes.get(spec.path)
+            if route is None:
+                route = routes[spec.path] = Route({}, **spec.route)
+            route.add(spec.method, handler, spec.takes, spec.gives, spec.query, ONE_BODY_BYTES)
+    return routes
+
+
+def _handler(function: Callable[..., Awaitable[object]], spec: _Spec) -> Handler:
+    decoders = [subject_of if name == "subject" else word_of for name in names_of(spec.path)]
+    reader = None if spec.takes is None else Reader(spec.takes, has_maps=spec.has_maps)
+
+    def named(request: Request) -> list[Any]:
+        return [decode(word) for decode, word in zip(decoders, request.names, strict=True)]
+
+    if spec.reads:
+        return function
+    if reader is None:
+
+        def handle(request: Request) -> Awaitable[object]:
+            request.parameters = query_of(request.query, spec.query)
+            return function(request, *named(request))
+
+    elif decoders:
+
+        def handle(request: Request) -> Awaitable[object]:
+            return function(request, *named(request), reader(request.body, request.packed))
+
+    else:
+
+        def handle(request: Request) -> Awaitable[object]:
+            return function(request, reader(request.body, request.packed))
+
+    return wraps(function)(handle)

@@ -1,0 +1,1 @@
+"""The metrics of the service: what is counted, and what a scrape reads."""

@@ -1,0 +1,148 @@
+"""Verbs of one attempt: decide, peek, charge, reserve and schedule.
+
+`segment` in an answer is the one whose limits bind, named or looked up. Durations are in seconds; `retry_after` null is
+never. An answer that the store did not give says so in `origin`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec.structs import asdict
+
+from capline.service.access.newcomers import Newcomers, is_new
+from capline.service.http.app import LIMIT_HEADERS, Reply, Request
+from capline.service.http.forms import AttemptRequest, Seconds, described_as
+from capline.service.http.table import post
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from capline.limiter.aio import AsyncLimiter
+    from capline.model.decision import Decision
+
+__all__ = ["LOOK", "Answer", "Attempts", "answer_of"]
+
+LOOK = ("read", "decide")
+"""The roles that may look, and consume nothing."""
+
+
+class Answer(msgspec.Struct):
+    """The answer to one attempt."""
+
+    allowed: bool
+    policy: str
+    limit: str | None
+    remaining: int
+    retry_after: float | None
+    reset_after: float | None
+    hit: int | None
+    segment: str | None
+    origin: str
+
+
+class SlotAnswer(Answer):
+    """The answer to one that may wait: `wait` seconds from the asking to its slot, or `late` seconds after it."""
+
+    wait: float
+    late: float
+
+
+class ScheduleRequest(AttemptRequest, forbid_unknown_fields=True):
+    """One attempt that may wait: at most `max_wait` seconds, at least `not_before`."""
+
+    max_wait: Seconds | None = None
+    not_before: Seconds = 0
+
+
+class ReserveRequest(AttemptRequest, forbid_unknown_fields=True):
+    """One attempt whose hit holds for `ttl` seconds, unless it is committed."""
+
+    ttl: Annotated[float, described_as(exclusiveMinimum=0, maximum=86_400)] = 60
+
+
+class Attempts:
+    """See `Limiter` for what each does."""
+
+    def __init__(self, limiter: AsyncLimiter, newcomers: Newcomers | None) -> None:
+        self._limiter, self._newcomers = limiter, newcomers
+
+    @post("/v1/decide", AttemptRequest, Answer, direct=True, sends=LIMIT_HEADERS)
+    async def decide(self, request: Request, body: AttemptRequest) -> Reply:
+        """May the subject have the cost now? Consumes it when allowed."""
+        return await self._recorded(request, body, self._limiter.decide)
+
+    @post("/v1/peek", AttemptRequest, Answer, direct=True, roles=LOOK, sends=LIMIT_HEADERS)
+    async def peek(self, _request: Request, body: AttemptRequest) -> Reply:
+        """What decide would answer; consumes nothing."""
+        segment = self._segment(body)
+        decision = await _decision(self._limiter.peek, body, segment)
+        return Reply(answer_of(body.policy, segment, decision), decision.headers("draft-11"))
+
+    @post("/v1/charge", AttemptRequest, Answer, direct=True, sends=LIMIT_HEADERS)
+    async def charge(self, request: Request, body: AttemptRequest) -> Reply:
+        """Record the cost, whatever the limits say."""
+        return await self._recorded(request, body, self._limiter.charge, charged=True)
+
+    @post("/v1/reserve", ReserveRequest, Answer, direct=True, sends=LIMIT_HEADERS)
+    async def reserve(self, request: Request, body: ReserveRequest) -> Reply:
+        """What decide does, with a hit that expires by itself unless it is committed."""
+        return await self._recorded(request, body, partial(self._limiter.reserve, ttl=body.ttl))
+
+    @post("/v1/schedule", ScheduleRequest, SlotAnswer, sends=LIMIT_HEADERS)
+    async def schedule(self, request: Request, body: ScheduleRequest) -> Reply:
+        """Take the next free instant."""
+        schedule = partial(self._limiter.schedule, max_wait=body.max_wait, not_before=body.not_before)
+        return await self._recorded(request, body, schedule, _slot_of)
+
+    def _segment(self, body: AttemptRequest) -> str | None:
+        """The segment that was named, or is looked up; it is in the answer."""
+        return body.segment if body.segment is not None else self._limiter.segment_of(body.policy, body.subject)
+
+    async def _recorded(
+        self,
+        request: Request,
+        body: AttemptRequest,
+        verb: Callable[..., Awaitable[Decision]],
+        answer: Callable[[str, str | None, Decision], Answer] | None = None,
+        *,
+        charged: bool = False,
+    ) -> Reply:
+        """The answer of a verb that may create its subject."""
+        segment = self._segment(body)
+        if self._newcomers is not None:
+            # The peek is for the attempt as it came: the limiter looks its segment up.
+            peek = partial(_decision, self._limiter.peek, body, body.segment)
+            await self._newcomers.check(request.who, peek, body.cost, charged=charged)
+        decision = await _decision(verb, body, segment)
+        if self._newcomers is not None and is_new(decision, body.cost):
+            await self._newcomers.created(request.who, 1)
+        return Reply((answer or answer_of)(body.policy, segment, decision), decision.headers("draft-11"))
+
+
+def _decision(
+    verb: Callable[..., Awaitable[Decision]], body: AttemptRequest, segment: str | None
+) -> Awaitable[Decision]:
+    return verb(body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone)
+
+
+def answer_of(policy: str, segment: str | None, decision: Decision) -> Answer:
+    """A decision."""
+    retry_us, reset_us, limit = decision.retry_after_us, decision.reset_after_us, decision.limit
+    return Answer(
+        decision.allowed,
+        policy,
+        None if limit is None else str(limit),
+        decision.remaining,
+        None if retry_us is None else retry_us / 1e6,
+        None if reset_us is None else reset_us / 1e6,
+        decision.hit,
+        segment,
+        decision.origin,
+    )
+
+
+def _slot_of(policy: str, segment: str | None, decision: Decision) -> SlotAnswer:
+    return SlotAnswer(**asdict(answer_of(policy, segment, decision)), wait=decision.wait, late=decision.late)

@@ -1,0 +1,138 @@
+"""Verbs of several subjects, all or none: decide, schedule and refund."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from capline.limiter.prepared import MOST_JOINT
+from capline.model.errors import InvalidValueError
+from capline.service.access.newcomers import Newcomers, new_parts
+from capline.service.http.app import LIMIT_HEADERS, Reply, Request
+from capline.service.http.forms import AttemptRequest, Seconds, Stamp, described_as
+from capline.service.http.table import post
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from capline.limiter.aio import AsyncLimiter
+    from capline.model.attempt import Attempt
+    from capline.model.decision import Joint
+
+__all__ = ["JointVerbs"]
+
+
+class JointRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Parts of one attempt."""
+
+    attempts: Annotated[list[AttemptRequest], described_as(minItems=1, maxItems=MOST_JOINT)]
+
+
+class JointScheduleRequest(JointRequest, forbid_unknown_fields=True):
+    """Parts of one attempt that may wait: at most `max_wait` seconds, at least `not_before`."""
+
+    max_wait: Seconds | None = None
+    not_before: Seconds = 0
+
+
+class JointRefundRequest(JointRequest, forbid_unknown_fields=True):
+    """The attempts of an answer to several, and its hits."""
+
+    hits: list[Stamp]
+
+
+class JointAnswer(msgspec.Struct):
+    """One answer to all attempts: `binds` is the number of the one that `policy` and `limit` are of."""
+
+    allowed: bool
+    policy: str
+    limit: str | None
+    remaining: int
+    retry_after: float | None
+    reset_after: float | None
+    hits: tuple[int, ...]
+    binds: int
+    segment: str | None
+    origin: str
+
+
+class JointSlotAnswer(JointAnswer):
+    """One answer to attempts that may wait: `wait` seconds from the asking to their slot."""
+
+    wait: float
+
+
+class RefundedAll(msgspec.Struct):
+    """How many of the hits were given back now."""
+
+    refunded: int
+
+
+class JointVerbs:
+    """See `Limiter` for what each does."""
+
+    def __init__(self, limiter: AsyncLimiter, newcomers: Newcomers | None) -> None:
+        self._limiter, self._newcomers = limiter, newcomers
+
+    @post("/v1/decide/all", JointRequest, JointAnswer, sends=LIMIT_HEADERS)
+    async def decide_all(self, request: Request, body: JointRequest) -> Reply:
+        """One answer for several subjects: all or none."""
+        return await self._recorded(request, body, self._limiter.decide_all, _answer_of)
+
+    @post("/v1/schedule/all", JointScheduleRequest, JointSlotAnswer, sends=LIMIT_HEADERS)
+    async def schedule_all(self, request: Request, body: JointScheduleRequest) -> Reply:
+        """Take the next instant that is free for all of several subjects."""
+        schedule = partial(self._limiter.schedule_all, max_wait=body.max_wait, not_before=body.not_before)
+        return await self._recorded(request, body, schedule, _slot_of)
+
+    @post("/v1/refund/all", JointRefundRequest, RefundedAll)
+    async def refund_all(self, _request: Request, body: JointRefundRequest) -> RefundedAll:
+        """Give the hits of several subjects back, each once."""
+        if not 1 <= len(body.attempts) <= MOST_JOINT:
+            raise InvalidValueError(f"{len(body.attempts)} attempts; one answer is of 1 to {MOST_JOINT}")
+        return RefundedAll(await self._limiter.refund_all([part.attempt() for part in body.attempts], body.hits))
+
+    async def _recorded(
+        self,
+        request: Request,
+        body: JointRequest,
+        verb: Callable[[list[Attempt]], Awaitable[Joint]],
+        answer: Callable[[list[Attempt], Joint], JointAnswer],
+    ) -> Reply:
+        """The answer of a verb that may create its subjects."""
+        attempts = [part.attempt() for part in body.attempts]
+        attempts = [
+            attempt
+            if attempt.segment is not None
+            else replace(attempt, segment=self._limiter.segment_of(attempt.policy, attempt.subject))
+            for attempt in attempts
+        ]
+        if self._newcomers is not None:
+            self._newcomers.check_many(request.who)
+        joint = await verb(attempts)
+        if self._newcomers is not None:
+            await self._newcomers.created(request.who, new_parts(joint, [attempt.cost for attempt in attempts]))
+        return Reply(answer(attempts, joint), joint.headers("draft-11"))
+
+
+def _answer_of(attempts: Sequence[Attempt], joint: Joint) -> JointAnswer:
+    binding = attempts[joint.binds]
+    return JointAnswer(
+        joint.allowed,
+        binding.policy,
+        None if joint.limit is None else str(joint.limit),
+        joint.remaining,
+        joint.retry_after,
+        joint.reset_after,
+        joint.hits,
+        joint.binds,
+        binding.segment,
+        joint.origin,
+    )
+
+
+def _slot_of(attempts: Sequence[Attempt], joint: Joint) -> JointSlotAnswer:
+    return JointSlotAnswer(**asdict(_answer_of(attempts, joint)), wait=joint.wait)

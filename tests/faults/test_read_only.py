@@ -25,7 +25,7 @@ from capline.campaign.ledger.ledger import RunFacts
 from capline.config.configuration import Configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,7 +80,7 @@ def run_there(place: Path, script: str, mount: str = MOUNTED) -> str:
     """What a script prints with the store of this place mounted read-only beside it."""
     if why_no_mounts():
         pytest.skip(why_no_mounts())
-    done = subprocess.run(
+    return printed(
         [
             UNSHARE,
             "--mount",
@@ -90,31 +90,25 @@ def run_there(place: Path, script: str, mount: str = MOUNTED) -> str:
             "sh",
             place / "store",
             place / "ro",
-            sys.executable,
-            "-c",
-            READS + (place / "hit").read_text() + script,
+            *python(place, script),
             place / "ro",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        ]
     )
-    assert (done.stderr, done.returncode) == ("", 0)
-    return done.stdout
 
 
 def run_as_nobody(place: Path, script: str) -> str:
     """What a script prints as an account that does not own the store."""
     if os.geteuid():
         pytest.skip("only root may become another account")
-    done = subprocess.run(
-        [sys.executable, "-c", READS + (place / "hit").read_text() + script, place / "store", str(NOBODY)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return printed([*python(place, script), place / "store", str(NOBODY)])
+
+
+def python(place: Path, script: str) -> list[str]:
+    return [sys.executable, "-c", READS + (place / "hit").read_text() + script]
+
+
+def printed(command: Sequence[str | Path]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stderr, done.returncode) == ("", 0)
     return done.stdout
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from proof.checker.report import Report
+
     from capline import Decision
     from capline.window.bound_log import BoundLog, OpenLog
 
@@ -93,12 +95,18 @@ def runs_of(case: Case) -> Iterator[Case]:
     return (replace(case, seconds=case.seconds * longer) for longer in LONGER)
 
 
+def kept(case: Case, tmp_path: Path, finals: int = 1) -> Iterator[tuple[Case, Report, list[dict[str, Any]]]]:
+    """The same, with every promise kept: the case as it ran, the report and what was recorded."""
+    for longer in runs_of(case):
+        report, lines = run(longer, url_of(case.store, tmp_path))
+        assert report, report.text()
+        assert report.finals == finals
+        yield longer, report, [json.loads(line) for line in lines]
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_callers_at_the_same_time_find_every_promise_kept(case: Case, tmp_path: Path) -> None:
-    for longer in runs_of(case):
-        report, _ = run(longer, url_of(case.store, tmp_path))
-        assert report, report.text()
-        assert report.finals == 1
+    for longer, report, _ in kept(case, tmp_path):
         if report.hits > longer.seconds and report.excused < 0.1 * report.attempts:
             return
     pytest.fail(f"{len(LONGER)} runs without hits, or of which a tenth could not be judged")
@@ -106,23 +114,17 @@ def test_callers_at_the_same_time_find_every_promise_kept(case: Case, tmp_path: 
 
 @pytest.mark.parametrize("case", SLOTS, ids=lambda case: case.name)
 def test_so_do_those_who_take_slots_between_those_who_ask(case: Case, tmp_path: Path) -> None:
-    for longer in runs_of(case):
-        report, lines = run(longer, url_of(case.store, tmp_path))
-        assert report, report.text()
-        assert report.finals == 1
+    for longer, report, rows in kept(case, tmp_path):
         assert report.excused == 0
-        if met(longer, lines):
+        if met(longer, rows):
             return
     pytest.fail(f"{len(LONGER)} runs without slots in the future, or without anybody who waited for their end")
 
 
 @pytest.mark.parametrize("case", JOINT, ids=lambda case: case.name)
 def test_so_do_those_who_ask_for_several_subjects_in_one_attempt(case: Case, tmp_path: Path) -> None:
-    for longer in runs_of(case):
-        report, lines = run(longer, url_of(case.store, tmp_path))
-        assert report, report.text()
-        assert report.finals == len(SUBJECTS)
-        answers = {row["allowed"] for row in map(json.loads, lines) if row.get("joint")}
+    for _, report, rows in kept(case, tmp_path, len(SUBJECTS)):
+        answers = {row["allowed"] for row in rows if row.get("joint")}
         if answers == {True, False} and report.excused < 0.1 * report.attempts:
             return
     pytest.fail(f"{len(LONGER)} runs without both answers, or of which a tenth could not be judged")
@@ -145,13 +147,10 @@ def test_an_engine_that_is_wrong_about_joint_attempts_is_found(
 
 @pytest.mark.parametrize("case", CHARGES, ids=lambda case: case.name)
 def test_so_do_those_who_are_charged_past_the_quota(case: Case, tmp_path: Path) -> None:
-    for longer in runs_of(case):
-        report, lines = run(longer, url_of(case.store, tmp_path))
-        assert report, report.text()
-        assert report.finals == 1
-        rows = [row for row in map(json.loads, lines) if row["event"] == "attempt"]
-        charged = [row for row in rows if row.get("verb") == "charge"]
-        granted = [row for row in rows if row["allowed"] and row not in charged]
+    for _, report, rows in kept(case, tmp_path):
+        attempts = [row for row in rows if row["event"] == "attempt"]
+        charged = [row for row in attempts if row.get("verb") == "charge"]
+        granted = [row for row in attempts if row["allowed"] and row not in charged]
         if granted and any(row["remaining"] == 0 for row in charged) and report.excused < 0.1 * report.attempts:
             return
     pytest.fail(f"{len(LONGER)} runs without a grant, or a charge that left nothing")
@@ -187,11 +186,7 @@ def test_an_engine_that_is_wrong_about_charges_is_found(
 
 @pytest.mark.parametrize("case", RESERVATIONS, ids=lambda case: case.name)
 def test_so_do_those_who_reserve_and_commit_in_time_or_late(case: Case, tmp_path: Path) -> None:
-    for longer in runs_of(case):
-        report, lines = run(longer, url_of(case.store, tmp_path))
-        assert report, report.text()
-        assert report.finals == 1
-        rows = [json.loads(line) for line in lines]
+    for _, report, rows in kept(case, tmp_path):
         committed = {row["hit"] for row in rows if row["event"] == "commit" and row["done"]}
         reserved = {row["hit"] for row in rows if row.get("ttl_us") and row["allowed"]}
         if committed & reserved and reserved - committed and report.excused < 0.1 * report.attempts:
@@ -228,11 +223,7 @@ def test_an_engine_that_is_wrong_about_reservations_is_found(
 
 @pytest.mark.parametrize("case", SETTLEMENTS, ids=lambda case: case.name)
 def test_so_do_those_who_settle_for_more_or_less(case: Case, tmp_path: Path) -> None:
-    for longer in runs_of(case):
-        report, lines = run(longer, url_of(case.store, tmp_path))
-        assert report, report.text()
-        assert report.finals == 1
-        rows = [json.loads(line) for line in lines]
+    for _, report, rows in kept(case, tmp_path):
         granted = {row["hit"]: row["cost"] for row in rows if row["event"] == "attempt" and row["allowed"]}
         changes = [row["cost"] - granted[row["hit"]] for row in rows if row["event"] == "settle" and row["done"]]
         if changes and min(changes) < 0 < max(changes) and report.excused < 0.1 * report.attempts:
@@ -251,9 +242,9 @@ def test_an_engine_that_is_wrong_about_settlements_is_found(monkeypatch: pytest.
     assert any("over-quota-by-stamps" in run(longer, "memory://")[0].kinds() for longer in runs_of(case))
 
 
-def met(case: Case, lines: list[str]) -> bool:
+def met(case: Case, rows: list[dict[str, Any]]) -> bool:
     """Whether there was what such a case is for; of a short one on a busy machine, chance may bring about nothing."""
-    rows = [row for row in map(json.loads, lines) if row["event"] == "attempt" and row["allowed"]]
+    rows = [row for row in rows if row["event"] == "attempt" and row["allowed"]]
     slots = {row["hit"] for row in rows if row.get("wait_us", 0) > 1}
     if case.seconds < 10 * LIMITS[case.limit][1] / 1e6:
         return bool(slots)

@@ -1,7 +1,7 @@
 """capline's own code with one mistake at a time, which its tests must catch.
 
-python -m proof.mutants.of_code                        those by hand, then every operator all over the core
-python -m proof.mutants.of_code --sample 40            only so many of the operators', drawn by a seed that is printed
+python -m proof.mutants.of_code                        those by hand, then the operators all over the judged
+python -m proof.mutants.of_code --sample 10            only so many of the operators', drawn by a seed that is printed
 python -m proof.mutants.of_code --file web/answer.py   the operators' in this file, wherever it is: to look at its tests
 python -m proof.mutants.of_code --only 'a reply'       those by hand whose reason has this text
 
@@ -11,7 +11,7 @@ one survived, or one that was judged did not, or a test could not be run; 2: bad
 
 operators.py    the standard mistakes (comparison, arithmetic, boolean, constant, branch, return, deleted statement)
 targets.py      where they are made, and which tests have to catch them
-equivalent.txt  those that nothing can catch, each with its reason
+judged.txt      those that survive, each with its reason
 by_hand.py      mistakes that no operator makes, each with the test to catch it
 trials.py       a test run on a copy: caught, survived, or no verdict
 """

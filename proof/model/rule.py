@@ -8,11 +8,10 @@ from capline import Limit
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.window.bound_log import BoundLog, readers_of
 from capline.window.charge import charge as charge_units
+from capline.window.charge import refund as refund_hit
+from capline.window.charge import settle as settle_hit
 from capline.window.log import Draft, Log
-from capline.window.refund import refund as refund_hit
-from capline.window.refund import settle as settle_hit
-from capline.window.rule import attempt
-from capline.window.slot import Slot
+from capline.window.rule import Slot, attempt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,12 +17,11 @@ from capline.model.policy import BoundPolicy, LogLimits
 from capline.store.redis.scripting.requests import COMMITS
 from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, REFUND
 from capline.window.bound_log import draft_logs
+from capline.window.charge import refund, settle
 from capline.window.joint import joint
 from capline.window.log import NEVER, Draft, Hit, Log
-from capline.window.refund import refund, settle
 from capline.window.reservation import Pending, commit, end_all, ended, forget, pending_in, reserve, take_along
-from capline.window.rule import attempt, peek
-from capline.window.slot import Slot
+from capline.window.rule import Slot, attempt, peek
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

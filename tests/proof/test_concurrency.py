@@ -20,8 +20,7 @@ from tests.kit.servers import shared
 from capline.store.local import operations as local
 from capline.store.local import reservations
 from capline.window import reservation
-from capline.window.charge import charge
-from capline.window.refund import settle
+from capline.window.charge import charge, settle
 from capline.window.reservation import commit
 from capline.window.rule import attempt
 

@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "retry_after is of the limit that frees first, and then it is refused again",
-        "window/reading.py",
+        "window/answer.py",
         "            if fits_us > latest_us:",
         "            if fits_us < latest_us or latest_us == NEVER:",
         "conformance/test_oracle.py::test_a_right_one_breaks_none",
@@ -57,9 +57,9 @@ MUTANTS = (
     ),
     Mutant(
         "a slot under several policies goes before slots that are taken under the second",
-        "window/slot.py",
-        "    time_us, newest_us = time_of(logs, now_us), newest_of(logs)",
-        "    time_us, newest_us = time_of(logs, now_us), newest_of(parts[0])",
+        "window/rule.py",
+        "for bound in part]\n    time_us, newest_us = time_of(logs, now_us), newest_of(logs)",
+        "for bound in part]\n    time_us, newest_us = time_of(logs, now_us), newest_of(parts[0])",
         LAW + "test_a_slot_comes_after_those_that_are_taken_in_any_of_its_logs",
     ),
     Mutant(

@@ -16,13 +16,11 @@ from capline.model.decision import Decision, Joint
 from capline.model.policy import LogLimits
 from capline.window.bound_log import draft_logs
 from capline.window.carry import NumberRow, carry_hits, carry_numbers, rows_of, take_over
-from capline.window.charge import charge
+from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
 from capline.window.log import Draft, Log, trim
-from capline.window.refund import refund, settle
 from capline.window.reservation import commit, end_all, forget, reserve, take_along
-from capline.window.rule import attempt, peek
-from capline.window.slot import Slot
+from capline.window.rule import Slot, attempt, peek
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,9 @@
-"""Charges: units that were used already, recorded whatever the limits say."""
+"""What was used already, and what becomes of a recorded hit.
+
+charge   records units whatever the limits say
+refund   gives a hit back; its stamp stays
+settle   gives a hit, made as an estimate, the units that it really cost
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,9 @@ import msgspec
 
 from capline.model.clock import LATEST_US
 from capline.model.errors import InvalidValueError
-from capline.window.answer import build_answer, known_answer
+from capline.window.answer import build_answer, known_answer, stamp_from, time_of
 from capline.window.log import NEVER
-from capline.window.reading import stamp_from, time_of
-from capline.window.recording import has_room, record_hit
+from capline.window.recording import give_back, has_room, record_hit, shift_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +23,8 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.window.bound_log import BoundLog
 
-__all__ = ["NoRoomError", "charge", "check_room", "too_many"]
+
+__all__ = ["NoRoomError", "charge", "check_room", "refund", "settle", "too_many"]
 
 
 def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
@@ -57,3 +62,60 @@ def too_many(cost: int) -> NoRoomError:
     return NoRoomError(
         f"{cost} units are more than this log can count beside what it holds; ask for less, or in larger units"
     )
+
+
+def refund(logs: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> bool:
+    """Refund the hit with this stamp, in the policy's own log (the first) and in every other; False if there is none.
+
+    Where hits are kept as sums, `cost` units are taken off the sum, unless the hit has an id.
+    """
+    own = logs[0]
+    if stamp_us <= max(now_us, own.log.high_water_us) - own.log_limits.retention_us:
+        return False
+    if own.log_limits.keeps == "sums":
+        return give_back(own, stamp_us, cost, now_us)
+    units = own.log.units_at(stamp_us)
+    if own.log_limits.keeps == "ids":
+        if units:
+            own.changed = own.log.give_back(stamp_us, units)
+        elif own.log.free_stamp(stamp_us) != stamp_us:
+            return False
+        given_back = [give_back(bound, stamp_us, units or cost, now_us) for bound in logs[1:]]
+        # What was recorded as a hit, before the policy kept numbers, may be in none of these yet.
+        return any(given_back) or (units > 0 and all(bound.log.last_us() == NEVER for bound in logs[1:]))
+    if not units:
+        return False
+    for bound in logs:
+        bound.changed = bound.log.give_back(stamp_us, units)
+    return True
+
+
+def settle(logs: Sequence[BoundLog], stamp_us: int, now_us: int) -> bool:
+    """Give the hit with this stamp, made as an estimate, the units that it really cost: the bound logs' `cost`.
+
+    The hit is in the policy's own log (the first). False, and nothing changed, if it is not there: it is older than
+    every window, was given back, or has no id where hits without one are kept as sums. Settled again it is changed
+    again, so the same cost twice is once. Its stamp and its id stay; with a cost of 0 it is refunded. Raises
+    `InvalidValueError`, and changes nothing, for more units than a log can count.
+    """
+    own, cost = logs[0], logs[0].cost
+    time_us = max(now_us, own.log.high_water_us)
+    units = own.log.units_at(stamp_us)
+    if not units or stamp_us <= time_us - own.log_limits.retention_us:
+        return False
+    if own.log_limits.keeps != "hits" and not own.log.name_of(stamp_us):
+        return False
+    if not cost:
+        refund(logs, stamp_us, units, now_us)
+        return True
+    more = cost - units
+    holding = [bound for bound in logs if bound is own or own.log_limits.keeps == "ids" or bound.log.units_at(stamp_us)]
+    if more > 0 and not all(has_room(bound, time_us, time_us, more) for bound in holding):
+        raise too_many(cost)
+    for bound in holding if more else ():
+        if bound.log_limits.keeps == "sums" and bound is not own:
+            shift_units(bound, stamp_us, more, time_us, now_us)
+        else:
+            bound.log.amend(stamp_us, cost)
+            bound.changed = True
+    return True

@@ -12,21 +12,18 @@ import msgspec
 
 from capline.model.errors import IdConflictError
 from capline.model.limit_status import NUMBERS, LimitStatus, states_of
-from capline.window.allowed import allowed_now
-from capline.window.answer import known_answer
+from capline.window.answer import allowed_now, known_answer, time_of
 from capline.window.charge import check_room
 from capline.window.log import NEVER
-from capline.window.reading import time_of
 from capline.window.recording import record_hit
-from capline.window.rule import judge
-from capline.window.slot import take_slot
+from capline.window.rule import judge, take_slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.model.decision import Decision
     from capline.window.bound_log import BoundLog
-    from capline.window.slot import Slot
+    from capline.window.rule import Slot
 
 __all__ = ["SLOTS_DIFFER", "joint", "joint_slot"]
 

@@ -13,9 +13,10 @@ The time of a log never runs back: t is at least its high-water mark, and a new 
 hits of one instant are two hits, a microsecond apart. While a slot in the future is taken, a plain attempt is refused
 until then: nobody jumps the queue. Quiet hours come last: a free instant is put off until they end.
 
-Here one attempt is judged, and recorded or refused. `joint` judges several as one, `slot` takes the next free instant,
-`charge` records whatever the limits say, and `refund` gives back or settles. Below them: `bound_log` (what they are
-given), `reading` (what logs say together), `recording` (how a hit is added to a log) and `answer`.
+Here one attempt is judged, and recorded or refused; and a slot is taken, the next free instant, so that each of many
+who wait has an instant of its own. `joint` judges several attempts as one. `charge` records whatever the limits say,
+refunds and settles. Below them: `answer` (what logs say together, and the answer made of it), `recording` (how a hit is
+added to a log) and `bound_log` (what all of these are given).
 """
 
 from __future__ import annotations
@@ -25,26 +26,73 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from capline.model.clock import LATEST_US
-from capline.window.allowed import allowed_now
-from capline.window.answer import build_answer, known_answer
+from capline.window.answer import (
+    allowed_now,
+    build_answer,
+    fits_all,
+    known_answer,
+    newest_of,
+    opens_from,
+    stamp_from,
+    tightest_of,
+    time_of,
+)
 from capline.window.bound_log import draft_logs
 from capline.window.charge import check_room
 from capline.window.log import DENIED, NEVER
-from capline.window.reading import fits_all, newest_of, opens_from, stamp_from, tightest_of, time_of
 from capline.window.recording import record_hit
-from capline.window.slot import take_slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.model.decision import Decision
     from capline.model.policy import BoundPolicy
+    from capline.window.answer import Binding, Stamped
     from capline.window.bound_log import BoundLog
     from capline.window.log import Log
-    from capline.window.reading import Binding
-    from capline.window.slot import Slot
 
-__all__ = ["attempt", "judge", "peek", "step"]
+__all__ = ["Slot", "attempt", "judge", "peek", "step", "take_slot"]
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Ask for the next free instant, at most `max_wait_us` (None: no bound) and at least `not_before_us` from now."""
+
+    max_wait_us: int | None = None
+    not_before_us: int = 0
+
+
+def take_slot(parts: Sequence[Sequence[BoundLog]], now_us: int, slot: Slot) -> Decision:
+    """The next free instant after every slot that is taken in any of these logs, and from which every part fits.
+
+    One instant for all parts, at the time of the log that is furthest ahead. Nothing is taken after the last slot, so
+    every later instant is free as well. Records nothing.
+    """
+    at_once = allowed_now(parts[0], now_us) if len(parts) == 1 and not slot.not_before_us else None
+    if at_once is not None and at_once.hit is not None:
+        wait_us = max(0, at_once.hit - now_us)
+        if slot.max_wait_us is None or wait_us <= slot.max_wait_us:
+            return msgspec.structs.replace(at_once, wait_us=wait_us) if wait_us else at_once
+    logs = [bound for part in parts for bound in part]
+    time_us, newest_us = time_of(logs, now_us), newest_of(logs)
+
+    def stamped(at_us: int) -> Stamped:
+        return [(part, at_us) for part in parts]
+
+    fits_us, _, binding = fits_all(logs, time_us)
+    if fits_us is None:
+        return build_answer(stamped(stamp_from(logs, time_us, newest_us)), now_us, binding=binding, retry_at_us=None)
+    stamp_us = stamp_from(logs, max(time_us, fits_us, now_us + slot.not_before_us), newest_us)
+    while True:
+        opens_us, quiet = opens_from(stamped(stamp_us))
+        if opens_us is None:
+            return build_answer(stamped(stamp_us), now_us, binding=quiet, retry_at_us=None)
+        if opens_us == NEVER:
+            break
+        stamp_us = stamp_from(logs, opens_us, newest_us)
+    if slot.max_wait_us is not None and stamp_us - now_us > slot.max_wait_us:
+        # What is left is as of now, and not as of the slot.
+        return build_answer(stamped(time_us), now_us, binding=binding, retry_at_us=stamp_us)
+    return build_answer(stamped(stamp_us), now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
 
 
 def attempt(

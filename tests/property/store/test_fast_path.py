@@ -14,14 +14,12 @@ from capline.limiter.rules import Rules
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
 from capline.window import joint as joint_module
-from capline.window import slot as slot_module
-from capline.window.allowed import allowed_now
+from capline.window import rule as rule_module
+from capline.window.answer import allowed_now
 from capline.window.bound_log import BoundLog, readers_of, table_of
-from capline.window.charge import charge
+from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint
-from capline.window.refund import refund, settle
-from capline.window.rule import attempt, judge
-from capline.window.slot import Slot, take_slot
+from capline.window.rule import Slot, attempt, judge, take_slot
 
 if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
@@ -126,7 +124,7 @@ def test_what_is_allowed_now_is_what_the_rule_allows(name: str, seed: int) -> No
             )
             quickly = answers(parts, now_us, wish)
             with pytest.MonkeyPatch.context() as patch:
-                for module in (joint_module, slot_module):
+                for module in (joint_module, rule_module):
                     patch.setattr(module, "allowed_now", asks_the_rule)
                 assert quickly == answers(parts, now_us, wish)
         match random.randrange(12):

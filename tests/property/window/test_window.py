@@ -9,8 +9,7 @@ from tests.profiles import size
 from capline import Decision, Limit
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.window.log import Hit, Log
-from capline.window.rule import step
-from capline.window.slot import Slot
+from capline.window.rule import Slot, step
 
 stamps = st.lists(st.integers(0, 60), max_size=12, unique=True).map(sorted)
 limits = st.lists(

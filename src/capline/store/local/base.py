@@ -25,7 +25,7 @@ from capline.support.lazy import LazyModule
 from capline.support.override import override
 from capline.window.bound_log import readers_of
 from capline.window.charge import NoRoomError
-from capline.window.slot import Slot
+from capline.window.rule import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

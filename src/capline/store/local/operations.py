@@ -17,11 +17,10 @@ from capline.store.local.reservations import OpenRecord, save_changed
 from capline.store.local.whole_logs import counted
 from capline.store.protocol import StoreAttempt
 from capline.window.bound_log import BoundLog, table_of
-from capline.window.charge import charge
+from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
 from capline.window.log import NEVER
 from capline.window.recording import record_hit
-from capline.window.refund import refund, settle
 from capline.window.reservation import forget, reserve, take_along
 from capline.window.rule import attempt as make_attempt
 from capline.window.rule import peek
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
     from capline.window.log import Hit
-    from capline.window.slot import Slot
+    from capline.window.rule import Slot
 
 __all__ = ["Operations"]
 

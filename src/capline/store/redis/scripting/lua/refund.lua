@@ -1,6 +1,6 @@
 --@head
 -- Refund one hit, settle it at what it really cost, or commit it if it is reserved: in the policy's own log and in
--- every other log that has it (a channel's, or one of a single limit). One atomic step; capline.window.refund and
+-- every other log that has it (a channel's, or one of a single limit). One atomic step; capline.window.charge and
 -- reservation in Lua.
 --
 -- KEYS   the policy's own log, then the others, of one subject or its bucket; last the record of its reservations, if

@@ -4,6 +4,7 @@ A ratio is the largest size over the smallest, each the best of several rounds, 
 wait is that of another thread, or on a server of another connection, that decides on other subjects meanwhile; beside a
 batch of the service it is that of another request.
 `--short` is for every day: small sizes, and it ends with 1 where a ratio shows a class of growth, whatever the machine.
+A job's ratio is that of its time a row, at the largest size over a tenth of it: linear is 1.
 """
 
 from __future__ import annotations
@@ -266,6 +267,31 @@ JOBS: dict[str, Callable[[Limiter, int], None]] = {
 }
 
 
+def spent_a_row(url_of: Callable[[], str], work: Callable[[Limiter, int], None], size: int) -> float:
+    """The seconds that a job of this size takes for each row: of this process, unless a server does the work.
+
+    So what a busy disk adds to a store of this machine does not count.
+    """
+    spent: list[float] = []
+    for _ in range(2):
+        url = url_of()
+        now_s = time.perf_counter if url.startswith("redis") else time.process_time
+        with Limiter(url, [policy()]) as limiter:
+            begun_s = now_s()
+            work(limiter, size)
+            spent.append((now_s() - begun_s) / size)
+    return min(spent)
+
+
+def longest_wait(url: str, work: Callable[[Limiter, int], None], size: int, *, alone: bool) -> float:
+    """The longest wait of another caller while the job runs, in seconds; `alone` has a limiter of its own."""
+    with Limiter(url, [policy()]) as limiter:
+        other = Limiter(url, [policy()]) if alone else limiter
+        with other, another_caller(partial(other.decide, "p", "other")) as longest:
+            work(limiter, size)
+    return longest[0]
+
+
 def batches(rows: int) -> dict[str, bytes]:
     """Bodies of batches with so many rows."""
     return {
@@ -339,13 +365,17 @@ def main() -> None:
                 small, large = (configured(url_of(), size) for size in (10, 1_000 if options.short else 10_000))
                 title = f"{store}, configuration store: one policy changed"
                 report.add(title, large / small, "times", at_most=20 if options.short else 2)
-                for job, work in JOBS.items() if not options.short else ():
-                    url = url_of()
-                    limiter = Limiter(url, [policy()])
-                    other = limiter if store == "memory" else Limiter(url, [policy()])
-                    with limiter, other, another_caller(partial(other.decide, "p", "other")) as longest:
-                        work(limiter, options.largest)
-                    report.add(f"{store}, longest wait beside {job}", longest[0] * 1000, "ms", at_most=50)
+                for job, work in JOBS.items():
+                    # Ten times as much takes ten times as long: a row of the larger job costs no more.
+                    least, most = (200, 2_000) if options.short else (options.largest // 10, options.largest)
+                    small, large = spent_a_row(url_of, work, least), spent_a_row(url_of, work, most)
+                    title = f"{store}, {job}: a row of {most:,} beside one of {least:,}"
+                    # Each new id of a batch costs this store what the log has of them: not linear yet.
+                    grows = store == "lmdb" and work is _many_with_ids
+                    report.add(title, large / small, "times", at_most=None if grows else 5 if options.short else 2)
+                    if not options.short:
+                        waited_s = longest_wait(url_of(), work, most, alone=store != "memory")
+                        report.add(f"{store}, longest wait beside {job}", waited_s * 1000, "ms", at_most=50)
     finally:
         server.stop()
     report.show(as_json=options.json)

@@ -1,24 +1,19 @@
 """The examples of `examples/clients`, each run as its users do: real clients and workers, a store, a provider."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.guests import guests
 from tests.kit.http import Provider
 from tests.kit.server import executed
 from tests.kit.servers import single
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = ROOT / "examples" / "clients"

@@ -1,20 +1,15 @@
 """Every example of docs/configuration.md, as it stands there; its curl asks the service in this process."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from tests.kit.cli import CommandLine
 from tests.kit.service import Service
 
 from capline import ManualClock
-
-if TYPE_CHECKING:
-    import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(sh|json|python)\n(.*?)```", PAGE, re.DOTALL)

@@ -1,7 +1,5 @@
 """`capline demo`, as a person types it, on the real data; then what it says to type next."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import signal

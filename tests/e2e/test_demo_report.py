@@ -1,22 +1,17 @@
 """The report in a real browser: charts are drawn, nothing goes wrong, nothing is fetched."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from capline.replay.demo.report import write_report
 from capline.replay.demo.run import run_demo
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DATA = Path(__file__).parents[2] / "examples/data/cdnow_transactions.csv.gz"
 
@@ -109,7 +104,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page(report: Path, tmp_path: Path)
         "return cells.slice(1).filter((cell) => cell.getBoundingClientRect().right <= "
         "box.getBoundingClientRect().right).length; };"
         "document.body.dataset.tables = boxes.map((box) => [box.scrollWidth > box.clientWidth,"
-        'box.previousElementSibling.matches(".hint.shown"), seen(box)].join(" ")).join(";"); };</script>',
+        'box.previousElementSibling.matches(".hint.shown"), seen(box)].join(" ")).join(";"); };</script>'
     )
     dom = dom_of(narrow, tmp_path, ["--allow-file-access-from-files"])
     found = re.search(r'data-widths="(\d+) (\d+)"', dom)

@@ -1,11 +1,10 @@
 """The gateways of docs/gateways.md, each with the very file that the page shows, before `capline serve`."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,9 +14,6 @@ from tests.kit.gateway import DOCS, Gateway, free_port, program
 from tests.kit.http import Provider
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICIES = "policies: {api: {limits: [3/hour]}}"
 PAGE = {"Host": "shop.example", "Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}

@@ -1,7 +1,5 @@
 """Greenlets share a limiter under gevent's patches: counts are exact, and who waits for a slot blocks nobody."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

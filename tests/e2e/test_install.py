@@ -5,8 +5,6 @@ deep part builds the wheel and installs it into a new environment beside exactly
 come out of this environment, so nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -32,10 +30,7 @@ NEEDS = {
         "from capline import Limiter; Limiter('redis://127.0.0.1:1')",
         "from capline import AsyncLimiter; AsyncLimiter('redis+cluster://127.0.0.1:1')",
     ],
-    "segments": [
-        "from capline.segment import IdSet",
-        "from capline.segment import load_snapshot; load_snapshot('.')",
-    ],
+    "segments": ["from capline.segment import IdSet", "from capline.segment import load_snapshot; load_snapshot('.')"],
     "campaign": ["from capline.campaign.senders.find import _load; _load('webhook')"],
     "http": ["import capline.middleware.httpx"],
     "requests": ["import capline.middleware.requests"],

@@ -1,14 +1,13 @@
 """The example of a language model's limits: its parts in one process, and processes that share one key."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -16,9 +15,6 @@ from tests.kit.examples import EXAMPLES, example
 from tests.kit.servers import shared
 
 from capline import Limiter, ManualClock, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
 
 RUN = EXAMPLES / "llm" / "run.py"
 MOST_RUNS = 5

@@ -1,7 +1,5 @@
 """The example of caps in local time, run as its README says, against the standard library's idea of time."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

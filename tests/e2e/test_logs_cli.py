@@ -1,22 +1,17 @@
 """`capline export | import` and `explain --id`, typed as a person types them, in real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.forked import run
 
 from capline.limiter.records import MOST_LINE_BYTES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICIES = """
 namespace: shop
@@ -87,11 +82,7 @@ def test_an_export_goes_into_another_store_by_a_file_or_a_pipe(tmp_path: Path) -
     assert answer("export", "logs.jsonl") == {"lines": 3, "hits": 4, "damaged": 0}
     assert [path.name for path in tmp_path.glob("logs*")] == ["logs.jsonl"]
     lines = [json.loads(line) for line in (tmp_path / "logs.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert {(line["log"], line["subject"]) for line in lines} == {
-        ("promo", 42),
-        ("promo", "é\n"),
-        ("promo/push", 42),
-    }
+    assert {(line["log"], line["subject"]) for line in lines} == {("promo", 42), ("promo", "é\n"), ("promo/push", 42)}
     assert answer("import", "logs.jsonl", "--store", "lmdb://other")["added"] == 4
     piped = capline("export", "--store", "lmdb://other", "--policy", "promo")
     assert sorted(piped.stdout.splitlines()) == sorted((tmp_path / "logs.jsonl").read_text("utf-8").splitlines())

@@ -1,7 +1,5 @@
 """The small apps of docs/migrating.md run as they were and as they become; each asserts its own answers."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

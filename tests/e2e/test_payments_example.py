@@ -1,7 +1,5 @@
 """The payments example: its parts in one process, and as its README says: real processes, stores that go away."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -10,8 +8,9 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -19,9 +18,6 @@ from tests.kit.examples import EXAMPLES, example
 from tests.kit.servers import cluster, shared, single
 
 from capline import AsyncLimiter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RUN = EXAMPLES / "payments" / "run.py"
 WIDE = "{limit: 40/1s, jitter: 1s}"
@@ -99,8 +95,8 @@ def test_a_store_that_cannot_be_is_one_line(payments: Any, tmp_path: Path, capsy
     assert capsys.readouterr().err.startswith("run.py: ")
 
 
-def test_a_worker_charges_each_order_once_and_says_which_it_could_not(payments: Any, tmp_path: Path) -> None:
-    asyncio.run(_one_worker(payments, tmp_path / "orders.sqlite"))
+async def test_a_worker_charges_each_order_once_and_says_which_it_could_not(payments: Any, tmp_path: Path) -> None:
+    await _one_worker(payments, tmp_path / "orders.sqlite")
 
 
 async def _one_worker(payments: Any, table: Path) -> None:

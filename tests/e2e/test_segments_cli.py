@@ -1,17 +1,13 @@
 """`capline segments` by a real process: what it prints, what it exits with, and that errors are one line."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING, Any
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit import forked
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

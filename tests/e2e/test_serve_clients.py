@@ -1,12 +1,11 @@
 """Clients that are slow, large or of their own authority, at a real `capline serve`."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,10 +16,6 @@ from tests.kit.serving import WITHIN_S, Serving
 from capline.model.errors import InvalidValueError
 from capline.service.run.settings import Tls
 from capline.service.run.tls import tls_context
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ASKED = {"policy": "promo", "subject": "u"}
 

@@ -1,20 +1,14 @@
 """`capline serve --segments` on what is published on a real S3 server."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import pytest
 from tests.kit.cli import CommandLine
+from tests.kit.s3 import S3
 from tests.kit.segments import make, s3_site
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
 
 POLICIES = "policies: {promo: {limits: [3/day], by_segment: {new: [1/day], active: [5/day]}}}\n"
 

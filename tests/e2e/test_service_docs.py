@@ -1,7 +1,5 @@
 """Every command of docs/service.md, typed into a shell as it stands there; every answer that it shows."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

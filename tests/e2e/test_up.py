@@ -1,7 +1,5 @@
 """`capline up` as somebody types it: it starts whole, what it prints to try works, and any process may be killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

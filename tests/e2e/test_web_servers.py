@@ -1,7 +1,5 @@
 """The examples of `examples/web` in real servers: several processes on one store, forks, no leaked sockets."""
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable
 from contextlib import asynccontextmanager
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capline.limiter.checks import check_iterable, typed
@@ -19,8 +18,9 @@ from capline.model.subject import check_subject
 from capline.store.open import open_async_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
+    from capline.limiter.compiled_rules import Unit
     from capline.limiter.patience import Acquisition
     from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
@@ -66,14 +66,11 @@ class AsyncLimiter(Verbs):
             )
         if id is None and cost is _ONE:
             try:
-                names = policy, segment, channel, zone
-                compiled = self._fast_rules.get(names)
-                if compiled is None and (rule_of := self._own_rules.get(names)) is not None:
-                    compiled = rule_of(subject)
-                if compiled is not None:
-                    if self._counts_one:
-                        return await self._counted(compiled, policy, subject, segment, channel, zone)
-                    return await self._store.decide(compiled, check_subject(subject), 1, 0)
+                plain = segment is None and channel is None and zone is None
+                unit = self._units.get(policy if plain else (policy, segment, channel, zone))
+                if unit is not None:
+                    decision: Decision = await unit(subject)
+                    return decision
             except InvalidValueError:
                 if not self._hashes_long:
                     raise
@@ -209,8 +206,11 @@ class AsyncLimiter(Verbs):
     def _open(url: str, clock: Clock | None, *, create: bool) -> AsyncStore:
         return open_async_store(url, clock, create=create)
 
-    def _decide_unit(self, compiled: CompiledRule, subject: Subject) -> Coroutine[Any, Any, Decision]:
-        return self._store.decide(compiled, subject, 1, 0)
+    _run = staticmethod(run_awaited)
+
+    def _bare(self, compiled: CompiledRule) -> Unit:
+        store = self._store
+        return lambda subject: store.decide(compiled, check_subject(subject), 1, 0)
 
     async def _work(self, rows: int, work: Callable[[], T]) -> T:
         return work() if rows <= ROWS_ON_THE_LOOP else await asyncio.to_thread(work)
@@ -222,27 +222,6 @@ class AsyncLimiter(Verbs):
 
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    async def _counted(
-        self,
-        compiled: CompiledRule,
-        policy: str,
-        subject: Subject,
-        segment: str | None,
-        channel: str | None,
-        zone: str | None,
-    ) -> Decision:
-        """One unit by a compiled rule, told to observers that take it as arguments."""
-        known_as = check_subject(subject)
-        began = perf_counter()
-        try:
-            decision = await self._store.decide(compiled, known_as, 1, 0)
-        except StoreError as error:
-            attempt = self._attempt(policy, subject, 1, None, segment, channel, zone)
-            with self._observers.one("decide", attempt).since(began) as seen:
-                return seen(self._outage.single("decide", error, attempt))
-        self._observers.decided_one(policy, segment, channel, decision, perf_counter() - began)
-        return decision
 
 
 async def _acquired(wanted: Acquisition[Slot]) -> Slot:

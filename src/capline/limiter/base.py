@@ -82,9 +82,6 @@ class LimiterBase(Prepared):
         self._keyed = None if subject_key is None else keyed_hash(subject_key)
         self._denied = DenyCache(check_entries(deny_cache))
         self._observers = Observers(observers)
-        # Skip the generic checks when no cache, key hashing or observer needs the attempt.
-        self._has_fast_path = not deny_cache and self._keyed is None and not self._observers
-        self._counts_one = not deny_cache and self._keyed is None and self._observers.count_one
         self._watch: PolicyWatch | None = None
         # Before the store, so that there is no store to close where this fails.
         configuration = None if config is None else self._opened(config, namespace, clock)
@@ -239,8 +236,6 @@ class LimiterBase(Prepared):
         vars(other).update(vars(self))
         other._outage = outage
         other._denied = DenyCache(0)
-        other._has_fast_path = self._keyed is None and not self._observers
-        other._counts_one = self._keyed is None and self._observers.count_one
         other._watch = other._lookup = None
         other._config, other._follows_policies, other._overrides, other._next = None, False, None, None
         other._overridden = other._turning = frozenset()
@@ -259,7 +254,6 @@ class LimiterBase(Prepared):
         other._most_joint = most_joint  # noqa: SLF001 - of its kind
         if title is not None and self._observers:
             other._observers = self._observers.under(title)  # noqa: SLF001 - of its kind
-            other._counts_one = False  # noqa: SLF001 - of its kind
         # Limits that come with a call raise in an outage too.
         other._unnamed = UnnamedPolicies(other._beside)  # noqa: SLF001 - of its kind
         return other

@@ -8,7 +8,8 @@ that make no difference to a policy share one compiled rule.
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capline.limiter.checks import count_of, typed
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
     from capline.limiter.overrides import Overridden
     from capline.limiter.rules import Names, Rules
     from capline.limiter.segments import SegmentLookup
-    from capline.model.decision import Decision
     from capline.model.policy import Policy
     from capline.store.protocol import CompiledRule, Store
 
-__all__ = ["CompiledRules"]
+__all__ = ["CompiledRules", "Unit"]
+
+if TYPE_CHECKING:
+    Unit = Callable[[Subject], Any]
+    """Decides on one unit of the subject: a `Decision`, or for an awaited limiter an awaitable one."""
 
 
 class CompiledRules(ABC):
-    """The compiled rules of a limiter; `_fast_rules`, `_fast_paths` and `_fast_by_policy` have those with a fast path.
-
-    `_own_rules` finds a subject's rule under a policy with overrides.
-    """
+    """The compiled rules of a limiter. `_units` has the fast paths, by names; by the policy alone where that is all."""
 
     _store: Store
     """Of an awaited limiter an `AsyncStore`: each of its calls is awaited where the verb yields it."""
@@ -51,9 +52,19 @@ class CompiledRules(ABC):
     _binding: threading.Lock
     _hashes_long: bool
     _keyed: Callable[[Subject], Subject] | None
-    _has_fast_path: bool
-    """Whether no cache, key hashing or observer needs the attempt."""
-    _counts_one: bool
+
+    @property
+    @abstractmethod
+    def _has_units(self) -> bool:
+        """Whether one unit may take a fast path: no cache, key hashing or observer needs the attempt."""
+
+    @abstractmethod
+    def _unit_of(self, names: Names, compiled: CompiledRule) -> Unit:
+        """The fast path of one unit under these names; only where there are any."""
+
+    @abstractmethod
+    def _general(self, names: Names) -> Unit:
+        """One unit under these names in the general way."""
 
     def _take(self, rules: Rules, names: AbstractSet[str] | None = None) -> None:
         """Put other rules in force: of these policies and of those that share a log with them, or of all."""
@@ -82,29 +93,27 @@ class CompiledRules(ABC):
 
     def _add_fast_path_by_segment(self, names: Names) -> None:
         """A fast path for names without a segment: look it up, then take the segment's own fast path."""
-        lookup, store, (name, _, channel, zone) = self._lookup, self._store, names
-        if lookup is None or names in self._fast_paths or not self._has_fast_path:
+        units, lookup, store, (name, _, channel, zone) = self._units, self._lookup, self._store, names
+        if lookup is None or names in units or not self._has_units:
             return
         in_force = self._rules
         rules = in_force.only(name)  # those of others would be kept with these
         policy = rules.policy(name)
         if not policy.by_segment or name in self._overridden or name in self._turning:
             return
-        decide_in: dict[str | None, Callable[[Subject], Decision]] = {}
+        unit_in: dict[str | None, Unit] = {}
 
-        def decide_one(subject: Subject) -> Decision:
+        def unit_by_segment(subject: Subject) -> Any:
             segment = lookup.segment_of(policy, check_subject(subject))
-            known = decide_in.get(segment)
-            if known is None:
-                known = decide_in[segment] = store.compiled(rules.rule(name, segment, channel, zone)).decide_one
-            return known(subject)
+            unit = unit_in.get(segment)
+            if unit is None:
+                of_segment = name, segment, channel, zone
+                unit = unit_in[segment] = self._unit_of(of_segment, store.compiled(rules.rule(*of_segment)))
+            return unit(subject)
 
         with self._binding:
             if self._rules is in_force:
-                self._bound_names.setdefault(name, set()).add(names)
-                self._fast_paths[names] = decide_one
-                if channel is None and zone is None:
-                    self._fast_by_policy[name] = decide_one
+                self._add_unit(names, unit_by_segment)
 
     def _check_segments(self, rules: Rules) -> None:
         if self._lookup is not None:
@@ -123,15 +132,18 @@ class CompiledRules(ABC):
             if policies is None:
                 self._bound_names: dict[str, set[Names]] = {}
                 self._rules_by_names: dict[Names, CompiledRule] = {}
-                self._fast_rules: dict[Names, CompiledRule] = {}
-                self._own_rules: dict[Names, Callable[[Subject], CompiledRule | None]] = {}
-                self._fast_paths: dict[Names, Callable[[Subject], Decision]] = {}
-                self._fast_by_policy: dict[str, Callable[[Subject], Decision]] = {}
+                self._units: dict[Names | str, Unit] = {}
             for policy in policies or ():
-                self._fast_by_policy.pop(policy, None)
+                self._units.pop(policy, None)
                 for names in self._bound_names.pop(policy, ()):
-                    for table in (self._rules_by_names, self._fast_rules, self._own_rules, self._fast_paths):
-                        table.pop(names, None)
+                    self._rules_by_names.pop(names, None)
+                    self._units.pop(names, None)
+
+    def _add_unit(self, names: Names, unit: Unit) -> None:
+        self._bound_names.setdefault(names[0], set()).add(names)
+        self._units[names] = unit
+        if names == (names[0], None, None, None):
+            self._units[names[0]] = unit
 
     def _bound(self, policy: str, segment: str | None, channel: str | None, zone: str | None = None) -> CompiledRule:
         try:
@@ -152,19 +164,13 @@ class CompiledRules(ABC):
             self._bound_names.setdefault(policy, set()).add(names)
             # Names without a segment are not all that counts where it is looked up: those take no fast path.
             looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
-            if looks_up or policy in self._turning:
+            if looks_up or policy in self._turning or not self._has_units:
                 return compiled
-            if (self._has_fast_path or self._counts_one) and policy not in self._overridden:
-                self._fast_rules[names] = compiled
-            elif self._has_fast_path and self._overrides is not None:
-                self._own_rules[names] = self._overrides.fast_rule(names, compiled)
-            if self._has_fast_path:
-                fast_path = compiled.decide_one
-                if policy in self._overridden and self._overrides is not None:
-                    fast_path = self._overrides.fast_path(names, fast_path)
-                self._fast_paths[names] = fast_path
-                if names == (policy, None, None, None):
-                    self._fast_by_policy[policy] = fast_path
+            unit = self._unit_of(names, compiled)
+            if policy in self._overridden and self._overrides is not None:
+                unit_of = partial(self._unit_of, names)
+                unit = self._overrides.fast_path(names, unit, unit_of, self._general(names))
+            self._add_unit(names, unit)
         return compiled
 
     def _any_rule(self, policy: str) -> CompiledRule:

@@ -45,7 +45,7 @@ class DenyCache:
     """At most `most` refusals (0: none); the subjects refused longest ago are dropped first. Threads may share it."""
 
     def __init__(self, most: int, now_ns: Callable[[], int] = monotonic_ns) -> None:
-        self._most = most
+        self.most = most
         self._now_ns = now_ns
         self._refusals: dict[Subject, dict[Names, _Refusal]] = {}
         self._size = 0
@@ -57,7 +57,7 @@ class DenyCache:
 
     def epoch(self) -> tuple[int, int]:
         """Read it before the store is called, and pass it to `note` with the answer."""
-        return self._given_back, self._now_ns() // 1000 if self._most else 0
+        return self._given_back, self._now_ns() // 1000 if self.most else 0
 
     def answer(self, attempt: Attempt) -> Decision | None:
         """The cached refusal of this attempt, if it still holds, with its times counted down."""
@@ -87,7 +87,7 @@ class DenyCache:
 
     def note(self, attempt: Attempt, decision: Decision, epoch: tuple[int, int]) -> None:
         """Cache the store's answer if it is a refusal and nothing was refunded since the epoch was read."""
-        if not self._most or decision.allowed or attempt.id is not None:
+        if not self.most or decision.allowed or attempt.id is not None:
             return
         given_back, since_us = epoch
         held_us = NEVER_HELD_US if decision.retry_after_us is None else decision.retry_after_us
@@ -101,12 +101,12 @@ class DenyCache:
                 of_subject[attempt.policy, attempt.segment, attempt.channel, attempt.zone] = refusal
                 self._refusals[attempt.subject] = of_subject
                 self._size += len(of_subject)
-                while self._size > self._most:
+                while self._size > self.most:
                     self._size -= len(self._refusals.pop(next(iter(self._refusals))))
 
     def forget(self, subjects: Iterable[Subject]) -> None:
         """Drop the refusals of these subjects: something was refunded, or may have been."""
-        if not self._most:
+        if not self.most:
             return
         with self._lock:
             self._given_back += 1
@@ -115,7 +115,7 @@ class DenyCache:
 
     def emptied(self) -> DenyCache:
         """A new cache of the same size, for new policies: a late answer under the old ones goes to the old cache."""
-        return DenyCache(self._most, self._now_ns)
+        return DenyCache(self.most, self._now_ns)
 
 
 def _limits_later(first: Decision, passed_us: int) -> tuple[LimitStatus, ...]:

@@ -19,6 +19,7 @@ from capline.store.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
+    from capline.limiter.compiled_rules import Unit
     from capline.limiter.patience import Acquisition
     from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
@@ -94,12 +95,11 @@ class Limiter(Verbs):
             )
         try:
             if id is None and cost is _ONE:
-                if segment is None and channel is None and zone is None:
-                    fast_path = self._fast_by_policy.get(policy)
-                else:
-                    fast_path = self._fast_paths.get((policy, segment, channel, zone))
-                if fast_path is not None:
-                    return fast_path(subject)
+                plain = segment is None and channel is None and zone is None
+                unit = self._units.get(policy if plain else (policy, segment, channel, zone))
+                if unit is not None:
+                    decision: Decision = unit(subject)
+                    return decision
         except InvalidValueError:
             if not self._hashes_long:
                 raise
@@ -245,8 +245,10 @@ class Limiter(Verbs):
     def _open(url: str, clock: Clock | None, *, create: bool) -> Store:
         return open_store(url, clock, create=create)
 
-    def _decide_unit(self, compiled: CompiledRule, subject: Subject) -> Decision:
-        return compiled.decide_one(subject)
+    _run = staticmethod(run)
+
+    def _bare(self, compiled: CompiledRule) -> Unit:
+        return compiled.decide_one
 
     def _work(self, rows: int, work: Callable[[], T]) -> T:  # noqa: ARG002 - there is no loop that it could block
         return work()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from capline.config.configuration import Configuration
     from capline.limiter.columns import AttemptColumns
+    from capline.limiter.compiled_rules import Unit
     from capline.limiter.rules import Names, Rules
-    from capline.model.decision import Decision
     from capline.model.limit import Limit
     from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
@@ -88,48 +88,33 @@ class Overridden:
         """Ask it, so that `compiled` need not."""
         self._view.own(policy, subject)
 
-    def fast_path(self, names: Names, common: Callable[[Subject], Decision]) -> Callable[[Subject], Decision]:
-        """A fast path for a policy with overrides: the override's own, or `common` for a subject without one."""
-        recent = self._view.recent(names[0])
-        fast_paths: dict[Any, Callable[[Subject], Decision]] = {}
+    def fast_path(self, names: Names, common: Unit, unit_of: Callable[[CompiledRule], Unit], general: Unit) -> Unit:
+        """A fast path for a policy with overrides: the override's own, or `common` for a subject without one.
 
-        def decide_one(subject: Subject) -> Decision:
+        A subject whose override is not cached goes the `general` way, which reads it.
+        """
+        recent = self._view.recent(names[0])
+        units: dict[Any, Unit] = {}
+
+        def unit_by_subject(subject: Subject) -> Any:
             try:
                 own = recent.young.get(subject, MISSING)
                 if own is None:
                     return common(subject)
-                fast_path = fast_paths.get(own)
+                unit = units.get(own)
             except TypeError:
                 check_subject(subject)  # raises: it has no hash
                 raise
-            return learned(subject) if fast_path is None else fast_path(subject)
+            if unit is None:
+                if not isinstance(own, OwnLimits):
+                    return general(subject)
+                if len(units) >= MOST_COMPILED:
+                    drop_oldest(units)
+                compiled = self._bound(own, names)
+                unit = units[own] = common if compiled is None else unit_of(compiled)
+            return unit(subject)
 
-        def learned(subject: Subject) -> Decision:
-            own = self._view.own(names[0], check_subject(subject))
-            compiled = None if own is None else self._bound(own, names)
-            if own is None or compiled is None:
-                return common(subject)
-            if len(fast_paths) >= MOST_COMPILED:
-                drop_oldest(fast_paths)
-            fast_paths[own] = compiled.decide_one
-            return compiled.decide_one(subject)
-
-        return decide_one
-
-    def fast_rule(self, names: Names, common: CompiledRule) -> Callable[[Subject], CompiledRule | None]:
-        """`fast_path` for `AsyncLimiter`, which calls the store itself: a subject's rule, None if not cached."""
-        recent = self._view.recent(names[0])
-
-        def rule_of(subject: Subject) -> CompiledRule | None:
-            try:
-                own = recent.young.get(subject, MISSING)
-            except TypeError:
-                return None
-            if own is None:
-                return common
-            return self._bound(own, names) or common if isinstance(own, OwnLimits) else None
-
-        return rule_of
+        return unit_by_subject
 
     def batch(self, columns: AttemptColumns, common: tuple[CompiledRule, ...], names: list[Names]) -> Batch:
         """A store's batch: the common rules, then one for each override among the rows."""

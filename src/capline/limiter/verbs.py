@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.limiter.base import LimiterBase
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.limiter.columns import AttemptColumns
+    from capline.limiter.compiled_rules import Unit
     from capline.limiter.explain import Explanation
     from capline.limiter.prepared import PendingBatch
     from capline.limiter.records import LoadProgress
+    from capline.limiter.rules import Names
     from capline.limiter.steps import Steps
     from capline.model.attempt import Attempt
     from capline.model.decision import Decision, Joint
@@ -61,9 +64,14 @@ class Verbs(LimiterBase):
 
     # --- what a face has --------------------------------------------------------------------------------------------
 
+    @staticmethod
     @abstractmethod
-    def _decide_unit(self, compiled: CompiledRule, subject: Subject) -> Any:
-        """The store's decision on one unit without an id."""
+    def _run(steps: Steps[T]) -> Any:
+        """The answer of a verb, or what is to be awaited for it."""
+
+    @abstractmethod
+    def _bare(self, compiled: CompiledRule) -> Unit:
+        """What decides on one unit without an id by this rule, and nothing else."""
 
     @abstractmethod
     def _work(self, rows: int, work: Callable[[], Any]) -> Any:
@@ -93,7 +101,7 @@ class Verbs(LimiterBase):
                 compiled, subject, units, fingerprint = self._arguments(attempt)
                 decision: Decision
                 if units == 1 and not fingerprint:
-                    decision = yield self._decide_unit(compiled, subject)
+                    decision = yield self._bare(compiled)(subject)
                 else:
                     decision = yield self._store.decide(compiled, subject, units, fingerprint)
                 seen(decision)
@@ -101,6 +109,34 @@ class Verbs(LimiterBase):
                 return seen(self._outage.single("decide", error, attempt))
             self._note(attempt, decision, denied, epoch)
             return decision
+
+    @property
+    def _has_units(self) -> bool:
+        observers = self._observers
+        return self._keyed is None and not self._denied.most and (observers.count_one or not observers)
+
+    def _unit_of(self, names: Names, compiled: CompiledRule) -> Unit:
+        bare, observers = self._bare(compiled), self._observers
+        if not observers:
+            return bare
+        policy, segment, channel, zone = names
+
+        def counted(subject: Subject) -> Steps[Decision]:
+            began = perf_counter()
+            try:
+                decision: Decision = yield bare(subject)
+            except StoreError as error:
+                attempt = self._attempt(policy, subject, 1, None, segment, channel, zone)
+                with observers.one("decide", attempt).since(began) as seen:
+                    return seen(self._outage.single("decide", error, attempt))
+            observers.decided_one(policy, segment, channel, decision, perf_counter() - began)
+            return decision
+
+        return lambda subject: self._run(counted(subject))
+
+    def _general(self, names: Names) -> Unit:
+        policy, segment, channel, zone = names
+        return lambda subject: self._run(self._decide(self._attempt(policy, subject, 1, None, segment, channel, zone)))
 
     def _attempted(self, verb: str, attempt: Attempt, *more: Any) -> Steps[Decision]:
         """A verb on the log of one attempt; `more` are its further arguments."""

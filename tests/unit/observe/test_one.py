@@ -1,12 +1,13 @@
 """A single decision that is told as arguments is counted as the event would be."""
 
-import asyncio
+from contextlib import suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.kit.limiter import behind_a_door, close, gone
 
-from capline import AsyncLimiter, Policy
-from capline.model.errors import StoreError, StoreUnavailableError
+from capline import Policy
+from capline.model.errors import StoreError
 from capline.observe import PrometheusObserver
 from capline.observe.event import Decided
 
@@ -23,10 +24,7 @@ ASKED = [
     ("promo", None, None),
     ("promo", None, None),
 ]
-
-
-async def _down(*_: object) -> None:
-    raise StoreUnavailableError("away")
+BOTH = pytest.mark.parametrize("asynchronous", [False, True])
 
 
 class Plain:
@@ -41,28 +39,21 @@ class Raises(Plain):
         raise RuntimeError
 
 
-def figures(observers: list[object], *, down: bool = False, on_store_error: str = "raise") -> dict[str, float]:
+def figures(
+    observers: list[object], *, asynchronous: bool = False, down: bool = False, on_store_error: str = "raise"
+) -> dict[str, float]:
     registry = CollectorRegistry()
-
-    async def ask() -> None:
-        counting = PrometheusObserver(registry)
-        async with AsyncLimiter(
-            "memory://",
-            POLICIES,
-            observers=[counting, *observers],  # pyright: ignore[reportArgumentType] - of either kind
-            on_store_error=on_store_error,
-        ) as limiter:
-            await limiter.decide("p", "known")
-            if down:
-                limiter._store.decide = _down  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage] - as a server that is away
-            for policy, segment, channel in ASKED:
-                for _ in range(2):
-                    try:
-                        await limiter.decide(policy, "u", segment=segment, channel=channel)
-                    except StoreError:
-                        continue
-
-    asyncio.run(ask())
+    counting = [PrometheusObserver(registry), *observers]
+    limiter, door = behind_a_door(
+        *POLICIES, asynchronous=asynchronous, observers=counting, on_store_error=on_store_error
+    )
+    limiter.decide("p", "known")
+    door.down = gone() if down else None
+    for policy, segment, channel in ASKED:
+        for _ in range(2):
+            with suppress(StoreError):
+                limiter.decide(policy, "u", segment=segment, channel=channel)
+    close(limiter)
     return {
         f"{sample.name}{sorted(sample.labels.items())}": sample.value
         for metric in registry.collect()
@@ -71,17 +62,21 @@ def figures(observers: list[object], *, down: bool = False, on_store_error: str 
     }
 
 
-def test_it_is_counted_as_the_event_would_be() -> None:
-    assert figures([]) == figures([Plain()])
-    assert sum(value for name, value in figures([]).items() if name.startswith("capline_decisions_total")) == 15
+@BOTH
+def test_it_is_counted_as_the_event_would_be(asynchronous: bool) -> None:
+    found = figures([], asynchronous=asynchronous)
+    assert found == figures([Plain()], asynchronous=asynchronous)
+    assert sum(value for name, value in found.items() if name.startswith("capline_decisions_total")) == 15
 
 
+@BOTH
 @pytest.mark.parametrize("on_store_error", ["raise", "allow", "deny"])
-def test_an_outage_is_counted_too(on_store_error: str) -> None:
-    found = figures([], down=True, on_store_error=on_store_error)
-    assert found == figures([Plain()], down=True, on_store_error=on_store_error)
+def test_an_outage_is_counted_too(on_store_error: str, asynchronous: bool) -> None:
+    found = figures([], asynchronous=asynchronous, down=True, on_store_error=on_store_error)
+    assert found == figures([Plain()], asynchronous=asynchronous, down=True, on_store_error=on_store_error)
     assert sum(value for name, value in found.items() if "store_seconds_count" in name) == 15
 
 
-def test_one_that_raises_breaks_nothing() -> None:
-    assert figures([Raises()]) == figures([])
+@BOTH
+def test_one_that_raises_breaks_nothing(asynchronous: bool) -> None:
+    assert figures([Raises()], asynchronous=asynchronous) == figures([], asynchronous=asynchronous)

@@ -20,7 +20,7 @@ from capline.store.open import open_async_store
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
-    from capline.limiter.compiled_rules import Unit
+    from capline.limiter.overrides import Unit
     from capline.limiter.patience import Acquisition
     from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt

@@ -22,17 +22,13 @@ if TYPE_CHECKING:
 
     from capline.config.configuration import Configuration
     from capline.limiter.deny_cache import DenyCache
-    from capline.limiter.overrides import Overridden
+    from capline.limiter.overrides import Overridden, Unit
     from capline.limiter.rules import Names, Rules
     from capline.limiter.segments import SegmentLookup
     from capline.model.policy import Policy
     from capline.store.protocol import CompiledRule, Store
 
-__all__ = ["CompiledRules", "Unit"]
-
-if TYPE_CHECKING:
-    Unit = Callable[[Subject], Any]
-    """Decides on one unit of the subject: a `Decision`, or for an awaited limiter an awaitable one."""
+__all__ = ["CompiledRules"]
 
 
 class CompiledRules(ABC):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from capline.config.configuration import Configuration
     from capline.limiter.columns import AttemptColumns
-    from capline.limiter.compiled_rules import Unit
     from capline.limiter.rules import Names, Rules
     from capline.model.limit import Limit
     from capline.model.policy import BoundPolicy
@@ -35,7 +34,11 @@ if TYPE_CHECKING:
 else:
     np = LazyModule("numpy")
 
-__all__ = ["Overridden"]
+__all__ = ["Overridden", "Unit"]
+
+if TYPE_CHECKING:
+    Unit = Callable[[Subject], Any]
+    """Decides on one unit of the subject: a `Decision`, or for an awaited limiter an awaitable one."""
 
 MOST_COMPILED = 4096
 """Compiled rules of overrides that are kept; one more takes the place of the oldest, which costs only that one."""

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.limiter.columns import AttemptColumns
-    from capline.limiter.compiled_rules import Unit
     from capline.limiter.explain import Explanation
+    from capline.limiter.overrides import Unit
     from capline.limiter.prepared import PendingBatch
     from capline.limiter.records import LoadProgress
     from capline.limiter.rules import Names

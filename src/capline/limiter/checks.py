@@ -11,7 +11,7 @@ from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueErr
 from capline.model.limit import DAY_US, duration_text
 from capline.model.subject import check_subject
 from capline.support.lazy import LazyModule
-from capline.window.log import REFUNDED
+from capline.window.log import CARRIED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,7 +77,7 @@ def fingerprint(attempt_id: str | None) -> int:
     """64 bits of the id's hash, never 0 or a mark: what a log keeps of it. Two collide once in 2^64 pairs."""
     if attempt_id is None:
         return 0
-    return min(int.from_bytes(hashlib.blake2b(check_id(attempt_id), digest_size=8).digest()), REFUNDED - 1) or 1
+    return min(int.from_bytes(hashlib.blake2b(check_id(attempt_id), digest_size=8).digest()), CARRIED - 1) or 1
 
 
 def stamp(hit: int) -> int:

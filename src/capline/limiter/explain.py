@@ -11,7 +11,7 @@ from capline.model.limit import Limit, QuietHours
 from capline.model.subject import Subject
 from capline.window.bound_log import readers_of, table_of
 from capline.window.limit_reader import QuietReader
-from capline.window.log import REFUNDED, Hit, Log
+from capline.window.log import CARRIED, Hit, Log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,7 +128,7 @@ def explain(
                     log_limits.log.partition(":")[2], reader.limit, used, max(0, left), frees, binds, quiet_until_us
                 )
             )
-    names = [hit.fingerprint if hit.fingerprint < REFUNDED else 0 for hit in logs[0]]
+    names = [hit.fingerprint if hit.fingerprint < CARRIED else 0 for hit in logs[0]]
     hits = tuple(
         ExplainedHit(hit.stamp_us, hit.units, name, ids.get(name)) for hit, name in zip(logs[0], names, strict=True)
     )

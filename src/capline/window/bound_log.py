@@ -37,6 +37,10 @@ class OpenLog(LogView, Protocol):
         """The units of the hit with this stamp; 0 for none."""
         ...
 
+    def is_carried(self, stamp_us: int) -> bool:
+        """Whether what has this stamp was taken over from numbers (`CARRIED`), and is no hit."""
+        ...
+
     def give_back(self, stamp_us: int, units: int) -> bool:
         """Take so many units off the hit with this stamp; False if it has fewer. Its stamp stays; its id is free."""
         ...

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 __all__ = [
+    "CARRIED",
     "DENIED",
     "NEVER",
     "REFUNDED",
@@ -40,6 +41,8 @@ DENIED = (1 << 64) - 1
 """In place of an id: the hit is a refusal that counts."""
 REFUNDED = DENIED - 1
 """In place of an id: the hit had one, and was refunded."""
+CARRIED = REFUNDED - 62
+"""From here up to `REFUNDED`, in place of an id: units taken over from numbers, which are no hit to be given back."""
 
 
 class LogView(Protocol):
@@ -127,6 +130,10 @@ class Log(msgspec.Struct, frozen=True):
     def name_of(self, stamp_us: int) -> int:
         """The fingerprint of the hit with this stamp, or its mark; 0 for none."""
         return sum(hit.fingerprint for hit in self.hits if hit.stamp_us == stamp_us)
+
+    def is_carried(self, stamp_us: int) -> bool:
+        """Whether what has this stamp was taken over from numbers."""
+        return CARRIED <= self.name_of(stamp_us) < REFUNDED
 
     def units_at(self, stamp_us: int) -> int:
         """The units of the hit with this stamp; 0 where there is none, or it was refunded."""

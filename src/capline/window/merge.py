@@ -21,7 +21,7 @@ import msgspec
 
 from capline.model.limit import LARGEST_QUOTA
 from capline.window.charge import too_many
-from capline.window.log import REFUNDED
+from capline.window.log import CARRIED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ def merge(
     `InvalidValueError` if one of them cannot count so many units.
     """
     own = {stamp_us: (units, fingerprint) for stamp_us, units, fingerprint in logs[0]}
-    fingerprints = {fingerprint for _, _, fingerprint in logs[0] if 0 < fingerprint < REFUNDED}
+    fingerprints = {fingerprint for _, _, fingerprint in logs[0] if 0 < fingerprint < CARRIED}
     taken = {row[0] for log in logs for row in log}
     added: list[Row] = []
     known = old = ahead = ambiguous = 0
@@ -65,7 +65,7 @@ def merge(
             ahead += 1
         elif fingerprint in fingerprints or _is_same(own.get(stamp_us), units, fingerprint, exported=exported):
             known += 1
-        elif not 0 < fingerprint < REFUNDED and stamp_us in taken:
+        elif not 0 < fingerprint < CARRIED and stamp_us in taken:
             ambiguous += 1
         else:
             free_us = stamp_us
@@ -74,7 +74,7 @@ def merge(
             own[free_us] = units, fingerprint
             taken.add(free_us)
             added.append((free_us, units, fingerprint))
-            if 0 < fingerprint < REFUNDED:
+            if 0 < fingerprint < CARRIED:
                 fingerprints.add(fingerprint)
     units = sum(row[1] for row in added)
     if any(units + sum(row[1] for row in log) > LARGEST_QUOTA for log in logs):

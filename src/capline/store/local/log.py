@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from capline.model.clock import LATEST_US
 from capline.support.lazy import LazyModule
-from capline.window.log import DENIED, NEVER, REFUNDED
+from capline.window.log import CARRIED, DENIED, NEVER, REFUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -147,6 +147,11 @@ class ColumnLog:
         if self.denied and stamp_us in self.denied:
             return DENIED
         return next((name for name, us in self.ids.items() if us == stamp_us), 0) if self.ids else 0
+
+    def is_carried(self, stamp_us: int) -> bool:
+        """Whether what has this stamp was taken over from numbers; O(1)."""
+        ids = self.ids
+        return bool(ids) and any(ids.get(mark) == stamp_us for mark in range(CARRIED, REFUNDED))
 
     def units_at(self, stamp_us: int) -> int:
         """The units of the hit with this stamp; 0 where there is none, or it was refunded."""

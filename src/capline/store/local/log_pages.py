@@ -165,6 +165,10 @@ class PagedLog:
             return self.tail.name_of(stamp_us)
         return self._page_of(stamp_us).name_of(stamp_us)
 
+    def is_carried(self, stamp_us: int) -> bool:
+        """As in `ColumnLog`, of the tail: a log in a file takes nothing over from numbers."""
+        return self.tail.is_carried(stamp_us)
+
     def units_at(self, stamp_us: int) -> int:
         """As in `ColumnLog`."""
         if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:

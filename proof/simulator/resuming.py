@@ -5,16 +5,17 @@ It is `RedisStore._ask` as a coroutine, since the simulated loop runs nothing el
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capline import AsyncLimiter
+from capline.store.redis import steps
 from capline.store.redis.async_store import AsyncRedisStore
 from capline.store.redis.io.url import parse_url
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError
 
 if TYPE_CHECKING:
     from capline.model.clock import Clock
-    from capline.model.errors import CaplineError
+    from capline.store.protocol import Operation
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.scripts import Call
 
@@ -22,15 +23,16 @@ __all__ = ["ResumingLimiter"]
 
 
 class _ResumingStore(AsyncRedisStore):
-    async def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
-        return await self._drive(self._steps(call, replicas))
+    async def _alone(self, operation: Operation) -> Any:
+        call, replicas = steps.step_call(self.session, operation), steps.replicas_of(operation)
+        return steps.step_answer(await self.drive(self._steps(call, replicas)), operation)
 
-    def _steps(self, call: Call, replicas: int) -> Steps[Reply | CaplineError]:
-        router = self._session.router
+    def _steps(self, call: Call, replicas: int) -> Steps[Reply]:
+        router = self.session.router
         node = router.topology.node(call.slot)
         if replicas or node is None or router.topology.stale or router.breaker(node).failures:
-            return (yield from self._verbs.alone(call, replicas))
-        until = self._session.until()
+            return (yield from steps.alone(self.session, call, replicas))
+        until = self.session.until()
         [[reply]] = yield Exchange([Request(node, call.payload, 1)], until)
         if isinstance(reply, (ServerError, NoReply)):
             return (yield from router.resume(call, reply, node, until))

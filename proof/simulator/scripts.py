@@ -14,7 +14,7 @@ import msgspec
 from capline.model.errors import IdConflictError
 from capline.model.limit import Limit
 from capline.model.policy import BoundPolicy, LogLimits
-from capline.store.redis.scripting.requests import COMMITS
+from capline.store.redis.scripting.requests import CHANGES
 from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, REFUND
 from capline.window.bound_log import draft_logs
 from capline.window.charge import refund, settle
@@ -255,7 +255,7 @@ def _of_hit(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: in
     row = _Row(keys[0], field, (), int(retention), int(cost), record=b"".join(keys[1:]))
     stamp_us, at_us = int(stamp), _now(now, now_us)
     sites, pending = _open(row, logs, at_us)
-    if verb == COMMITS:
+    if verb == CHANGES["commit"]:
         pending = _pending(_stored(row.record, row, logs))
         done = commit(sites[0], pending, stamp_us, at_us)
         _keep_record(row, pending, logs)

@@ -16,19 +16,20 @@ import msgspec
 from capline.limiter.outage import OutagePolicy
 from capline.model.decision import Decision
 from capline.model.errors import StoreUnavailableError
-from capline.store.redis import joint_verbs
+from capline.store.redis import joint, steps
 from capline.store.redis.cluster.router import Router
 from capline.store.redis.io import aio, lease
 from capline.store.redis.io.wire import NoReply, pack
 from capline.store.redis.scripting.scripts import ATTEMPT
 from capline.store.redis.session import Session
-from capline.store.redis.verbs import Verbs
 from proof.simulator.network import commands_of
 from proof.simulator.run import KINDS, Outcome, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+
+    from capline.store.protocol import Operation
 
     Engine = Callable[[], AbstractContextManager[Any]]
 
@@ -127,7 +128,7 @@ def gives_back_what_was_known() -> AbstractContextManager[Any]:
 
         return all_new
 
-    return _instead(joint_verbs, "joint_reply", joint_reply)
+    return _instead(joint, "joint_reply", joint_reply)
 
 
 def never_gives_back() -> AbstractContextManager[Any]:
@@ -136,7 +137,7 @@ def never_gives_back() -> AbstractContextManager[Any]:
     def nothing(*_: Any) -> Iterator[None]:
         return iter(())
 
-    return _instead(joint_verbs.JointVerbs, "_give_back_all", lambda _: nothing)
+    return _instead(joint, "_give_back_all", lambda _: nothing)
 
 
 def waits_for_no_replica() -> AbstractContextManager[Any]:
@@ -153,19 +154,24 @@ def waits_for_no_replica() -> AbstractContextManager[Any]:
 
 def settles_without_a_replica() -> AbstractContextManager[Any]:
     """A settlement is taken for safe before a replica has it."""
-    return _instead(Verbs, "settle_call", _alone)
+    return _instead(steps, "replicas_of", _none_for("settle"))
 
 
 def commits_without_a_replica() -> AbstractContextManager[Any]:
     """A commit is taken for safe before a replica has it."""
-    return _instead(Verbs, "commit_call", _alone)
+    return _instead(steps, "replicas_of", _none_for("commit"))
 
 
-def _alone(real: Any) -> Any:
-    def call(*asked: Any) -> tuple[Any, int]:
-        return real(*asked)[0], 0
+def _none_for(kind: str) -> Any:
+    """What makes `replicas_of` wait for none where an operation is of this kind."""
 
-    return call
+    def make(real: Any) -> Any:
+        def replicas_of(operation: Operation) -> int:
+            return 0 if operation.kind == kind else real(operation)
+
+        return replicas_of
+
+    return make
 
 
 def says_that_it_did_not_run() -> AbstractContextManager[Any]:

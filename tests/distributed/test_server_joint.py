@@ -16,10 +16,10 @@ from tests.kit.servers import shared, single
 from capline import Attempt, ManualClock, Policy
 from capline.limiter.rules import Rules
 from capline.model.errors import IdConflictError, StoreError, StoreUnknownError
-from capline.store.protocol import StoreAttempt
+from capline.store.protocol import Operation
 from capline.store.redis.io.url import parse_url
 from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, ServerError
-from capline.store.redis.joint_verbs import JointVerbs
+from capline.store.redis.joint import joint
 from capline.store.redis.scripting.keys import slot_of, tag_of
 from capline.store.redis.scripting.scripts import JOINT, JOINT_LOOK, REFUND
 from capline.store.redis.session import Session
@@ -214,14 +214,15 @@ class Servers:
         self.replies = replies
         self.refunds = 0
         session = Session(parse_url("redis+cluster://127.0.0.1:7000?deadline=300ms"), None)
-        self.verbs = JointVerbs(session)
+        self.session = session
         self.compiled = session.compiled(Rules([Policy("p", ["9/day"], **options)]).rule("p", None, None))
 
     def decide_all(self, *ids: int) -> Any:
         asks = [
-            StoreAttempt(self.compiled, subject, 1, one) for subject, one in zip(APART, ids or (0, 0, 0), strict=False)
+            Operation("decide", self.compiled, subject, 1, fingerprint)
+            for subject, fingerprint in zip(APART, ids or (0, 0, 0), strict=False)
         ]
-        steps = self.verbs.decide_all(asks)
+        steps = joint(self.session, asks)
         back: Any = None
         written: list[Any] = []
         while True:

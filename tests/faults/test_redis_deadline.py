@@ -258,7 +258,7 @@ def test_a_large_batch_on_a_slow_line_has_the_time_of_a_batch(kind: str, limiter
     assert answers.allowed.all()
 
 
-# A machine that is busy elsewhere may take longer. All day: tests/unit/store/redis/test_batch_verbs.py.
+# A machine that is busy elsewhere may take longer. All day: tests/unit/store/redis/test_batches.py.
 @pytest.mark.deep
 def test_a_batch_of_ten_thousand_attempts_fits_the_default_deadline_of_its_kind(limiters: Limiters) -> None:
     limiter = limiters(shared("redis"), POLICY, options="bulk_deadline=30s")

@@ -376,8 +376,8 @@ def test_no_failing_url_shows_its_password(url: str, limiters: Limiters, caplog:
 def test_no_repr_shows_the_password(server: Server, sync_limiters: Limiters) -> None:
     limiter = sync_limiters(address(server), Policy("p", ["3/day"]), namespace="capline")
     assert limiter.decide("p", "s")
-    store, session = limiter._store, limiter._store._session
-    for one in (limiter, store, store._transport, session, session.router, session.router.settings):
+    store, session = limiter._store, limiter._store.session
+    for one in (limiter, store, store.transport, session, session.router, session.router.settings):
         assert PASSWORD not in repr(one)
         assert PASSWORD not in str(one)
     limiter.erase("s")

@@ -1,11 +1,13 @@
 """A store that fails when it is told to: a real one in memory, behind a door that can be shut."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from capline import Limiter
+from capline.model.decision import Joint
 from capline.model.errors import CaplineError, StoreError, StoreUnavailableError, StoreUnknownError
 from capline.model.policy import BoundPolicy
 from capline.model.subject import Subject
@@ -13,33 +15,12 @@ from capline.store.columns import NEVER_US, Decisions
 from capline.store.local.aio import AsyncLocalStore
 from capline.store.local.base import LocalStore
 from capline.store.local.transaction import LocalRule
-from capline.store.protocol import Batch, StoreAttempt
+from capline.store.protocol import Batch, Mode, Operation, Store
 from capline.testing.conformance import Awaited
-
-VERBS = (
-    "decide",
-    "peek",
-    "schedule",
-    "refund",
-    "refund_many",
-    "recorded",
-    "charge",
-    "settle",
-    "reserve",
-    "commit",
-    "scan",
-    "erase",
-    "sweep",
-    "now_us",
-    "try_write",
-    "decide_all",
-    "peek_all",
-    "schedule_all",
-)
 
 
 class Door:
-    """Every verb of the store behind it, counted in `calls`; raises `down` where that is set.
+    """Every instruction of the store behind it, counted in `calls` by its kind; raises `down` where that is set.
 
     In batches the rows of the subjects in `lost` were sent, and their answers did not come; their hits say nothing.
     """
@@ -54,11 +35,11 @@ class Door:
         self.subjects: list[Subject] = []
         """The subjects of single attempts, as they came."""
 
-    def through(self, verb: str, *asked: Any) -> Any:
-        self.calls.append(verb)
+    def through(self, name: str, instruction: Callable[..., Any], *asked: Any) -> Any:
+        self.calls.append(name)
         if self.down is not None:
             raise self.down
-        return getattr(self.store, verb)(*asked)
+        return instruction(*asked)
 
     def compiled(self, rule: BoundPolicy) -> LocalRule:
         if self.down is not None:
@@ -76,26 +57,32 @@ class Door:
         compiled.decide_one = decide_one
         return compiled
 
-    def __getattr__(self, verb: str) -> Any:
-        if verb not in VERBS:
-            raise AttributeError(verb)
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("recorded", "scan", "erase", "sweep", "now_us", "try_write"):
+            raise AttributeError(name)
 
         def call(*asked: Any) -> Any:
-            if verb in ("decide", "peek", "schedule", "refund", "recorded", "erase"):
+            if name in ("recorded", "erase"):
                 self.subjects.append(asked[1])
-            return self.through(verb, *asked)
+            return self.through(name, getattr(self.store, name), *asked)
 
         return call
 
-    def decide_batch(self, asks: list[StoreAttempt]) -> list[Any]:
-        answers = self.through("decide_batch", asks)
-        return [lost() if ask.subject in self.lost else answer for ask, answer in zip(asks, answers, strict=True)]
+    def step(self, operation: Operation) -> Any:
+        if operation.kind in ("decide", "peek", "schedule", "refund"):
+            self.subjects.append(operation.subject)
+        return self.through(operation.kind, self.store.step, operation)
 
-    def decide_many(self, batch: Batch) -> Decisions:
-        return self._without_lost(batch, self.through("decide_many", batch))
+    def joint(self, operations: Sequence[Operation]) -> Joint:
+        return self.through(f"{operations[0].kind}_all", self.store.joint, operations)
 
-    def peek_many(self, batch: Batch) -> Decisions:
-        return self._without_lost(batch, self.through("peek_many", batch))
+    def rows(self, operations: Sequence[Operation]) -> list[Any]:
+        answers = self.through("rows", self.store.rows, operations)
+        return [lost() if ask.subject in self.lost else answer for ask, answer in zip(operations, answers, strict=True)]
+
+    def columns(self, batch: Batch, mode: Mode) -> Any:
+        answers = self.through(f"{mode}_many", self.store.columns, batch, mode)
+        return answers if mode == "refund" else self._without_lost(batch, answers)
 
     def _without_lost(self, batch: Batch, answers: Decisions) -> Decisions:
         self.subjects += list(batch.subjects)
@@ -107,6 +94,12 @@ class Door:
 
     def close(self) -> None:
         self.store.close()
+
+
+for _name in ["decide", "peek", "charge", "settle", "reserve", "commit", "schedule", "refund"]:
+    setattr(Door, _name, getattr(Store, _name))
+for _name in ["decide_all", "peek_all", "schedule_all", "decide_batch", "decide_many", "peek_many", "refund_many"]:
+    setattr(Door, _name, getattr(Store, _name))
 
 
 def lost() -> StoreUnknownError:
@@ -122,7 +115,7 @@ def behind_a_door(*policies: Any, asynchronous: bool = False, **options: Any) ->
     if asynchronous:
         awaited = Awaited("memory://", policies, **options)
         inner: Any = awaited.inner
-        door = Door(inner._store._store)
+        door = Door(inner._store.store)
         inner._store = AsyncLocalStore(door)  # pyright: ignore[reportArgumentType] - it has the verbs that are asked
         return awaited, door
     limiter: Any = Limiter("memory://", policies, **options)

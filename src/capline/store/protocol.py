@@ -1,15 +1,16 @@
-"""The protocol of stores: the same verbs for every store, each attempt one atomic step.
+"""The protocol of stores: a few instructions, and operations as values; each operation one atomic step.
 
-A store compiles each `BoundPolicy` once (`compiled`); every attempt then comes with the compiled rule. The conformance
-suite in `capline.testing` is the law for every store; it compares each with `capline.window`. A store that inherits
-the protocol and forgets a verb cannot be made: every verb is abstract.
+A store compiles each `BoundPolicy` once (`compiled`); every operation then comes with the compiled rule. The
+conformance suite in `capline.testing` is the law for every store; it compares each with `capline.window`. A store that
+inherits the protocol and forgets an instruction cannot be made: every one but `stats` is abstract.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -27,18 +28,70 @@ if TYPE_CHECKING:
     from capline.model.server_state import ServerState
     from capline.store.columns import Decisions
 
-__all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "ScannedLog", "Store", "StoreAttempt"]
+__all__ = [
+    "AsyncStore",
+    "Batch",
+    "CompiledRule",
+    "Kind",
+    "Merge",
+    "Mode",
+    "Operation",
+    "Page",
+    "ScannedLog",
+    "Store",
+    "StoreAttempt",
+]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+Kind = Literal["decide", "peek", "charge", "reserve", "schedule", "settle", "commit", "refund"]
+"""What an operation does; `Operation` says more of each."""
+
+Mode = Literal["decide", "peek", "refund"]
+"""The kinds that come as columns."""
 
 
 class CompiledRule(Protocol):
     """A rule in the store's own form; only its fast path is known to others."""
 
     decide_one: Callable[[Subject], Decision]
-    """`Store.decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
+    """The step `decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
+
+
+class Operation(msgspec.Struct, frozen=True, gc=False):
+    """One step on the logs of one subject, resolved and checked. Times are in microseconds.
+
+    Answered with a `Decision`:
+
+    decide    record the cost now, if every limit allows it
+    peek      what `decide` would answer; records nothing. A cost of 0 asks whether no limit is past its quota
+    charge    record the cost, whatever the limits say; raises `InvalidValueError` for more than a log can count
+    reserve   decide; a hit that is recorded holds for `ttl_us` from its stamp on, unless it is committed
+    schedule  take the next free instant that is `not_before_us` away or more, if at most `max_wait_us` (None: no bound)
+
+    Answered with a bool, and about the hit of `stamp_us`:
+
+    settle    give it `cost` units, as `window.charge.settle`; False if there is no such hit
+    commit    make the reserved hit an ordinary one, as `window.reservation.commit`; whether it counts
+    refund    give it back; False if there is none in the widest window, or it was given back before. `cost` is the
+              hit's cost, for algorithms that keep sums
+    """
+
+    kind: Kind
+    compiled: Any
+    subject: Subject
+    cost: int = 1
+    fingerprint: int = 0
+    """64 bits of the attempt's id, 0 where it has none."""
+    stamp_us: int = 0
+    ttl_us: int = 0
+    max_wait_us: int | None = None
+    not_before_us: int = 0
 
 
 class StoreAttempt(msgspec.Struct, frozen=True, gc=False):
-    """One attempt, resolved and checked. `fingerprint` is 64 bits of the attempt's id, 0 where it has none."""
+    """An operation before its kind is named."""
 
     compiled: Any
     subject: Subject
@@ -47,13 +100,14 @@ class StoreAttempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Many attempts of one policy, as columns.
+    """Many operations of one kind and one policy, as columns.
 
     `compiled[codes[i]]` is the rule of `subjects[i]` (no codes: `compiled[0]` for all); `cost` is the same for all.
     Integer subjects may be an int64 or uint64 array without negative numbers; for a receipt that is the same batch as a
     list of them. A `receipt` makes the batch safe to resend: the store keeps the answers under that name, in the step
     that records the hits, and returns them for the same batch for as long as the widest window, whatever limits and
     layout it then has. `asked` is the digest of what the caller passed (`capline.store.receipts`).
+    `stamps_us` has the hit of each row that is refunded.
     """
 
     compiled: tuple[Any, ...]
@@ -62,6 +116,7 @@ class Batch(msgspec.Struct, frozen=True):
     cost: int = 1
     receipt: str | None = None
     asked: bytes = b""
+    stamps_us: Sequence[int] | NDArray[np.int64] = ()
 
 
 class Merge(msgspec.Struct, frozen=True):
@@ -91,111 +146,48 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """The verbs. Subjects and costs come checked; a store raises `StoreError` where it cannot answer."""
+    """The instructions. Subjects and costs come checked; a store raises `StoreError` where it cannot answer."""
 
     may_lose_answers: bool
     """Whether a call may have run although no answer came, as with a store behind a network."""
 
     @abstractmethod
-    def compiled(self, rule: BoundPolicy) -> CompiledRule:
+    def compiled(self, rule: BoundPolicy, /) -> CompiledRule:
         """The rule in the store's own form; called once for each rule, and again when policies are reloaded."""
         ...
 
     @abstractmethod
-    def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """Decide and record."""
+    def step(self, operation: Operation, /) -> Any:
+        """One operation in one atomic step; `Operation` says what the answer is."""
         ...
 
     @abstractmethod
-    def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """What `decide` would answer; records nothing. A cost of 0 asks whether no limit is past its quota."""
-        ...
+    def joint(self, operations: Sequence[Operation], /) -> Joint:
+        """Operations of one kind (decide, peek, schedule), each on logs of its own: all or nothing, in one atomic step.
 
-    @abstractmethod
-    def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """Record the cost, whatever the limits say; raises `InvalidValueError` for more than a log can count."""
-        ...
-
-    @abstractmethod
-    def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """Give the hit with this stamp this cost, as `window.refund.settle`; False if there is no such hit."""
-        ...
-
-    @abstractmethod
-    def reserve(self, compiled: Any, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:
-        """Decide; a hit that is recorded holds for `ttl_us` from its stamp on, unless it is committed."""
-        ...
-
-    @abstractmethod
-    def commit(self, compiled: Any, subject: Subject, stamp_us: int) -> bool:
-        """Make the reserved hit with this stamp an ordinary one, as `window.reservation.commit`; whether it counts."""
-        ...
-
-    @abstractmethod
-    def schedule(
-        self,
-        compiled: Any,
-        subject: Subject,
-        cost: int,
-        fingerprint: int,
-        max_wait_us: int | None,
-        not_before_us: int = 0,
-    ) -> Decision:
-        """Take the next free instant that is `not_before_us` away or more, if it is at most `max_wait_us` away."""
-        ...
-
-    @abstractmethod
-    def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """Refund the hit with this stamp; False if there is none in the widest window, or it was refunded before.
-
-        `cost` is the hit's cost, for algorithms that keep sums.
+        A slot is one instant for all (`capline.window.joint`); its bounds are those of the first operation. Raises
+        `InvalidValueError` for a slot where the logs are not in one place, so that no step is atomic.
         """
         ...
 
     @abstractmethod
-    def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """One attempt over several subjects, each on a log of its own: all or nothing."""
-        ...
+    def rows(self, operations: Sequence[Operation], /) -> list[Any]:
+        """Many operations of any kinds and policies, each a step of its own, in order.
 
-    @abstractmethod
-    def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """What `decide_all` would answer; records nothing."""
-        ...
-
-    @abstractmethod
-    def schedule_all(
-        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
-    ) -> Joint:
-        """`schedule` for several logs: one instant for all, in one atomic step, or nothing; `capline.window.joint`.
-
-        Raises `InvalidValueError` where the logs are not in one place, so that no step is atomic.
+        Each has its answer; one that fails has its `CaplineError`, and fails no other.
         """
         ...
 
     @abstractmethod
-    def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
-        """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
+    def columns(self, batch: Batch, mode: Mode, /) -> Any:
+        """Many operations of one kind and one policy, in order: `Decisions`, or for refunds an array of bool.
+
+        A peek is alone: it knows nothing of the rows before. Refunds raise the first error after all were tried.
+        """
         ...
 
     @abstractmethod
-    def decide_many(self, batch: Batch) -> Decisions:
-        """Many attempts of one policy, in order, as columns."""
-        ...
-
-    @abstractmethod
-    def peek_many(self, batch: Batch) -> Decisions:
-        """What `decide_many` would answer to each alone; records nothing."""
-        ...
-
-    @abstractmethod
-    def refund_many(
-        self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
-    ) -> NDArray[np.bool_]:
-        """`refund` for many hits of one policy."""
-        ...
-
-    @abstractmethod
-    def recorded(self, compiled: Any, subject: Subject) -> list[list[Hit]]:
+    def recorded(self, compiled: Any, subject: Subject, /) -> list[list[Hit]]:
         """The hits in each log of the rule within the widest window, oldest first; refunded ones have 0 units."""
         ...
 
@@ -208,7 +200,7 @@ class Store(Protocol):
         ...
 
     @abstractmethod
-    def scan(self, compiled: Sequence[Any], after: Any = None) -> Page:
+    def scan(self, compiled: Sequence[Any], after: Any = None, /) -> Page:
         """A page of the logs of these rules and their channels, with the hits within the widest window.
 
         The first call has no `after`, each next call that of the page before. A log that exists during the whole scan
@@ -217,7 +209,7 @@ class Store(Protocol):
         ...
 
     @abstractmethod
-    def erase(self, compiled: Sequence[Any], subject: Subject) -> int:
+    def erase(self, compiled: Sequence[Any], subject: Subject, /) -> int:
         """Forget the subject in every log of these rules, their channels' too; returns how many logs held something."""
         ...
 
@@ -229,74 +221,187 @@ class Store(Protocol):
         """
         ...
 
-    @abstractmethod
     def stats(self) -> dict[str, int]:
         """Figures of the store itself, by name; empty if it has none. Waits for no server."""
-        ...
+        return {}
 
     @abstractmethod
-    def servers(self) -> list[ServerState]:
+    def servers(self, /) -> list[ServerState]:
         """How each server that holds logs is doing; empty for a store of this machine."""
         ...
 
     @abstractmethod
-    def try_write(self) -> None:
+    def try_write(self, /) -> None:
         """Raise what would keep a new log from being recorded now, such as a full disk; nothing is recorded."""
         ...
 
     @abstractmethod
-    def now_us(self) -> int:
+    def now_us(self, /) -> int:
         """The instant that the store would decide at."""
         ...
 
     @abstractmethod
-    def close(self) -> None:
+    def close(self, /) -> None:
         """Let go of files and connections. Safe to call twice."""
         ...
 
+    def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """The step of this kind."""
+        return self.step(Operation("decide", compiled, subject, cost, fingerprint))
+
+    def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """The step of this kind."""
+        return self.step(Operation("peek", compiled, subject, cost, fingerprint))
+
+    def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """The step of this kind."""
+        return self.step(Operation("charge", compiled, subject, cost, fingerprint))
+
+    def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
+        """The step of this kind."""
+        return self.step(Operation("settle", compiled, subject, cost, stamp_us=stamp_us))
+
+    def reserve(self, compiled: Any, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:
+        """The step of this kind."""
+        return self.step(Operation("reserve", compiled, subject, cost, fingerprint, ttl_us=ttl_us))
+
+    def commit(self, compiled: Any, subject: Subject, stamp_us: int) -> bool:
+        """The step of this kind."""
+        return self.step(Operation("commit", compiled, subject, stamp_us=stamp_us))
+
+    def schedule(
+        self,
+        compiled: Any,
+        subject: Subject,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+        not_before_us: int = 0,
+    ) -> Decision:
+        """The step of this kind."""
+        return self.step(Operation("schedule", compiled, subject, cost, fingerprint, 0, 0, max_wait_us, not_before_us))
+
+    def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+        """The step of this kind."""
+        return self.step(Operation("refund", compiled, subject, cost, stamp_us=stamp_us))
+
+    def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
+        """The joint step of this kind."""
+        return self.joint([Operation("decide", *msgspec.structs.astuple(part)) for part in attempts])
+
+    def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
+        """The joint step of this kind."""
+        return self.joint([Operation("peek", *msgspec.structs.astuple(part)) for part in attempts])
+
+    def schedule_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
+        """The joint step of this kind."""
+        return self.joint(
+            [
+                Operation(
+                    "schedule",
+                    part.compiled,
+                    part.subject,
+                    part.cost,
+                    part.fingerprint,
+                    0,
+                    0,
+                    max_wait_us,
+                    not_before_us,
+                )
+                for part in attempts
+            ]
+        )
+
+    def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
+        """The rows of this kind."""
+        return self.rows([Operation("decide", *msgspec.structs.astuple(part)) for part in attempts])
+
+    def decide_many(self, batch: Batch) -> Decisions:
+        """The columns of this kind."""
+        return self.columns(batch, "decide")
+
+    def peek_many(self, batch: Batch) -> Decisions:
+        """The columns of this kind."""
+        return self.columns(batch, "peek")
+
+    def refund_many(
+        self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
+    ) -> NDArray[np.bool_]:
+        """The columns of this kind."""
+        return self.columns(Batch((compiled,), subjects, cost=cost, stamps_us=stamps_us), "refund")
+
+
+def _awaited(
+    instruction: Callable[Concatenate[Store, _P], _T],
+) -> Callable[Concatenate[AsyncStore, _P], Coroutine[Any, Any, _T]]:
+    """The same instruction, awaited; abstract as it is."""
+
+    @wraps(instruction)
+    async def forgotten(store: AsyncStore, /, *args: _P.args, **named: _P.kwargs) -> _T:
+        raise NotImplementedError(store, args, named)
+
+    return forgotten
+
 
 class AsyncStore(Protocol):
-    """The verbs of `Store`, awaited, with the same meaning. `compiled` and `stats` do no I/O and are not awaited."""
+    """The instructions of `Store`, awaited, with the same meaning. `compiled` and `stats` do no I/O."""
 
     may_lose_answers: bool
     """Whether a call may have run although no answer came."""
 
     @abstractmethod
-    def compiled(self, rule: BoundPolicy) -> CompiledRule:
+    def compiled(self, rule: BoundPolicy, /) -> CompiledRule:
         """The rule in the store's own form; its fast path is of no use here, as it is not awaited."""
         ...
 
-    @abstractmethod
+    def stats(self) -> dict[str, int]:
+        """Figures of the store itself, by name; empty if it has none."""
+        return {}
+
+    step = _awaited(Store.step)
+    joint = _awaited(Store.joint)
+    rows = _awaited(Store.rows)
+    columns = _awaited(Store.columns)
+    recorded = _awaited(Store.recorded)
+    merge = _awaited(Store.merge)
+    scan = _awaited(Store.scan)
+    erase = _awaited(Store.erase)
+    sweep = _awaited(Store.sweep)
+    servers = _awaited(Store.servers)
+    try_write = _awaited(Store.try_write)
+    now_us = _awaited(Store.now_us)
+    close = _awaited(Store.close)
+
+    async def aclose(self) -> None:
+        """As `close`, for `contextlib.aclosing`."""
+        await self.close()
+
     async def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """Decide and record."""
-        ...
+        """The step of this kind."""
+        return await self.step(Operation("decide", compiled, subject, cost, fingerprint))
 
-    @abstractmethod
     async def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """What `decide` would answer; records nothing. A cost of 0 asks whether no limit is past its quota."""
-        ...
+        """The step of this kind."""
+        return await self.step(Operation("peek", compiled, subject, cost, fingerprint))
 
-    @abstractmethod
     async def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """Record the cost, whatever the limits say; raises `InvalidValueError` for more than a log can count."""
-        ...
+        """The step of this kind."""
+        return await self.step(Operation("charge", compiled, subject, cost, fingerprint))
 
-    @abstractmethod
     async def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """Give the hit with this stamp this cost, as `window.refund.settle`; False if there is no such hit."""
-        ...
+        """The step of this kind."""
+        return await self.step(Operation("settle", compiled, subject, cost, stamp_us=stamp_us))
 
-    @abstractmethod
     async def reserve(self, compiled: Any, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:
-        """Decide; a hit that is recorded holds for `ttl_us` from its stamp on, unless it is committed."""
-        ...
+        """The step of this kind."""
+        return await self.step(Operation("reserve", compiled, subject, cost, fingerprint, ttl_us=ttl_us))
 
-    @abstractmethod
     async def commit(self, compiled: Any, subject: Subject, stamp_us: int) -> bool:
-        """Make the reserved hit with this stamp an ordinary one, as `window.reservation.commit`; whether it counts."""
-        ...
+        """The step of this kind."""
+        return await self.step(Operation("commit", compiled, subject, stamp_us=stamp_us))
 
-    @abstractmethod
     async def schedule(
         self,
         compiled: Any,
@@ -306,103 +411,58 @@ class AsyncStore(Protocol):
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        """Take the next free instant that is `not_before_us` away or more, if it is at most `max_wait_us` away."""
-        ...
+        """The step of this kind."""
+        return await self.step(
+            Operation("schedule", compiled, subject, cost, fingerprint, 0, 0, max_wait_us, not_before_us)
+        )
 
-    @abstractmethod
     async def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """Refund the hit with this stamp; False if there is none in the widest window, or it was refunded before."""
-        ...
+        """The step of this kind."""
+        return await self.step(Operation("refund", compiled, subject, cost, stamp_us=stamp_us))
 
-    @abstractmethod
     async def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """One attempt over several subjects, each on a log of its own: all or nothing."""
-        ...
+        """The joint step of this kind."""
+        return await self.joint([Operation("decide", *msgspec.structs.astuple(part)) for part in attempts])
 
-    @abstractmethod
     async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """What `decide_all` would answer; records nothing."""
-        ...
+        """The joint step of this kind."""
+        return await self.joint([Operation("peek", *msgspec.structs.astuple(part)) for part in attempts])
 
-    @abstractmethod
     async def schedule_all(
         self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
     ) -> Joint:
-        """`schedule` for several logs: one instant for all, in one atomic step, or nothing."""
-        ...
+        """The joint step of this kind."""
+        return await self.joint(
+            [
+                Operation(
+                    "schedule",
+                    part.compiled,
+                    part.subject,
+                    part.cost,
+                    part.fingerprint,
+                    0,
+                    0,
+                    max_wait_us,
+                    not_before_us,
+                )
+                for part in attempts
+            ]
+        )
 
-    @abstractmethod
     async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
-        """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
-        ...
+        """The rows of this kind."""
+        return await self.rows([Operation("decide", *msgspec.structs.astuple(part)) for part in attempts])
 
-    @abstractmethod
     async def decide_many(self, batch: Batch) -> Decisions:
-        """Many attempts of one policy, in order, as columns."""
-        ...
+        """The columns of this kind."""
+        return await self.columns(batch, "decide")
 
-    @abstractmethod
     async def peek_many(self, batch: Batch) -> Decisions:
-        """What `decide_many` would answer to each alone; records nothing."""
-        ...
+        """The columns of this kind."""
+        return await self.columns(batch, "peek")
 
-    @abstractmethod
     async def refund_many(
         self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
-        """`refund` for many hits of one policy."""
-        ...
-
-    @abstractmethod
-    async def recorded(self, compiled: Any, subject: Subject) -> list[list[Hit]]:
-        """The hits in each log of the rule within the widest window, oldest first; refunded ones have 0 units."""
-        ...
-
-    @abstractmethod
-    async def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
-        """Merge past hits into logs (`capline.window.merge`), each item in one atomic step."""
-        ...
-
-    @abstractmethod
-    async def scan(self, compiled: Sequence[Any], after: Any = None) -> Page:
-        """A page of the logs of these rules and their channels, with the hits within the widest window."""
-        ...
-
-    @abstractmethod
-    async def erase(self, compiled: Sequence[Any], subject: Subject) -> int:
-        """Forget the subject in every log of these rules, their channels' too; returns how many logs held something."""
-        ...
-
-    @abstractmethod
-    async def sweep(self, compiled: Sequence[Any], /) -> int:
-        """Remove every log whose last hit is older than the widest window on it; returns how many."""
-        ...
-
-    @abstractmethod
-    def stats(self) -> dict[str, int]:
-        """Figures of the store itself, by name; empty if it has none."""
-        ...
-
-    @abstractmethod
-    async def servers(self) -> list[ServerState]:
-        """How each server that holds logs is doing; empty for a store of this machine."""
-        ...
-
-    @abstractmethod
-    async def try_write(self) -> None:
-        """As `Store.try_write`."""
-        ...
-
-    @abstractmethod
-    async def now_us(self) -> int:
-        """The instant that the store would decide at."""
-        ...
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Let go of files and connections. Safe to call twice."""
-        ...
-
-    async def aclose(self) -> None:
-        """As `close`, for `contextlib.aclosing`."""
-        await self.close()
+        """The columns of this kind."""
+        return await self.columns(Batch((compiled,), subjects, cost=cost, stamps_us=stamps_us), "refund")

@@ -60,7 +60,7 @@ def with_a_door(store: Any) -> Any:
 
 def with_store(kind: Any) -> tuple[AsyncLimiter, Any]:
     limiter: Any = AsyncLimiter("memory://", [POLICY])
-    store = kind(limiter._store._store)
+    store = kind(limiter._store.store)
     limiter._store = store
     return limiter, store
 
@@ -144,7 +144,7 @@ def test_a_slot_that_cannot_be_given_back_does_not_hide_the_cancelling() -> None
         await limiter.decide("p", "s")
         task = asyncio.create_task(acquire(limiter))
         await asyncio.sleep(0.01)
-        store._store.down = gone()
+        store.store.down = gone()
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await task
@@ -187,7 +187,7 @@ def test_an_outage_while_a_slot_is_taken_is_raised(monkeypatch: pytest.MonkeyPat
 
     async def main() -> None:
         limiter, store = with_store(with_a_door)
-        store._store.down = gone()
+        store.store.down = gone()
         with pytest.raises(StoreUnavailableError):
             await acquire(limiter)
 
@@ -225,8 +225,8 @@ class HeldStore:
         store = limiter._store
         self.inside, self.let = threading.Event(), threading.Event()
         self.was_let = False
-        self._rows = store._store._rows
-        store._store._rows = self.rows
+        self._rows = store.store._batch_answers
+        store.store._batch_answers = self.rows
 
     def rows(self, *args: Any, **named: Any) -> Any:
         self.inside.set()

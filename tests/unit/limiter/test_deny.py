@@ -75,13 +75,13 @@ def test_a_refusal_is_answered_here_until_its_time_and_then_by_the_store(at: Set
 def test_it_counts_from_before_the_store_was_asked(at: Setting) -> None:
     for _ in range(2):
         at.limiter.decide("p", "s")
-    ask = at.door.store.decide
+    ask = at.door.store.step
 
     def slow(*asked: Any) -> Decision:
         at.here_ns += 3 * SECOND * 1000  # the answer is three seconds on its way
         return ask(*asked)
 
-    at.door.store.decide = slow
+    at.door.store.step = slow
     at.limiter.decide("p", "s", 2)
     assert at.asked("p", "s", 2)[0].retry_after_us == 10 * SECOND - 3 * SECOND + 1
 
@@ -240,7 +240,7 @@ def test_an_answer_that_crosses_a_refund_is_not_kept() -> None:
 def test_an_answer_that_crosses_new_policies_is_not_kept() -> None:
     setting = Setting(asynchronous=False)
     limiter: Any = setting.limiter
-    decide = setting.door.store.decide
+    decide = setting.door.store.step
 
     def decide_late(*asked: Any) -> Decision:
         answer = decide(*asked)
@@ -248,9 +248,9 @@ def test_an_answer_that_crosses_new_policies_is_not_kept() -> None:
         return answer
 
     setting.limiter.decide("p", "s", 2)
-    setting.door.store.decide = decide_late
+    setting.door.store.step = decide_late
     assert not setting.limiter.decide("p", "s", 3)
-    setting.door.store.decide = decide
+    setting.door.store.step = decide
     assert setting.limiter.decide("p", "s", 3)
 
 

@@ -288,7 +288,7 @@ def test_a_fault_of_the_service_says_nothing_of_its_inside(caplog: pytest.LogCap
 
 def _behind_a_door(service: Service) -> Door:
     inner: Any = service.limiter
-    door = Door(inner._store._store)
+    door = Door(inner._store.store)
     inner._store = AsyncLocalStore(door)  # pyright: ignore[reportArgumentType] - it has the verbs that are asked
     return door
 

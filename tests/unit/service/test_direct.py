@@ -305,7 +305,7 @@ async def test_a_decision_that_has_to_wait_is_answered_in_its_turn() -> None:
     one = side()
     store: Any = one.limiter._store  # pyright: ignore[reportPrivateUsage]
     batch = asyncio.get_running_loop().create_future()
-    store._batches.add(batch)  # as while one runs in a thread
+    store.batches.add(batch)  # as while one runs in a thread
     asks = [post(b'{"policy":"psp","subject":"%d"}' % number) for number in (1, 1, 2)]
     goes_on = threading.Event()
     store._singles.submit(goes_on.wait)  # as while another decision runs in a thread

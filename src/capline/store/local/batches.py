@@ -1,27 +1,51 @@
-"""Batches of one policy: their rows in parts, the answers as columns, and a receipt that makes them repeatable."""
+"""Batches: their rows in parts, the answers as columns, a receipt that makes them repeatable, and damaged logs.
+
+Where a stored log cannot be read, its rows get the error, all others their answers:
+
+    answer all rows  ->  one raises: nothing stays  ->  try each row, nothing stays  ->  answer the others
+
+The rule: what an operation wrote before it raised is never committed, so nothing goes on within its transaction. It
+costs nothing where no log is damaged, else twice the batch. A file that cannot be read raises for the whole batch.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from itertools import repeat
 from time import sleep, thread_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from capline.model.decision import Decision
+from capline.model.errors import CaplineError, StoreDamagedError, StoreVersionError
 from capline.store.columns import Decisions, plain
+from capline.store.local.transaction import LogTransaction
 from capline.store.receipts import DIGEST_BYTES, batch_digest, limits_of_texts, receipt_conflict, receipt_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from capline.model.errors import CaplineError
     from capline.model.limit import Limit
     from capline.model.subject import Subject
-    from capline.store.local.transaction import LogTransaction
     from capline.store.protocol import Batch
 
-__all__ = ["ROWS_A_TRANSACTION", "decided_once", "in_parts", "parts_of", "rows_of"]
+__all__ = [
+    "NO_ANSWER",
+    "ROWS_A_TRANSACTION",
+    "Work",
+    "as_columns",
+    "decided_once",
+    "parts_of",
+    "past_damage",
+    "rows_of",
+    "undamaged",
+]
+
+_T = TypeVar("_T")
+Work = Callable[[LogTransaction, slice, dict[int, CaplineError]], list[Any]]
+"""Answers these rows in this transaction; a row that fails alone goes to the errors, and has `NO_ANSWER`."""
 
 ROWS_A_TRANSACTION, _FEWEST_ROWS = 8192, 256
 """The most rows of a batch in one transaction, and the fewest."""
@@ -34,15 +58,83 @@ NO_ANSWER = Decision(False, None, 0, None, None, None)
 """In place of a row's answer: the row has an error. A refusal says when its log will be empty."""
 
 
-def in_parts(batch: Batch, answers: Callable[[slice], list[Decision]], errors: dict[int, CaplineError]) -> Decisions:
+_UNREADABLE = (StoreDamagedError, StoreVersionError)
+
+
+class _DroppedError(Exception):
+    """Ends a transaction of which nothing is to stay."""
+
+
+def as_columns(batch: Batch, parts: Iterable[list[Decision]], errors: dict[int, CaplineError]) -> Decisions:
     """The answers part by part, each turned into columns at once: ten million row objects would fill the memory.
 
     `errors` has the rows without an answer when all parts are done.
     """
     limits = _limits_of(batch)
-    decided = Decisions.joined([Decisions.of(answers(part), limits) for part in parts_of(len(batch.subjects))], limits)
+    decided = Decisions.joined([Decisions.of(answers, limits) for answers in parts], limits)
     decided.errors = errors
     return decided
+
+
+def undamaged(work: Work, transaction: LogTransaction, rows: slice, errors: dict[int, CaplineError]) -> list[Any]:
+    """The answers to these rows but those that have an error."""
+    answers: list[Any] = []
+    first = rows.start
+    for row in sorted(row for row in errors if rows.start <= row < rows.stop):
+        answers += work(transaction, slice(first, row), errors)
+        answers.append(NO_ANSWER)
+        first = row + 1
+    return answers + work(transaction, slice(first, rows.stop), errors)
+
+
+def past_damage(
+    transact: Callable[[Callable[[LogTransaction], Any]], Any],
+    answer: Callable[[LogTransaction, dict[int, CaplineError]], _T],
+    rows: slice,
+    work: Work,
+    errors: dict[int, CaplineError],
+) -> _T:
+    """What `answer` gives in one transaction when it is told the errors of damaged rows; it adds those of others.
+
+    `work` is tried on one row after the other. Raises what `answer` does if no single row is the cause.
+    """
+    damaged: dict[int, CaplineError] = {}
+
+    def attempt(transaction: LogTransaction) -> tuple[_T, dict[int, CaplineError]]:
+        found = dict(damaged)  # a transaction may run again
+        return answer(transaction, found), found
+
+    while True:
+        try:
+            answers, found = transact(attempt)
+        except _UNREADABLE:
+            unread = _unreadable(transact, [row for row in range(rows.start, rows.stop) if row not in damaged], work)
+            if not unread:
+                raise
+            damaged.update(unread)
+        else:
+            errors.update(found)
+            return answers
+
+
+def _unreadable(
+    transact: Callable[[Callable[[LogTransaction], Any]], Any], rows: Iterable[int], work: Work
+) -> dict[int, CaplineError]:
+    """Those of these rows whose logs cannot be read. Nothing is changed."""
+    found: dict[int, CaplineError] = {}
+
+    def trial(transaction: LogTransaction) -> None:
+        found.clear()
+        for row in rows:
+            try:
+                work(transaction, slice(row, row + 1), {})
+            except _UNREADABLE as error:
+                found[row] = error
+        raise _DroppedError
+
+    with contextlib.suppress(_DroppedError):
+        transact(trial)
+    return found
 
 
 def parts_of(rows: int) -> Iterator[slice]:

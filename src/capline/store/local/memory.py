@@ -15,12 +15,13 @@ import msgspec
 from capline.model.clock import SystemClock
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
-from capline.store.local.batches import decided_once
+from capline.store.local.batches import Work, as_columns, decided_once
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
+from capline.store.local.operations import step
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
-from capline.store.protocol import Batch, StoreAttempt
+from capline.store.protocol import Batch, Operation
 from capline.support.override import override
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class MemoryStore(LocalStore, LogTransaction):
                 start = log.start
                 n = len(stamps)
                 if log.before is not None or n == start or stamps[-1] != log.high_water_us:
-                    return self._operations.decide(self, StoreAttempt(compiled, subject))
+                    return step(self, Operation("decide", compiled, subject), now_us_of())
                 now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
                 oldest_us = stamps[start]
                 last_us = stamps[-1]
@@ -162,13 +163,12 @@ class MemoryStore(LocalStore, LogTransaction):
                 yield left, subject, log
 
     @override
-    def decide_many(self, batch: Batch) -> Decisions:
-        """With a receipt one batch at a time, so that the logs' lock is free between its parts."""
-        receipt = batch.receipt
-        if receipt is None:
-            return super().decide_many(batch)
+    def _decided_once(self, batch: Batch, receipt: str, work: Work) -> Decisions:
+        """One batch at a time, so that the logs' lock is free between its parts."""
+        errors: dict[int, CaplineError] = {}
+        parts = self._parts(len(batch.subjects), work, errors)
         with self._keeping:
-            return decided_once(self, batch, receipt, self._clock.now_us, lambda: self._in_parts(batch, record=True))
+            return decided_once(self, batch, receipt, self._clock.now_us, lambda: as_columns(batch, parts, errors))
 
     @override
     def receipt(self, name: bytes) -> bytes | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from capline.model.subject import Subject
     from capline.store.local.transaction import LocalRule, LogRef, LogTransaction
+    from capline.store.protocol import Operation
     from capline.window.reservation import Pending
 
 __all__ = ["OpenRecord", "commit_hit", "save_changed"]
@@ -72,13 +73,14 @@ def save_changed(
             transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
 
 
-def commit_hit(transaction: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, now_us: int) -> bool:
-    """Commit the hit with this stamp; see `Store.commit`."""
+def commit_hit(transaction: LogTransaction, operation: Operation, now_us: int) -> bool:
+    """Commit the hit with this stamp."""
+    compiled: LocalRule = operation.compiled
     if compiled.record is None:
         raise InvalidValueError(f"policy {compiled.rule.policy!r} has no reservations; give it reservations=True")
-    ref, record = compiled.refs[0], OpenRecord(transaction, compiled, subject)
+    ref, record = compiled.refs[0], OpenRecord(transaction, compiled, operation.subject)
     record.pending = [*record.pending]
-    own = BoundLog(transaction.load(ref, subject), ref.log_limits, (), 1)
-    committed = commit(own, record.pending, stamp_us, now_us)
+    log = BoundLog(transaction.load(ref, operation.subject), ref.log_limits, (), 1)
+    committed = commit(log, record.pending, operation.stamp_us, now_us)
     record.save()
     return committed

@@ -1,4 +1,4 @@
-"""Whole logs on a server: read, merge, scan, erase, sweep. As generators, like `verbs`."""
+"""Whole logs on a server: read, merge, scan, erase, sweep. As generators, like `steps`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from capline.store.redis.scripting.compiled_rule import Family, RedisRule
     from capline.store.redis.session import Session
 
-__all__ = ["Maintenance"]
+__all__ = ["erase", "merge", "now_us", "recorded", "scan", "sweep", "try_write"]
 
 SCAN_COUNT = 1000
 KEYS_A_PAGE = 200
@@ -50,172 +50,170 @@ _HIT = struct.Struct(">7s7sQ")
 """A hit as merge.lua takes it."""
 
 
-class Maintenance:
-    """The verbs for whole logs. Threads share it."""
+def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[list[list[Hit]]]:
+    """The hits in each log of the rule within the widest window."""
+    family = compiled.family
+    tag = tag_of(subject, family.buckets)
+    # Reservations that the policy gave up end all the same.
+    record = f"{compiled.rule.logs[0].log}/{RESERVED}".encode()
+    ends = compiled.rule.algorithm == "sliding_log" and not compiled.rule.denied_units
+    keys = keys_of((*family.hit_logs, record) if ends else family.logs, tag)
+    slot = slot_of(tag)
+    if family.buckets:
+        payloads = [pack(b"HGET", key, field_of(subject)) for key in keys]
+    else:
+        payloads = [pack(b"GET", key) for key in keys]
+    calls = [Call(slot, payload, repeatable=True) for payload in (*payloads, _TIME)]
+    *values, asked = yield from session.router.run(calls, session.until())
+    now_us = _time_us(sound(asked)) if session.clock is None else session.clock.now_us()
+    logs = [_stored(sound(value), compiled) for value in values]
+    if ends:
+        _end_reservations(logs, logs.pop(), now_us)
+        # A channel's hit has the units of the policy's own, as in rule.lua.
+        own = {stamp_us: units for stamp_us, units, _ in logs[0].hits}
+        for log in logs[1:]:
+            log.hits[:] = [(stamp_us, own.get(stamp_us, units), mark) for stamp_us, units, mark in log.hits]
+    return [_within(log, now_us, family.retention_us) for log in logs]
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._router = session.router
 
-    def recorded(self, compiled: RedisRule, subject: Subject) -> Steps[list[list[Hit]]]:
-        """The hits in each log of the rule within the widest window."""
-        family = compiled.family
-        tag = tag_of(subject, family.buckets)
-        # Reservations that the policy gave up end all the same.
-        record = f"{compiled.rule.logs[0].log}/{RESERVED}".encode()
-        ends = compiled.rule.algorithm == "sliding_log" and not compiled.rule.denied_units
-        keys = keys_of((*family.hit_logs, record) if ends else family.logs, tag)
-        slot = slot_of(tag)
-        if family.buckets:
-            payloads = [pack(b"HGET", key, field_of(subject)) for key in keys]
-        else:
-            payloads = [pack(b"GET", key) for key in keys]
-        calls = [Call(slot, payload, repeatable=True) for payload in (*payloads, _TIME)]
-        *values, asked = yield from self._router.run(calls, self._session.until())
-        now_us = _time_us(sound(asked)) if self._session.clock is None else self._session.clock.now_us()
-        logs = [_stored(sound(value), compiled) for value in values]
-        if ends:
-            _end_reservations(logs, logs.pop(), now_us)
-            # A channel's hit has the units of the policy's own, as in rule.lua.
-            own = {stamp_us: units for stamp_us, units, _ in logs[0].hits}
-            for log in logs[1:]:
-                log.hits[:] = [(stamp_us, own.get(stamp_us, units), mark) for stamp_us, units, mark in log.hits]
-        return [_within(log, now_us, family.retention_us) for log in logs]
+def merge(session: Session, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
+    """Merge past hits into logs. A merge that runs twice adds once, so it is resent until it is answered."""
+    calls = [_merge_call(session, one) for one in merges]
+    replicas = max([one.compiled.family.replicas for one in merges], default=0)
+    outcomes = yield from session.router.run(calls, session.bulk_until(), replicas)
+    return [_merged(outcome, one) for outcome, one in zip(outcomes, merges, strict=True)]
 
-    def merge(self, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
-        """Merge past hits into logs. A merge that runs twice adds once, so it is resent until it is answered."""
-        calls = [self._merge_call(one) for one in merges]
-        replicas = max([one.compiled.family.replicas for one in merges], default=0)
-        outcomes = yield from self._router.run(calls, self._session.bulk_until(), replicas)
-        return [_merged(outcome, one) for outcome, one in zip(outcomes, merges, strict=True)]
 
-    def _merge_call(self, one: Merge) -> Call:
-        family: Family = one.compiled.family
-        tag = tag_of(one.subject, family.buckets)
-        keys = keys_of(family.hit_logs, tag)
-        field = field_of(one.subject) if family.buckets else b""
-        numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.stamp_bytes))
-        packed = b"".join(
-            [
-                _HIT.pack(stamp.to_bytes(7), units.to_bytes(7), fingerprint)
-                for stamp, units, fingerprint in sorted(one.hits)
-            ]
-        )
-        exported = b"1" if one.exported else b""
-        payload = pack(
-            b"EVALSHA", MERGE.sha, b"%d" % len(keys), *keys, field, self._session.now(), *numbers, packed, exported
-        )
-        return Call(slot_of(tag), payload, MERGE, repeatable=True)
+def _merge_call(session: Session, one: Merge) -> Call:
+    family: Family = one.compiled.family
+    tag = tag_of(one.subject, family.buckets)
+    keys = keys_of(family.hit_logs, tag)
+    field = field_of(one.subject) if family.buckets else b""
+    numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.stamp_bytes))
+    packed = b"".join(
+        [_HIT.pack(stamp.to_bytes(7), units.to_bytes(7), fingerprint) for stamp, units, fingerprint in sorted(one.hits)]
+    )
+    exported = b"1" if one.exported else b""
+    payload = pack(b"EVALSHA", MERGE.sha, b"%d" % len(keys), *keys, field, session.now(), *numbers, packed, exported)
+    return Call(slot_of(tag), payload, MERGE, repeatable=True)
 
-    def scan(self, all_terms: Sequence[RedisRule], after: tuple[list[Address], bytes] | None) -> Steps[Page]:
-        """The logs of some keys of one server; `after` is the servers that are left, and the cursor of the first."""
-        [outcome] = yield from self._router.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
-        now_us = _time_us(sound(outcome)) if self._session.clock is None else self._session.clock.now_us()
-        nodes, cursor = (self._router.topology.primaries(), b"0") if after is None else after
-        if not nodes:
-            return Page([])
-        of_log = {log.decode(): one for one in all_terms for log in one.refund_logs}
-        namespace = all_terms[0].family.logs[0].partition(b":")[0]
-        scan = pack(b"SCAN", cursor, b"MATCH", b"%b:*:{*}" % namespace, b"COUNT", b"%d" % KEYS_A_PAGE)
-        [[reply]] = yield Exchange([Request(nodes[0], scan, 1)], self._session.bulk_until())
-        if isinstance(reply, (ServerError, NoReply)):
-            raise StoreError(f"scanning {nodes[0][0]}:{nodes[0][1]}: {reply.text}; begin the scan again")
-        cursor, keys = reply
-        found: list[ScannedLog] = []
-        kept = [
-            (key, of_log[log_of_key(key)], tag)
-            for key in keys
-            if log_of_key(key) in of_log and (tag := tag_of_key(key)) is not None
+
+def scan(
+    session: Session, all_terms: Sequence[RedisRule], after: tuple[list[Address], bytes] | None = None
+) -> Steps[Page]:
+    """The logs of some keys of one server; `after` is the servers that are left, and the cursor of the first."""
+    [outcome] = yield from session.router.run([Call(0, _TIME, repeatable=True)], session.bulk_until())
+    now_us = _time_us(sound(outcome)) if session.clock is None else session.clock.now_us()
+    nodes, cursor = (session.router.topology.primaries(), b"0") if after is None else after
+    if not nodes:
+        return Page([])
+    of_log = {log.decode(): one for one in all_terms for log in one.refund_logs}
+    namespace = all_terms[0].family.logs[0].partition(b":")[0]
+    scan = pack(b"SCAN", cursor, b"MATCH", b"%b:*:{*}" % namespace, b"COUNT", b"%d" % KEYS_A_PAGE)
+    [[reply]] = yield Exchange([Request(nodes[0], scan, 1)], session.bulk_until())
+    if isinstance(reply, (ServerError, NoReply)):
+        raise StoreError(f"scanning {nodes[0][0]}:{nodes[0][1]}: {reply.text}; begin the scan again")
+    cursor, keys = reply
+    found: list[ScannedLog] = []
+    kept = [
+        (key, of_log[log_of_key(key)], tag)
+        for key in keys
+        if log_of_key(key) in of_log and (tag := tag_of_key(key)) is not None
+    ]
+    # By the key, not by the rule: a log of a layout that the policy had before is kept until it ages.
+    own = [one for one in kept if not is_bucket(one[2])]
+    calls = [Call(slot_of(tag), pack(b"GET", key), repeatable=True) for key, _, tag in own]
+    outcomes = (yield from session.router.run(calls, session.bulk_until())) if calls else []
+    for (key, compiled, tag), value in zip(own, outcomes, strict=True):
+        found += _found(log_of_key(key), compiled, tag, [(None, value)], now_us)
+    buckets = [(*one, b"0") for one in kept if is_bucket(one[2])]
+    while buckets:
+        calls = [
+            Call(slot_of(tag), pack(b"HSCAN", key, at, b"COUNT", b"%d" % KEYS_A_PAGE), repeatable=True)
+            for key, _, tag, at in buckets
         ]
-        # By the key, not by the rule: a log of a layout that the policy had before is kept until it ages.
-        own = [one for one in kept if not is_bucket(one[2])]
-        calls = [Call(slot_of(tag), pack(b"GET", key), repeatable=True) for key, _, tag in own]
-        outcomes = (yield from self._router.run(calls, self._session.bulk_until())) if calls else []
-        for (key, compiled, tag), value in zip(own, outcomes, strict=True):
-            found += _found(log_of_key(key), compiled, tag, [(None, value)], now_us)
-        buckets = [(*one, b"0") for one in kept if is_bucket(one[2])]
-        while buckets:
-            calls = [
-                Call(slot_of(tag), pack(b"HSCAN", key, at, b"COUNT", b"%d" % KEYS_A_PAGE), repeatable=True)
-                for key, _, tag, at in buckets
-            ]
-            outcomes = yield from self._router.run(calls, self._session.bulk_until())
-            left: list[tuple[bytes, RedisRule, bytes, bytes]] = []
-            for (key, compiled, tag, _), scanned in zip(buckets, outcomes, strict=True):
-                if isinstance(scanned, CaplineError):
-                    found += _found(log_of_key(key), compiled, tag, [(b"", scanned)], now_us)
-                    continue
-                at, flat = sound(scanned)
-                found += _found(log_of_key(key), compiled, tag, zip(flat[::2], flat[1::2], strict=True), now_us)
-                if at != b"0":
-                    left.append((key, compiled, tag, at))
-            buckets = left
-        nodes = nodes[1:] if cursor == b"0" else nodes
-        return Page(found, (nodes, cursor) if nodes else None)
+        outcomes = yield from session.router.run(calls, session.bulk_until())
+        left: list[tuple[bytes, RedisRule, bytes, bytes]] = []
+        for (key, compiled, tag, _), scanned in zip(buckets, outcomes, strict=True):
+            if isinstance(scanned, CaplineError):
+                found += _found(log_of_key(key), compiled, tag, [(b"", scanned)], now_us)
+                continue
+            at, flat = sound(scanned)
+            found += _found(log_of_key(key), compiled, tag, zip(flat[::2], flat[1::2], strict=True), now_us)
+            if at != b"0":
+                left.append((key, compiled, tag, at))
+        buckets = left
+    nodes = nodes[1:] if cursor == b"0" else nodes
+    return Page(found, (nodes, cursor) if nodes else None)
 
-    def erase(self, all_terms: Sequence[RedisRule], subject: Subject) -> Steps[int]:
-        """Forget the subject in these logs, in both layouts; where a policy waits for replicas, in theirs too."""
-        replicas = max([one.family.replicas for one in all_terms], default=0)
-        calls: list[Call] = []
-        kept = [(one, buckets) for one in all_terms for buckets in (0, bucket_count(one.rule.population))]
-        logs = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.refund_logs)
-        records = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.family.records)
-        for log, buckets in (*logs, *records):
-            tag = tag_of(subject, buckets)
-            [key] = keys_of([log], tag)
-            payload = pack(b"HDEL", key, field_of(subject)) if buckets else pack(b"DEL", key)
-            calls.append(Call(slot_of(tag), payload, repeatable=True))
-        # Who finds nothing left to remove writes too: a WAIT covers what an earlier, unknown erasure has written.
-        for tag in {tag_of(subject, buckets) for _, buckets in logs} if replicas else ():
-            mark = b"%b:/erased:{%b}" % (all_terms[0].family.logs[0].partition(b":")[0], tag)
-            calls.append(Call(slot_of(tag), pack(b"SET", mark, b"", b"PX", b"1"), repeatable=True))
-        outcomes = yield from self._router.run(calls, self._session.until(), replicas)
-        removed = [confirmed(outcome) for outcome in outcomes]
-        return sum(removed[: len(logs)])
 
-    def sweep(self, all_terms: Sequence[RedisRule]) -> Steps[int]:
-        """Remove what is out of every window from the logs of these rules."""
-        of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, *one.family.records)}
-        yield from self._router.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
-        removed = 0
-        for node in self._router.topology.primaries():
-            cursor = b"0"
-            while True:
-                scan = pack(b"SCAN", cursor, b"MATCH", b"*:{*", b"COUNT", b"%d" % SCAN_COUNT)
-                [[reply]] = yield Exchange([Request(node, scan, 1)], self._session.bulk_until())
-                if isinstance(reply, (ServerError, NoReply)):
-                    raise StoreError(f"sweeping {node[0]}:{node[1]}: {reply.text}")
-                cursor, keys = reply
-                outcomes = yield from self._router.run(
-                    [call for key in keys if (call := self._sweep_call(of_log, key))], self._session.bulk_until()
-                )
-                removed += sum(sound(outcome) for outcome in outcomes)
-                if cursor == b"0":
-                    break
-        return removed
+def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) -> Steps[int]:
+    """Forget the subject in these logs, in both layouts; where a policy waits for replicas, in theirs too."""
+    replicas = max([one.family.replicas for one in all_terms], default=0)
+    calls: list[Call] = []
+    kept = [(one, buckets) for one in all_terms for buckets in (0, bucket_count(one.rule.population))]
+    logs = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.refund_logs)
+    records = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.family.records)
+    for log, buckets in (*logs, *records):
+        tag = tag_of(subject, buckets)
+        [key] = keys_of([log], tag)
+        payload = pack(b"HDEL", key, field_of(subject)) if buckets else pack(b"DEL", key)
+        calls.append(Call(slot_of(tag), payload, repeatable=True))
+    # Who finds nothing left to remove writes too: a WAIT covers what an earlier, unknown erasure has written.
+    for tag in {tag_of(subject, buckets) for _, buckets in logs} if replicas else ():
+        mark = b"%b:/erased:{%b}" % (all_terms[0].family.logs[0].partition(b":")[0], tag)
+        calls.append(Call(slot_of(tag), pack(b"SET", mark, b"", b"PX", b"1"), repeatable=True))
+    outcomes = yield from session.router.run(calls, session.until(), replicas)
+    removed = [confirmed(outcome) for outcome in outcomes]
+    return sum(removed[: len(logs)])
 
-    def _sweep_call(self, of_log: Mapping[str, RedisRule], key: bytes) -> Call | None:
-        compiled = of_log.get(log_of_key(key))
-        if compiled is None:
-            return None
-        family = compiled.family
-        tag = key.partition(b":{")[2].removesuffix(b"}")
-        hashed = b"1" if is_bucket(tag) else b"0"
-        payload = pack(b"EVALSHA", SWEEP.sha, b"1", key, hashed, self._session.now(), b"%d" % family.retention_us)
-        return Call(slot_of(tag), payload, SWEEP, repeatable=True)
 
-    def try_write(self) -> Steps[None]:
-        """Ask one server: it refuses the script whole where it takes no writes; without a key that does nothing."""
-        call = Call(0, pack(b"EVALSHA", SWEEP.sha, b"0", b"0", b"", b"0"), SWEEP, repeatable=True)
-        [outcome] = yield from self._router.run([call], self._session.until())
-        sound(outcome)
+def sweep(session: Session, all_terms: Sequence[RedisRule]) -> Steps[int]:
+    """Remove what is out of every window from the logs of these rules."""
+    of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, *one.family.records)}
+    yield from session.router.run([Call(0, _TIME, repeatable=True)], session.bulk_until())
+    removed = 0
+    for node in session.router.topology.primaries():
+        cursor = b"0"
+        while True:
+            scan = pack(b"SCAN", cursor, b"MATCH", b"*:{*", b"COUNT", b"%d" % SCAN_COUNT)
+            [[reply]] = yield Exchange([Request(node, scan, 1)], session.bulk_until())
+            if isinstance(reply, (ServerError, NoReply)):
+                raise StoreError(f"sweeping {node[0]}:{node[1]}: {reply.text}")
+            cursor, keys = reply
+            outcomes = yield from session.router.run(
+                [call for key in keys if (call := _sweep_call(session, of_log, key))], session.bulk_until()
+            )
+            removed += sum(sound(outcome) for outcome in outcomes)
+            if cursor == b"0":
+                break
+    return removed
 
-    def now_us(self) -> Steps[int]:
-        """The server's clock, or the caller's."""
-        if self._session.clock is not None:
-            return self._session.clock.now_us()
-        [outcome] = yield from self._router.run([Call(0, _TIME, repeatable=True)], self._session.until())
-        return _time_us(sound(outcome))
+
+def _sweep_call(session: Session, of_log: Mapping[str, RedisRule], key: bytes) -> Call | None:
+    compiled = of_log.get(log_of_key(key))
+    if compiled is None:
+        return None
+    family = compiled.family
+    tag = key.partition(b":{")[2].removesuffix(b"}")
+    hashed = b"1" if is_bucket(tag) else b"0"
+    payload = pack(b"EVALSHA", SWEEP.sha, b"1", key, hashed, session.now(), b"%d" % family.retention_us)
+    return Call(slot_of(tag), payload, SWEEP, repeatable=True)
+
+
+def try_write(session: Session) -> Steps[None]:
+    """Ask one server: it refuses the script whole where it takes no writes; without a key that does nothing."""
+    call = Call(0, pack(b"EVALSHA", SWEEP.sha, b"0", b"0", b"", b"0"), SWEEP, repeatable=True)
+    [outcome] = yield from session.router.run([call], session.until())
+    sound(outcome)
+
+
+def now_us(session: Session) -> Steps[int]:
+    """The server's clock, or the caller's."""
+    if session.clock is not None:
+        return session.clock.now_us()
+    [outcome] = yield from session.router.run([Call(0, _TIME, repeatable=True)], session.until())
+    return _time_us(sound(outcome))
 
 
 def _found(

@@ -1,4 +1,4 @@
-"""How each server of a store is doing: its circuit breaker here, and its own figures. A generator, like `verbs`.
+"""How each server of a store is doing: its circuit breaker here, and its own figures. A generator, like `steps`.
 
 A server is asked whatever its breaker says, and INFO does not change the breaker: who watches disturbs nobody.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.session import Session
 
-__all__ = ["ask_servers", "figures_of"]
+__all__ = ["figures_of", "servers"]
 
 WITHIN_S = 2.0
 """For each server; one after the other, so that one that is gone takes no time from the next."""
@@ -35,7 +35,7 @@ _FIGURES = {
 }
 
 
-def ask_servers(session: Session) -> Steps[list[ServerState]]:
+def servers(session: Session) -> Steps[list[ServerState]]:
     """The servers that hold logs, as far as they are known. Never raises for a server that is away."""
     router = session.router
     if router.topology.stale:

@@ -11,7 +11,7 @@ import pytest
 
 from capline import Attempt, Limiter, Policy
 from capline.model.errors import StoreUnavailableError
-from capline.store.redis import joint_verbs
+from capline.store.redis import joint
 from capline.store.redis.scripting import parts
 
 if TYPE_CHECKING:
@@ -48,5 +48,5 @@ def test_a_batch_may_be_sent_again_where_each_of_its_attempts_has_an_id(ids: tup
 @pytest.mark.parametrize("ids", [*product([None, "i"], repeat=3)], ids=str)
 def test_a_joint_attempt_may_be_sent_again_where_every_part_has_an_id(ids: tuple[str | None, ...]) -> None:
     for verb, repeatable in (("decide_all", None not in ids), ("peek_all", True)):
-        calls = calls_of(verb, attempts(ids), joint_verbs, "joint_call")
+        calls = calls_of(verb, attempts(ids), joint, "joint_call")
         assert {call.repeatable for call in calls} == {repeatable}

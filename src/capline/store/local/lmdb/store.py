@@ -59,8 +59,9 @@ from capline.store.local.log_pages import (
     SeenPages,
     UnitPages,
 )
+from capline.store.local.operations import step
 from capline.store.local.pace import GRACE
-from capline.store.protocol import Batch, StoreAttempt
+from capline.store.protocol import Batch, Mode, Operation
 from capline.support.override import override
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class LmdbStore(LocalStore):
         if stamps is None:
             decision = self._paged_unit(txn, unit, retention_us, key, value, now_us)
             return (
-                self._operations.decide(self._logs_in(txn), StoreAttempt(compiled, subject))
+                step(self._logs_in(txn), Operation("decide", compiled, subject), now_us)
                 if decision is None
                 else decision
             )
@@ -262,17 +263,20 @@ class LmdbStore(LocalStore):
         pages.within(txn, self._table(b"pages"))
         return seen
 
-    def _rows(
-        self, transaction: LogTransaction, batch: Batch, rows: slice, failed: dict[int, CaplineError], *, record: bool
-    ) -> list[Decision]:
+    @override
+    def _batch_answers(
+        self, transaction: LogTransaction, batch: Batch, mode: Mode, rows: slice, errors: dict[int, CaplineError]
+    ) -> list[Any]:
         """Many rows of one unit in one transaction, so at one instant: then all first hits are the same."""
         bound = batch.compiled
         if (
             not isinstance(transaction, LmdbTransaction)
             or batch.cost != 1
-            or any(compiled.unit is None for compiled in bound)
+            or mode == "refund"
+            or any(compiled.unit is None or compiled.refs[0].log_limits.grain_us for compiled in bound)
         ):
-            return super()._rows(transaction, batch, rows, failed, record=record)
+            return super()._batch_answers(transaction, batch, mode, rows, errors)
+        record = mode == "decide"
         txn, logs, now_us = transaction.txn, self._table(b"logs"), self._clock.now_us()
         prefix, retention_us = log_prefix(bound[0].refs[0]), bound[0].refs[0].retention_us
         firsts = [first_decision(compiled.unit, now_us) for compiled in bound]
@@ -293,12 +297,7 @@ class LmdbStore(LocalStore):
                 continue
             stamps = read_plain(value, key)
             if stamps is None or len(stamps) >= TAIL_HITS:
-                attempt = StoreAttempt(bound[code], subject)
-                answers.append(
-                    self._operations.decide(transaction, attempt)
-                    if record
-                    else self._operations.peek(transaction, attempt)
-                )
+                answers.append(step(transaction, Operation(mode, bound[code], subject), now_us))
                 continue
             oldest_us, last_us = stamps[0], stamps[-1]
             decision = decide_one(stamps, 0, len(stamps), oldest_us, last_us, bound[code].unit, now_us)

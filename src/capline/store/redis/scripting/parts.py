@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from capline.model.subject import Subject
-    from capline.store.protocol import StoreAttempt
+    from capline.store.protocol import Operation
     from capline.store.redis.scripting.compiled_rule import Family
 
 __all__ = ["Part", "batch_parts", "row_parts"]
@@ -114,31 +114,29 @@ def _family_parts(
         yield Part(calls, sizes, np.concatenate(rows), last)
 
 
-def row_parts(attempts: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) -> Iterator[tuple[Head, Part]]:
-    """Attempts of any policies, costs and ids: calls by family, and a subject's attempts in their order."""
-    for rows in _turns(attempts):
-        own_attempts = [attempts[row] for row in rows]
-        family: Family = own_attempts[0].compiled.family
-        compiled = [*{id(attempt.compiled): attempt.compiled for attempt in own_attempts}.values()]
+def row_parts(operations: Sequence[Operation], now: bytes, *, by_slot: bool) -> Iterator[tuple[Head, Part]]:
+    """Attempts of any policies, costs and ids: calls by family, and a subject's operations in their order."""
+    for rows in _turns(operations):
+        turn = [operations[row] for row in rows]
+        family: Family = turn[0].compiled.family
+        compiled = [*{id(operation.compiled): operation.compiled for operation in turn}.values()]
         code_of = {id(one): code for code, one in enumerate(compiled)}
-        plain = not any(attempt.fingerprint or attempt.cost != 1 for attempt in own_attempts)
-        repeatable = not plain and all(attempt.fingerprint for attempt in own_attempts)
+        plain = not any(operation.fingerprint or operation.cost != 1 for operation in turn)
+        repeatable = not plain and all(operation.fingerprint for operation in turn)
         head = Head(family, DECIDE, compiled, now, 1 if plain else 0)
         part = Part([], [], np.empty(0, np.intp))
         taken: list[int] = []
         weight = 0
-        groups = [*groups_of([attempt.subject for attempt in own_attempts], family.buckets, 0, head.most_rows())]
+        groups = [*groups_of([operation.subject for operation in turn], family.buckets, 0, head.most_rows())]
         groups.sort(key=(lambda group: (group.slot, group.tag)) if by_slot else (lambda group: group.tag))
         for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
             own = [i for group in fill for i in group.rows]
             own_head, codes, asked = head, b"", b""
             if len(compiled) > 1:
-                own_head, numbers = head.only(np.array([code_of[id(own_attempts[i].compiled)] for i in own], np.uint16))
+                own_head, numbers = head.only(np.array([code_of[id(turn[i].compiled)] for i in own], np.uint16))
                 codes = numbers.astype(">u2").tobytes()
             if not plain:
-                asked = b"".join(
-                    [own_attempts[i].cost.to_bytes(7) + own_attempts[i].fingerprint.to_bytes(8) for i in own]
-                )
+                asked = b"".join([turn[i].cost.to_bytes(7) + turn[i].fingerprint.to_bytes(8) for i in own])
             part.calls.append(group_call(own_head, fill, codes, asked, repeatable=repeatable))
             part.sizes.append(len(own))
             taken += [rows[i] for i in own]
@@ -152,18 +150,18 @@ def row_parts(attempts: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) ->
             yield head, part
 
 
-def _turns(attempts: Sequence[StoreAttempt]) -> Iterable[Sequence[int]]:
-    """The rows of each family, in the order of sending: a subject's attempt of another family goes in a later turn."""
-    first: Family = attempts[0].compiled.family
-    if all(attempt.compiled.family is first for attempt in attempts):
-        return [range(len(attempts))]
+def _turns(operations: Sequence[Operation]) -> Iterable[Sequence[int]]:
+    """The rows of each family, in the order of sending: that of a subject under another family goes in a later turn."""
+    first: Family = operations[0].compiled.family
+    if all(operation.compiled.family is first for operation in operations):
+        return [range(len(operations))]
     turns: dict[tuple[int, int], list[int]] = {}
     latest: dict[Subject, tuple[Family, int]] = {}
-    for row, attempt in enumerate(attempts):
-        family: Family = attempt.compiled.family
-        before = latest.get(attempt.subject)
+    for row, operation in enumerate(operations):
+        family: Family = operation.compiled.family
+        before = latest.get(operation.subject)
         turn = 0 if before is None else before[1] + (before[0] is not family)
-        latest[attempt.subject] = (family, turn)
+        latest[operation.subject] = (family, turn)
         turns.setdefault((turn, id(family)), []).append(row)
     return [rows for _, rows in sorted(turns.items(), key=lambda item: item[0][0])]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
     from capline.model.limit_status import LimitStatus
-    from capline.store.protocol import StoreAttempt
+    from capline.store.protocol import Operation
     from capline.store.redis.scripting.compiled_rule import RedisRule
 
 __all__ = ["NO_ROOM", "JointReply", "ReplyColumns", "conflict", "damaged", "decisions", "joint_reply", "one_decision"]
@@ -156,36 +156,37 @@ class JointReply(msgspec.Struct, frozen=True):
     in_doubt: bool = False
 
 
-def joint_reply(
-    reply: bytes, attempts: Sequence[StoreAttempt], *, peeked: bool = False, slot: bool = False
-) -> JointReply:
-    """The answer to a call of joint.lua for these attempts; raises its error."""
+def joint_reply(reply: bytes, operations: Sequence[Operation]) -> JointReply:
+    """The answer to a call of joint.lua for these operations; raises its error."""
     numbers: tuple[int, ...] = _JOINT.unpack_from(reply)
     now_us, kind, part, limit, left, retry, reset = numbers
-    own = attempts[part]
-    compiled: RedisRule = own.compiled
+    compiled: RedisRule = operations[part].compiled
+    cost, kind_asked = operations[part].cost, operations[0].kind
     if kind == _CONFLICT:
-        raise conflict(left, own.cost)
+        raise conflict(left, cost)
     if kind == _DAMAGED:
         raise damaged(compiled)
     if kind == _SLOTS_DIFFER:
         raise IdConflictError(SLOTS_DIFFER)
     if kind == _NO_ROOM_IN_PART:
-        raise too_many(own.cost)
+        raise too_many(cost)
     if kind not in (_REFUSED, _ALLOWED, _KNOWN):
         raise _strange(kind)
-    states_at = _JOINT.size + _JOINT_PART.size * len(attempts)
+    states_at = _JOINT.size + _JOINT_PART.size * len(operations)
     parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size : states_at])]
     allowed = kind != _REFUSED
-    kept = [None if known == _FORGOTTEN else one.compiled for one, (known, _) in zip(attempts, parts, strict=True)]
-    ahead_us = parts[0][1] - now_us if slot and allowed else 0
+    kept = [
+        None if known == _FORGOTTEN else operation.compiled
+        for operation, (known, _) in zip(operations, parts, strict=True)
+    ]
+    ahead_us = parts[0][1] - now_us if kind_asked == "schedule" and allowed else 0
     joint = Joint(
         allowed,
         compiled.limits[limit] if limit < len(compiled.limits) else None,
         left,
         0 if allowed else retry - 1 if retry else None,
         reset,
-        tuple([hit for _, hit in parts]) if allowed and not peeked else (),
+        tuple([hit for _, hit in parts]) if allowed and kind_asked != "peek" else (),
         part,
         wait_us=max(0, ahead_us),
         late_us=max(0, -ahead_us),

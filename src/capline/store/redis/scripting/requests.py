@@ -19,17 +19,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.subject import Subject
-    from capline.store.protocol import StoreAttempt
+    from capline.store.protocol import Operation
 
 __all__ = [
-    "CHARGE",
-    "COMMITS",
+    "CHANGES",
     "DECIDE",
     "KEPT",
+    "MODES",
     "PEEK",
-    "RESERVE",
     "SCHEDULE",
-    "SETTLES",
     "Head",
     "group_call",
     "hit_call",
@@ -38,14 +36,16 @@ __all__ = [
     "keys_of",
     "one_payload",
     "single_call",
+    "slot_of_kind",
 ]
 
 DECIDE, PEEK, SCHEDULE, CHARGE, RESERVE = 0, 1, 2, 3, 4
 KEPT = -1
 """No mode of the script's: only read the answers that are kept under a receipt, and move the calls that have none."""
 
-REFUNDS, SETTLES, COMMITS = b"", b"1", b"2"
-"""What becomes of a hit, as refund.lua takes it."""
+MODES: dict[str, int] = {"decide": DECIDE, "peek": PEEK, "schedule": SCHEDULE, "charge": CHARGE, "reserve": RESERVE}
+CHANGES: dict[str, bytes] = {"refund": b"", "settle": b"1", "commit": b"2"}
+"""The kinds of operation: those that decide, as attempt.lua takes them, and those that change a hit, as refund.lua."""
 
 PLAIN_ROWS = 256
 """Rows of one unit without an id in one call: 0.4 ms, or 5 ms if every log is in the general form."""
@@ -135,64 +135,75 @@ def single_call(head: Head, subject: Subject, fingerprint: int) -> Call:
     return group_call(head, [group], b"", asked, repeatable=bool(fingerprint) or head.mode == PEEK)
 
 
-def joint_groups(attempts: Sequence[StoreAttempt], *, by_slot: bool) -> list[list[int]]:
-    """The numbers of the attempts that one call can decide together: all, or those of each slot."""
+def slot_of_kind(operation: Operation) -> tuple[int, int] | None:
+    """The most (-1: no bound) and the least us that a slot may be from now; None for other kinds."""
+    if operation.kind != "schedule":
+        return None
+    return -1 if operation.max_wait_us is None else operation.max_wait_us, operation.not_before_us
+
+
+def joint_groups(operations: Sequence[Operation], *, by_slot: bool) -> list[list[int]]:
+    """The numbers of the operations that one call can decide together: all, or those of each slot."""
     if not by_slot:
-        return [[*range(len(attempts))]]
+        return [[*range(len(operations))]]
     groups: dict[int, list[int]] = {}
-    for number, attempt in enumerate(attempts):
-        slot = slot_of(tag_of(attempt.subject, attempt.compiled.family.buckets))
+    for number, operation in enumerate(operations):
+        slot = slot_of(tag_of(operation.subject, operation.compiled.family.buckets))
         groups.setdefault(slot, []).append(number)
     return [*groups.values()]
 
 
-def joint_call(attempts: Sequence[StoreAttempt], mode: int, now: bytes, slot_us: tuple[int, int] | None = None) -> Call:
-    """One attempt over several subjects, or with `slot_us` one slot; on a cluster their keys are in one slot."""
+def joint_call(operations: Sequence[Operation], now: bytes) -> Call:
+    """One attempt over several subjects, or one slot; on a cluster their keys are in one slot."""
     parts: list[bytes] = []
     keys: list[bytes] = []
     slot, named = -1, True
-    for attempt in attempts:
-        compiled: RedisRule = attempt.compiled
+    for operation in operations:
+        compiled: RedisRule = operation.compiled
         family = compiled.family
-        tag = tag_of(attempt.subject, family.buckets)
+        tag = tag_of(operation.subject, family.buckets)
         if slot < 0:
             slot = slot_of(tag)
         for log in family.logs:
             key = b"%b:{%b}" % (log, tag)
             keys.append(b"$%d\r\n%b\r\n" % (len(key), key))
-        cost = _1 if attempt.cost == 1 else bulk(b"%d" % attempt.cost)
-        field = bulk(field_of(attempt.subject)) if family.buckets else _EMPTY
-        mark = bulk(attempt.fingerprint.to_bytes(8)) if attempt.fingerprint else _EMPTY
-        named = named and attempt.fingerprint > 0
+        cost = _1 if operation.cost == 1 else bulk(b"%d" % operation.cost)
+        field = bulk(field_of(operation.subject)) if family.buckets else _EMPTY
+        mark = bulk(operation.fingerprint.to_bytes(8)) if operation.fingerprint else _EMPTY
+        named = named and operation.fingerprint > 0
         parts += compiled.one, compiled.rest(now), cost, field, mark
+    slot_us = slot_of_kind(operations[0])
     if slot_us is not None:
         parts.append(bulk(_SLOT.pack(*slot_us)))
+    mode = MODES[operations[0].kind]
     script, head = (JOINT_LOOK, _JOINT_LOOK) if mode == PEEK else (JOINT, _JOINT)
     count, arguments = bulk(b"%d" % len(keys)), 5 + len(keys) + len(parts)
     payload = b"".join((b"*%d\r\n" % arguments, head, count, *keys, bulk(b"%d" % mode), bulk(now), *parts))
     return Call(slot, payload, script, mode == PEEK or named)
 
 
-def hit_call(
-    compiled: RedisRule, subject: Subject, stamp_us: int, cost: int, now: bytes, verb: bytes = REFUNDS
-) -> Call:
+def hit_call(operation: Operation, now: bytes) -> Call:
     """Refund one hit, settle it at this cost, or commit it. Commits, and settlements above 0, may be sent again."""
+    compiled: RedisRule = operation.compiled
     family = compiled.family
-    tag = tag_of(subject, family.buckets)
+    tag = tag_of(operation.subject, family.buckets)
     keys = keys_of((*compiled.refund_logs, *family.records), tag)
-    field = field_of(subject) if family.buckets else b""
-    numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.stamp_bytes, cost))
-    asked = (
-        b"%d" % stamp_us,
+    field = field_of(operation.subject) if family.buckets else b""
+    numbers = (family.retention_us, family.grace_ms, family.stamp_bytes, operation.cost)
+    payload = pack(
+        b"EVALSHA",
+        REFUND.sha,
+        b"%d" % len(keys),
+        *keys,
+        b"%d" % operation.stamp_us,
         field,
         now,
-        *numbers,
+        *(b"%d" % number for number in numbers),
         compiled.refund_keeps,
-        verb,
+        CHANGES[operation.kind],
         *([compiled.refund_marks] if family.reserves else []),
     )
-    payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, *asked)
-    return Call(slot_of(tag), payload, REFUND, repeatable=verb != REFUNDS and cost > 0)
+    return Call(slot_of(tag), payload, REFUND, repeatable=operation.kind != "refund" and operation.cost > 0)
 
 
 def group_call(

@@ -1,0 +1,79 @@
+"""One operation on a server: what to send, then what the reply means. No I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from capline.store.redis.cluster.router import UnderReplicated
+from capline.store.redis.scripting.replies import NO_ROOM, damaged, one_decision
+from capline.store.redis.scripting.requests import (
+    CHANGES,
+    MODES,
+    Head,
+    hit_call,
+    one_payload,
+    single_call,
+    slot_of_kind,
+)
+from capline.store.redis.scripting.scripts import ONE, Call
+from capline.store.redis.session import sound
+from capline.window.charge import too_many
+
+if TYPE_CHECKING:
+    from capline.store.protocol import Operation
+    from capline.store.redis.io.wire import Reply, Steps
+    from capline.store.redis.scripting.compiled_rule import RedisRule
+    from capline.store.redis.session import Session
+
+__all__ = ["alone", "replicas_of", "step", "step_answer", "step_call"]
+
+
+def replicas_of(operation: Operation) -> int:
+    """How many replicas must have what the operation writes."""
+    # What gives room back waits for none: a failover that loses it errs towards refusing.
+    if operation.kind in ("peek", "refund") or (operation.kind == "settle" and not operation.cost):
+        return 0
+    return operation.compiled.family.replicas
+
+
+def step_call(session: Session, operation: Operation) -> Call:
+    """The call of this operation."""
+    kind, now = operation.kind, session.now()
+    if kind in CHANGES:
+        return hit_call(operation, now)
+    compiled: RedisRule = operation.compiled
+    slot = slot_of_kind(operation)
+    if compiled.short and operation.cost == 1 and not operation.fingerprint and kind in ("decide", "schedule"):
+        return Call(*one_payload(compiled, operation.subject, now, slot), ONE)
+    head = Head(compiled.family, MODES[kind], (compiled,), now, operation.cost, *(slot or (operation.ttl_us or -1, 0)))
+    return single_call(head, operation.subject, operation.fingerprint)
+
+
+def step_answer(outcome: Reply, operation: Operation) -> Any:
+    """The answer in the outcome of such a call; raises its error, also where too few replicas have what it wrote.
+
+    Less units of a settlement wait too: a replica may lack the one before this, and have fewer still.
+    """
+    kind, compiled, reply = operation.kind, operation.compiled, sound(outcome)
+    if kind not in CHANGES:
+        decision = one_decision(reply, compiled, operation.cost, slot=kind == "schedule", peeked=kind == "peek")
+        done = decision.allowed
+    elif reply < 0:
+        raise too_many(operation.cost) if reply == NO_ROOM else damaged(compiled)
+    else:
+        decision = done = bool(reply)
+    if done and type(outcome) is UnderReplicated:
+        raise outcome.error
+    return decision
+
+
+def alone(session: Session, call: Call, replicas: int = 0) -> Steps[Reply]:
+    """The outcome of a single call."""
+    [outcome] = yield from session.router.run([call], session.until(), replicas)
+    return outcome
+
+
+def step(session: Session, operation: Operation) -> Steps[Any]:
+    """One operation in one atomic step."""
+    outcome = yield from alone(session, step_call(session, operation), replicas_of(operation))
+    return step_answer(outcome, operation)

@@ -13,7 +13,7 @@ import pytest
 from proof.mutants.of_code import __main__ as program
 from proof.mutants.of_code.by_hand import MUTANTS, Mutant, changed_text
 from proof.mutants.of_code.operators import mutations
-from proof.mutants.of_code.targets import CORE, SOURCE, of_file, read_judged
+from proof.mutants.of_code.targets import SOURCE, of_core, of_file, read_judged
 from proof.mutants.of_code.trials import CAUGHT, NO_VERDICT, ROOT, SURVIVED, run_tests
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_the_mutants_of_a_file_are_code_each_of_another_name(file: str) -> None:
 
 
 def test_what_is_judged_to_survive_is_still_made() -> None:
-    assert read_judged().keys() <= {one.key for file in CORE for one in of_file(file)}
+    assert read_judged().keys() <= {one.key for one in of_core()}
     assert all(read_judged().values())
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from proof.mutants.of_code.by_hand import MUTANTS, changed_text
-from proof.mutants.of_code.targets import CORE, SOURCE, of_file, read_judged, tests_of
+from proof.mutants.of_code.targets import SOURCE, of_core, of_file, read_judged, tests_of
 from proof.mutants.of_code.trials import CAUGHT, NO_VERDICT, SURVIVED, Trial, run_tests
 from proof.options import Options, count
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     if not options.only:
-        drawn = [mutation for file in options.file or CORE for mutation in of_file(file)]
+        drawn = [mutation for file in options.file for mutation in of_file(file)] if options.file else of_core()
         if options.sample:
             print(f"seed {options.seed}: {options.sample} of {len(drawn)} mutants", flush=True)
             drawn = random.Random(options.seed).sample(drawn, min(options.sample, len(drawn)))

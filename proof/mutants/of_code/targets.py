@@ -7,14 +7,14 @@ from pathlib import Path
 from proof.mutants.of_code.operators import Mutation, mutations
 from proof.mutants.of_code.trials import ROOT
 
-__all__ = ["CORE", "SOURCE", "of_file", "read_judged", "tests_of"]
+__all__ = ["SOURCE", "of_core", "of_file", "read_judged", "tests_of"]
 
 SOURCE = ROOT / "src/capline"
 JUDGED = Path(__file__).with_name("judged.txt")
 _LAW = "tests/conformance/test_stores.py::TestMemory"
 _SERVER = "tests/conformance/test_server_stores.py::TestRedis"
-CORE = ["window/charge.py"]
-"""Every mutant of these is killed or judged; a file comes here with its survivors judged."""
+CORE = ["window/charge.py charge "]
+"""Every mutant of these functions is killed or judged; one comes here with its survivors judged."""
 _TESTS = {
     "window/": ("tests/unit/window", _LAW, "tests/property/window"),
     "store/local/": ("tests/unit/store/local", _LAW, "tests/conformance/test_stores.py::TestLmdb"),
@@ -25,6 +25,11 @@ _TESTS = {
 def of_file(file: str) -> list[Mutation]:
     """Every mutant of a file below src/capline."""
     return mutations(file, (SOURCE / file).read_bytes())
+
+
+def of_core() -> list[Mutation]:
+    """Every mutant of the functions that are judged."""
+    return [mutation for begin in CORE for mutation in of_file(begin.split()[0]) if mutation.key.startswith(begin)]
 
 
 def tests_of(file: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from capline.limiter.unnamed import UnnamedPolicies
 from capline.model.clock import check_clock
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.store.redis.io.url import safe_url
+from capline.support.fork import ForkLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,7 +101,7 @@ class LimiterBase(Prepared):
         self._config: Configuration | None = None
         self._follows_policies = False
         self._changed: set[str] = set()
-        self._configuring, self._binding = threading.RLock(), threading.Lock()
+        self._configuring, self._binding = threading.RLock(), ForkLock()
         self._overrides: Overridden | None = None
         self._overridden: frozenset[str] = frozenset()
         self._turning: frozenset[str] = frozenset()

@@ -16,7 +16,6 @@ from capline.limiter.checks import count_of, typed
 from capline.model.subject import Subject, check_subject, short_subject
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from capline.limiter.segments import SegmentLookup
     from capline.model.policy import Policy
     from capline.store.protocol import CompiledRule, Store
+    from capline.support.fork import ForkLock
 
 __all__ = ["CompiledRules"]
 
@@ -45,7 +45,7 @@ class CompiledRules(ABC):
     """Policies that have overrides."""
     _turning: frozenset[str]
     """Policies with a scheduled change: until its instant they have no fast path."""
-    _binding: threading.Lock
+    _binding: ForkLock
     _hashes_long: bool
     _keyed: Callable[[Subject], Subject] | None
 

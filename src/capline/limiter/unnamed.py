@@ -7,7 +7,6 @@ than its widest window. At most `MOST` are kept; one that was dropped is made ag
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from capline.model.errors import InvalidTypeError, quoted
 from capline.model.limit import Limit
 from capline.model.policy import Policy
+from capline.support.fork import ForkLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class UnnamedPolicies(Generic[L]):
     def __init__(self, make: Callable[[Policy], L]) -> None:
         self._make = make
         self._made: OrderedDict[Key, L] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def __len__(self) -> int:
         return len(self._made)

@@ -12,7 +12,7 @@ any moment. It is a new interpreter (`python -m capline.segment.objects.fork_pro
 from __future__ import annotations
 
 import os
-import pickle
+import pickle  # nosec B403
 import subprocess
 import sys
 from abc import abstractmethod
@@ -115,7 +115,7 @@ class ForkProxy(ForwardingStore):
             try:
                 # The two processes may come to have different working directories.
                 self._send((verb, [each.absolute() if isinstance(each, Path) else each for each in arguments]))
-                answer = pickle.load(self._process.stdout) if self._process.stdout is not None else None
+                answer = pickle.load(self._process.stdout) if self._process.stdout is not None else None  # nosec B301
             except BaseException as error:
                 # Also after Ctrl-C: the answer to this call would be read as that to the next one.
                 self.works = False
@@ -143,10 +143,10 @@ def _main() -> None:
     from capline.segment.objects.bucket import BucketStore  # noqa: PLC0415 - brings obstore, which only the proxy needs
 
     calls, store = sys.stdin.buffer, None
-    url, options = pickle.load(calls)
+    url, options = pickle.load(calls)  # nosec B301
     with suppress(EOFError):
         while True:
-            verb, arguments = pickle.load(calls)
+            verb, arguments = pickle.load(calls)  # nosec B301
             try:
                 store = BucketStore(url, options) if store is None else store
                 answer = getattr(store, verb)(*arguments)

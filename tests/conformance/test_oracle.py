@@ -104,8 +104,8 @@ WRONG = [
     Wrong("joint", judges_all_by_the_latest, {0}),
     Wrong("joint", consumes_part_by_part, {1, 2}),
     Wrong("joint", records_only_the_first, {4, 5}),
-    Wrong("make_attempt", forgets_ids, {4}),
-    Wrong("make_attempt", follows_the_clock, {1}),
+    Wrong("attempt", forgets_ids, {4}),
+    Wrong("attempt", follows_the_clock, {1}),
 ]
 
 

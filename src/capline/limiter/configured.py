@@ -169,7 +169,7 @@ class Configured(CompiledRules):
         if self._config is None or not self._follows_policies:
             return {}
         entries = self._config.view.entries
-        found = {name: entries[name].at(at_us) for name in names if name in entries}
+        found = {name: entries[name].at(at_us) if name in entries else None for name in names}
         return {name: policy for name, policy in found.items() if policy != rules.policies.get(name)}
 
     def _plan_turn(self, now_us: int, rules: Rules, names: Iterable[str]) -> None:

@@ -115,8 +115,9 @@ class LocalStore(Store, ABC):
         check_no_replicas(rule)
         name, retention_us = rule.logs[0].log, rule.logs[0].retention_us
         # Of channels, reservations and numbers that the policy had before it was changed.
-        decides = rule.algorithm in LOGS and any(log_limits.limits for log_limits in rule.logs)
-        record, beside = f"{name}/{RESERVED}", self._beside(name) if decides else []
+        decides = any(log_limits.limits for log_limits in rule.logs)
+        former = set(self._beside(name)) if decides else set[str]()
+        record, beside = f"{name}/{RESERVED}", former if rule.algorithm in LOGS else set[str]()
         has_numbers = rule.numbers in beside or (rule.algorithm not in LOGS and self.keeps_rows)
         channels = {*rule.channel_logs, *(beside if rule.algorithm == "sliding_log" else ())} - {record, rule.numbers}
 
@@ -141,6 +142,7 @@ class LocalStore(Store, ABC):
             lambda transaction: any(self._walk(transaction, ref_of(record), None))
         ):
             compiled.record, compiled.unit = ref_of(record), None
+        compiled.former = tuple(map(ref_of, sorted(former - _refs_of([compiled]).keys())))
         if compiled.unit is not None and not rule.logs[0].grain_us:
             compiled.decide_one = self._fast_path(compiled, compiled.unit, compiled.refs[0])
         return compiled
@@ -241,11 +243,13 @@ class LocalStore(Store, ABC):
 
     @override
     def erase(self, compiled: Sequence[LocalRule], subject: Subject, /) -> int:
+        refs = {ref.name: ref for bound in compiled for ref in bound.former} | _refs_of(compiled)
         records = {bound.record.name: bound.record for bound in compiled if bound.record is not None}
+        records |= {name: refs.pop(name) for name in [*refs] if name.endswith(f"/{RESERVED}")}
 
         def forget(transaction: LogTransaction) -> int:
             transaction.remove_all(records.values(), subject)
-            return transaction.remove_all(_refs_of(compiled).values(), subject)
+            return transaction.remove_all(refs.values(), subject)
 
         return self._transact(forget)
 

@@ -64,7 +64,8 @@ class LogRef(msgspec.Struct):
 class LocalRule(msgspec.Struct):
     """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply.
 
-    `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none.
+    `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `former`
+    are logs that its policy had before it was changed and does not read: they are erased with the others.
     """
 
     rule: BoundPolicy
@@ -74,6 +75,7 @@ class LocalRule(msgspec.Struct):
     decide_one: Callable[[Subject], Decision]
     record: LogRef | None = None
     numbers: LogRef | None = None
+    former: tuple[LogRef, ...] = ()
 
 
 class LogTransaction(Protocol):

@@ -55,7 +55,7 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
     family = compiled.family
     tag = tag_of(subject, family.buckets)
     # Reservations that the policy gave up end all the same.
-    record = f"{compiled.rule.logs[0].log}/{RESERVED}".encode()
+    record = _record_of(compiled)
     ends = compiled.rule.algorithm == "sliding_log" and not compiled.rule.denied_units
     keys = keys_of((*family.hit_logs, record) if ends else family.logs, tag)
     slot = slot_of(tag)
@@ -147,13 +147,18 @@ def scan(
     return Page(found, (nodes, cursor) if nodes else None)
 
 
+def _record_of(compiled: RedisRule) -> bytes:
+    """The record of its policy's reservations, also of those that it had before it was changed."""
+    return f"{compiled.rule.logs[0].log}/{RESERVED}".encode()
+
+
 def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) -> Steps[int]:
     """Forget the subject in these logs, in both layouts; where a policy waits for replicas, in theirs too."""
     replicas = max([one.family.replicas for one in all_terms], default=0)
     calls: list[Call] = []
     kept = [(one, buckets) for one in all_terms for buckets in (0, bucket_count(one.rule.population))]
     logs = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.refund_logs)
-    records = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.family.records)
+    records = dict.fromkeys((_record_of(one), buckets) for one, buckets in kept)
     for log, buckets in (*logs, *records):
         tag = tag_of(subject, buckets)
         [key] = keys_of([log], tag)
@@ -170,7 +175,7 @@ def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) ->
 
 def sweep(session: Session, all_terms: Sequence[RedisRule]) -> Steps[int]:
     """Remove what is out of every window from the logs of these rules."""
-    of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, *one.family.records)}
+    of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, _record_of(one))}
     yield from session.router.run([Call(0, _TIME, repeatable=True)], session.bulk_until())
     removed = 0
     for node in session.router.topology.primaries():

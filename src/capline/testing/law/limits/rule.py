@@ -240,6 +240,18 @@ class RuleLaw(StoreSetting):
         limiter.use([with_push])
         assert limiter.decide("p", "s", channel="push").remaining == 1
 
+    @pytest.mark.parametrize("algorithm", ["sliding_log", "bucketed", "gcra"])
+    def test_erase_reaches_reservations_that_the_policy_has_no_more(self, algorithm: str) -> None:
+        reserving = self.policy("p", ["9/day"], reservations=True)
+        limiter = self.limiter(reserving)
+        hit = limiter.reserve("p", "s", ttl=10).hit
+        limiter.use([self.policy("p", ["9/day"], algorithm=algorithm)])
+        assert limiter.erase("s") == 1
+        limiter.use([reserving])
+        assert limiter.decide("p", "s").hit == hit, "the same instant"
+        self.clock.advance(seconds=11)
+        assert limiter.usage("p", "s")[0].used == 1
+
     def test_channels_and_the_overall_limit_are_one_step(self) -> None:
         limiter = self.one("3/day", channels={"push": ["2/day"], "email": ["1/day", "4/week"]})
         assert limiter.decide("p", "s", channel="push")

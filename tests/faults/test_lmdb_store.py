@@ -35,6 +35,7 @@ from capline.store.local import log_bytes as packed
 from capline.store.local.lmdb import environment as lmdb_env
 from capline.store.local.lmdb import files as lmdb_checks
 from capline.store.local.log import ColumnLog
+from capline.store.protocol import Operation
 
 POLICY = Policy("p", ["5/day", "9/week"])
 KEY = b"\0\0\0\1tsomebody"
@@ -475,7 +476,7 @@ def test_a_call_that_waited_while_the_last_limiter_closed_opens_nothing(tmp_path
     environment, compiled = store._environment, store.compiled(Rules([POLICY]).rule("p", None, None))
     assert descriptors_below(tmp_path)
     limiter.close()
-    for call in (environment.stats, lambda: store.decide(compiled, "s", 1, 0), store.stats):
+    for call in (environment.stats, lambda: store.step(Operation("decide", compiled, "s")), store.stats):
         with pytest.raises(StoreClosedError):
             call()
     assert not descriptors_below(tmp_path)

@@ -15,7 +15,7 @@ from capline.store.columns import NEVER_US, Decisions
 from capline.store.local.aio import AsyncLocalStore
 from capline.store.local.base import LocalStore
 from capline.store.local.transaction import LocalRule
-from capline.store.protocol import Batch, Mode, Operation, Store
+from capline.store.protocol import Batch, Mode, Operation
 from capline.testing.conformance import Awaited
 
 
@@ -94,12 +94,6 @@ class Door:
 
     def close(self) -> None:
         self.store.close()
-
-
-for _name in ["decide", "peek", "charge", "settle", "reserve", "commit", "schedule", "refund"]:
-    setattr(Door, _name, getattr(Store, _name))
-for _name in ["decide_all", "peek_all", "schedule_all", "decide_batch", "decide_many", "peek_many", "refund_many"]:
-    setattr(Door, _name, getattr(Store, _name))
 
 
 def lost() -> StoreUnknownError:

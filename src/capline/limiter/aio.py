@@ -16,6 +16,7 @@ from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
 from capline.model.subject import check_subject
 from capline.store.open import open_async_store
+from capline.store.protocol import Operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
@@ -210,7 +211,7 @@ class AsyncLimiter(Verbs):
 
     def _bare(self, compiled: CompiledRule) -> Unit:
         store = self._store
-        return lambda subject: store.decide(compiled, check_subject(subject), 1, 0)
+        return lambda subject: store.step(Operation("decide", compiled, check_subject(subject)))
 
     async def _work(self, rows: int, work: Callable[[], T]) -> T:
         return work() if rows <= ROWS_ON_THE_LOOP else await asyncio.to_thread(work)

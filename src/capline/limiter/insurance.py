@@ -19,7 +19,7 @@ from capline.limiter.unnamed import UnnamedPolicies
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.store.columns import NEVER_US, NO_HIT
-from capline.store.protocol import Batch, StoreAttempt
+from capline.store.protocol import Batch, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.local.transaction import LocalRule
+    from capline.store.protocol import Kind, Mode
 
 __all__ = ["ASK_AGAIN_US", "Insurance", "Insurer"]
 
@@ -100,15 +101,15 @@ class Insurer:
 
             self._overrides = Overridden(config, self._rules, self._store.compiled, self._shares)
 
-    def single(self, verb: str, attempt: Attempt, *more: Any) -> Decision:
-        """As the store's verb of this name; what is reserved here is an ordinary hit, as nobody can commit it."""
-        if verb == "reserve":
-            verb, more = "decide", ()
-        answer: Decision = getattr(self._store, verb)(*self._arguments(attempt), *more)
+    def single(self, kind: Kind, attempt: Attempt, **times: Any) -> Decision:
+        """As a step of this kind; what is reserved here is an ordinary hit, as nobody can commit it."""
+        if kind == "reserve":
+            kind, times = "decide", {}
+        answer: Decision = self._store.step(Operation(kind, *self._arguments(attempt), **times))
         return _insured(answer, hit=None)
 
-    def many(self, verb: str, columns: AttemptColumns) -> Decisions:
-        """As the store's `decide_many`, or `peek_many`."""
+    def many(self, mode: Mode, columns: AttemptColumns) -> Decisions:
+        """As the store's columns."""
         kinds = [
             (columns.policy, segment, columns.channel, zone)
             for segment, zone in zip(columns.segments, columns.zones, strict=True)
@@ -119,7 +120,7 @@ class Insurer:
         else:
             unrepeated = msgspec.structs.replace(columns, receipt=None)
             batch = self._overrides.batch(unrepeated, compiled, [self._rules.known(*names) for names in kinds])
-        answers: Decisions = getattr(self._store, verb)(batch)
+        answers: Decisions = self._store.columns(batch, mode)
         answers.hit[:] = NO_HIT
         never = ~answers.allowed & (answers.retry_after_us == NEVER_US)
         answers.limit_index[never], answers.remaining[never] = -1, 0
@@ -127,9 +128,10 @@ class Insurer:
         answers.origin = "insurance"
         return answers
 
-    def joint(self, verb: str, attempts: Sequence[Attempt], *more: Any) -> Joint:
-        """As the store's verb of this name."""
-        answer: Joint = getattr(self._store, verb)([StoreAttempt(*self._arguments(one)) for one in attempts], *more)
+    def joint(self, kind: Kind, attempts: Sequence[Attempt], **times: Any) -> Joint:
+        """As the store's joint step of this kind."""
+        operations = [Operation(kind, *self._arguments(attempt), **times) for attempt in attempts]
+        answer = self._store.joint(operations)
         return _insured(answer, hits=())
 
     def forget(self, subject: Subject) -> None:

@@ -1,7 +1,7 @@
 """Calls the observers after each decision: each verb runs inside a block, and passes its answer to it.
 
     with self._observers.one("peek", asked) as seen:      the stopwatch starts
-        return seen(self._store.peek(...))                and stops; the observers are called at the end of the block
+        return seen(self._store.step(...))                and stops; the observers are called at the end of the block
 
 The rule: an observer never breaks a decision. Without observers every block is `UNSEEN`, which does nothing.
 """

@@ -8,7 +8,7 @@ outage either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from capline.limiter.insurance import ASK_AGAIN_US, Insurance, Insurer
 from capline.model.decision import Decision, Joint
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.subject import Subject
+    from capline.store.protocol import Kind, Mode
 else:
     np = LazyModule("numpy")
 
@@ -76,18 +77,18 @@ class OutagePolicy:
         if self._raises or not is_outage(error):
             raise error
 
-    def single(self, verb: str, error: StoreError, attempt: Attempt, *more: Any) -> Decision:
-        """Answer in place of the store's verb on one log; `more` are its further arguments. No charge can wait."""
-        if verb == "charge":
+    def single(self, kind: Kind, error: StoreError, attempt: Attempt, **times: int | None) -> Decision:
+        """Answer in place of a store's step of this kind, with such times. No charge can wait."""
+        if kind == "charge":
             raise error
         self.check(error)
-        return self._answer if self._insurer is None else self._insurer.single(verb, attempt, *more)
+        return self._answer if self._insurer is None else self._insurer.single(kind, attempt, **times)
 
-    def joint(self, verb: str, error: StoreError, attempts: Sequence[Attempt], *more: Any) -> Joint:
-        """Answer in place of the store's verb on several logs."""
+    def joint(self, kind: Kind, error: StoreError, attempts: Sequence[Attempt], **times: int | None) -> Joint:
+        """Answer in place of a store's step on several logs."""
         self.check(error)
         if self._insurer is not None:
-            return self._insurer.joint(verb, attempts, *more)
+            return self._insurer.joint(kind, attempts, **times)
         return Joint.of(self._answer, (), 0)
 
     def item(self, attempt: Attempt, error: StoreError) -> Decision | CaplineError:
@@ -97,22 +98,22 @@ class OutagePolicy:
         except CaplineError as refused:
             return refused
 
-    def many(self, verb: str, error: StoreError, checked: AttemptColumns) -> Decisions:
-        """Answer in place of the store's verb on columns."""
+    def many(self, mode: Mode, error: StoreError, checked: AttemptColumns) -> Decisions:
+        """Answer in place of a store's columns."""
         self.check(error)
         if self._insurer is not None:
-            return self._insurer.many(verb, checked)
+            return self._insurer.many(mode, checked)
         columns = Decisions.of([self._answer] * len(checked.subjects), ())
         columns.origin = self._answer.origin
         return columns
 
-    def fix(self, verb: str, columns: AttemptColumns, answers: Decisions) -> None:
+    def fix(self, mode: Mode, columns: AttemptColumns, answers: Decisions) -> None:
         """Answer the rows that the store could not answer; if the choice is to raise, they keep their errors."""
         failed = {row: error for row, error in answers.errors.items() if is_outage(error)}
         if self._raises or not failed:
             return
         rows = np.array(list(failed), np.intp)
-        part = self.many(verb, next(iter(failed.values())), columns.only(rows))
+        part = self.many(mode, next(iter(failed.values())), columns.only(rows))
         index_from = len(answers.limits)
         answers.limits += part.limits
         answers.allowed[rows] = part.allowed

@@ -26,7 +26,7 @@ from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueErr
 from capline.model.policy import NUMBERS
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import plain
-from capline.store.protocol import Batch, Merge, StoreAttempt
+from capline.store.protocol import Batch, Merge, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from capline.limiter.records import LoadProgress, Record
     from capline.model.limit import Limit
     from capline.store.columns import Decisions
-    from capline.store.protocol import CompiledRule, ScannedLog
+    from capline.store.protocol import CompiledRule, Kind, Mode, ScannedLog
     from capline.window.log import Hit
 
 __all__ = ["PendingBatch", "Prepared"]
@@ -55,7 +55,7 @@ class PendingBatch(msgspec.Struct):
     answers: list[Decision | CaplineError | None]
     rows: list[int]
     attempts: list[Attempt]
-    to_decide: list[StoreAttempt]
+    to_decide: list[Operation]
     denied: DenyCache
     epoch: tuple[int, int]
     named: list[Attempt | None]
@@ -198,9 +198,9 @@ class Prepared(Configured):
             raise InvalidValueError("one slot has an id in all of its attempts, or in none: give each of them the same")
         return checked
 
-    def _store_attempts(self, attempts: Sequence[Attempt]) -> list[StoreAttempt]:
-        """Checked attempts in the form that a store takes."""
-        return [StoreAttempt(*self._arguments(one)) for one in attempts]
+    def _operation(self, kind: Kind, attempt: Attempt, **times: Any) -> Operation:
+        """A checked attempt in the form that a store takes."""
+        return Operation(kind, *self._arguments(attempt), **times)
 
     def _pending(self, attempts: Sequence[Attempt]) -> PendingBatch:
         """The part of a batch that the store has to decide; a bad item is an error in its place, and fails no other."""
@@ -225,7 +225,7 @@ class Prepared(Configured):
         if held is not None:
             return held
         try:
-            pending.to_decide.append(StoreAttempt(*self._arguments(checked)))
+            pending.to_decide.append(self._operation("decide", checked))
         except StoreError as error:
             return self._outage.single("decide", error, checked)
         pending.attempts.append(checked)
@@ -292,9 +292,9 @@ class Prepared(Configured):
             raise typed(error, policy, segment, channel) from None
         return names[:3]
 
-    def _spread(self, verb: str, columns: AttemptColumns, answers: Decisions, seen: Unseen) -> Decisions:
+    def _spread(self, mode: Mode, columns: AttemptColumns, answers: Decisions, seen: Unseen) -> Decisions:
         """The store's answers among all rows; rows that it could not answer get the `OutagePolicy`'s."""
-        self._outage.fix(verb, columns, answers)
+        self._outage.fix(mode, columns, answers)
         return spread(columns, seen(answers))
 
     def _refunds(

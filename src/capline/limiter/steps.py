@@ -1,6 +1,6 @@
 """A verb is said once: a generator that yields each call of the store, and is told the answer.
 
-    decision = yield self._store.peek(...)
+    decision = yield self._store.step(...)
 
 The blocking limiter's store has answered, or raised inside the generator, before the `yield`: the answer is sent
 straight back. The awaited limiter's store returns an awaitable, which is awaited outside: its answer is sent in, its

@@ -21,6 +21,7 @@ from capline.limiter.patience import Acquisition, Patience
 from capline.model.attempt import check_cost
 from capline.model.decision import LimitExceeded
 from capline.model.errors import StoreError
+from capline.store.protocol import Batch, Operation
 from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import Batch, CompiledRule, Page
+    from capline.store.protocol import CompiledRule, Kind, Mode, Page
     from capline.window.log import Hit
     from capline.window.merge import Merged
 else:
@@ -103,7 +104,7 @@ class Verbs(LimiterBase):
                 if units == 1 and not fingerprint:
                     decision = yield self._bare(compiled)(subject)
                 else:
-                    decision = yield self._store.decide(compiled, subject, units, fingerprint)
+                    decision = yield self._store.step(Operation("decide", compiled, subject, units, fingerprint))
                 seen(decision)
             except StoreError as error:
                 return seen(self._outage.single("decide", error, attempt))
@@ -138,46 +139,48 @@ class Verbs(LimiterBase):
         policy, segment, channel, zone = names
         return lambda subject: self._run(self._decide(self._attempt(policy, subject, 1, None, segment, channel, zone)))
 
-    def _attempted(self, verb: str, attempt: Attempt, *more: Any) -> Steps[Decision]:
-        """A verb on the log of one attempt; `more` are its further arguments."""
-        with self._observers.one(verb, attempt) as seen:
+    def _attempted(self, kind: Kind, attempt: Attempt, **times: int | None) -> Steps[Decision]:
+        """An operation of this kind on the log of one attempt; `times` are those of `Operation`."""
+        with self._observers.one(kind, attempt) as seen:
             try:
                 if attempt.policy in self._overridden:
                     yield self._learn(attempt.policy, attempt.subject)
-                decision: Decision = yield getattr(self._store, verb)(*self._arguments(attempt), *more)
+                decision: Decision = yield self._store.step(self._operation(kind, attempt, **times))
                 return seen(decision)
             except StoreError as error:
-                return seen(self._outage.single(verb, error, attempt, *more))
+                return seen(self._outage.single(kind, error, attempt, **times))
 
-    def _jointly(self, verb: str, attempts: Sequence[Attempt], *more: Any) -> Steps[Joint]:
-        """A verb on several logs at once."""
-        with self._observers.joint(verb, attempts) as seen:
+    def _jointly(self, kind: Kind, attempts: Sequence[Attempt], **times: int | None) -> Steps[Joint]:
+        """An operation of this kind on several logs at once."""
+        with self._observers.joint(f"{kind}_all", attempts) as seen:
             try:
                 if self._overridden:
                     for attempt in attempts:
                         yield self._learn(attempt.policy, attempt.subject)
-                joint: Joint = yield getattr(self._store, verb)(self._store_attempts(attempts), *more)
+                joint: Joint = yield self._store.joint(
+                    [self._operation(kind, attempt, **times) for attempt in attempts]
+                )
                 return seen(joint)
             except StoreError as error:
-                return seen(self._outage.joint(verb, error, attempts, *more))
+                return seen(self._outage.joint(kind, error, attempts, **times))
 
-    def _many(self, verb: str, rows: int, checked: Callable[[], AttemptColumns]) -> Steps[Decisions]:
-        """A verb on many subjects, as columns."""
+    def _many(self, mode: Mode, rows: int, checked: Callable[[], AttemptColumns]) -> Steps[Decisions]:
+        """Operations on many subjects, as columns."""
         columns: AttemptColumns = yield self._work(rows, checked)
-        with self._seen_many(verb, columns) as seen:
+        with self._seen_many(f"{mode}_many", columns) as seen:
             answers: Decisions
             try:
                 overridden = columns.policy in self._overridden
                 batch: Batch = yield self._work(MANY if overridden else 0, partial(self._batch, columns))
-                answers = yield getattr(self._store, verb)(batch)
+                answers = yield self._store.columns(batch, mode)
             except StoreError as error:
-                answers = yield self._work(rows, partial(self._outage.many, verb, error, columns))
+                answers = yield self._work(rows, partial(self._outage.many, mode, error, columns))
             seen.store_answered()
-            answers = yield self._work(rows, partial(self._spread, verb, columns, answers, seen))
+            answers = yield self._work(rows, partial(self._spread, mode, columns, answers, seen))
             return answers
 
-    def _on_hit(self, verb: str, policy: str, subject: Subject, hit: int | None, *more: int) -> Steps[bool]:
-        """A verb on the hit that a decision named."""
+    def _on_hit(self, kind: Kind, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> Steps[bool]:
+        """An operation of this kind on the hit that a decision named."""
         if hit is None:
             return False
         subject = self._subject(subject)
@@ -185,7 +188,7 @@ class Verbs(LimiterBase):
             if policy in self._overridden:
                 yield self._learn(policy, subject)
             compiled = self._rule_of_hits(policy, subject)
-            done: bool = yield getattr(self._store, verb)(compiled, subject, stamp(hit), *more)
+            done: bool = yield self._store.step(Operation(kind, compiled, subject, cost, stamp_us=stamp(hit)))
             return done
         finally:
             self._denied.forget((subject,))
@@ -266,7 +269,7 @@ class Verbs(LimiterBase):
         attempt = self._attempt(policy, subject, 0, None, segment, channel, zone, least=0)
         if policy in self._overridden:
             yield self._learn(policy, attempt.subject)
-        decision: Decision = yield self._store.peek(*self._arguments(attempt))
+        decision: Decision = yield self._store.step(self._operation("peek", attempt))
         return decision.limits
 
     def _decide_all(self, attempts: Sequence[Attempt]) -> Steps[Joint]:
@@ -280,11 +283,11 @@ class Verbs(LimiterBase):
         `count_denied` says. Raises `StoreUnknownError` where a part may stay recorded though the whole was not allowed,
         because a connection was lost across slots.
         """
-        return self._jointly("decide_all", self._joint_attempts(attempts))
+        return self._jointly("decide", self._joint_attempts(attempts))
 
     def _peek_all(self, attempts: Sequence[Attempt]) -> Steps[Joint]:
         """What `decide_all` would answer; consumes nothing. Slots of a cluster are read at slightly different times."""
-        return self._jointly("peek_all", self._joint_attempts(attempts))
+        return self._jointly("peek", self._joint_attempts(attempts))
 
     def _decide_batch(self, attempts: Sequence[Attempt]) -> Steps[list[Decision | CaplineError]]:
         """Decide attempts of any policies, in order, each by itself.
@@ -297,7 +300,7 @@ class Verbs(LimiterBase):
         with pending.seen as seen:
             decided: Sequence[Decision | CaplineError]
             try:
-                decided = yield self._store.decide_batch(pending.to_decide)
+                decided = yield self._store.rows(pending.to_decide)
             except StoreError as error:
                 self._outage.check(error)
                 decided = [error] * len(pending.to_decide)
@@ -326,7 +329,7 @@ class Verbs(LimiterBase):
         consumes nothing; another batch under it, in the same namespace, raises `IdConflictError`.
         """
         checked = partial(self._columns, policy, subjects, segment, codes, channel, cost, zone, receipt)
-        return self._many("decide_many", count_of(subjects, "subjects"), checked)
+        return self._many("decide", count_of(subjects, "subjects"), checked)
 
     def _peek_many(
         self,
@@ -341,7 +344,7 @@ class Verbs(LimiterBase):
     ) -> Steps[Decisions]:
         """What `decide` would answer for each subject alone, as columns; consumes nothing."""
         checked = partial(self._columns, policy, subjects, segment, codes, channel, cost, zone)
-        return self._many("peek_many", count_of(subjects, "subjects"), checked)
+        return self._many("peek", count_of(subjects, "subjects"), checked)
 
     def _refund_many(
         self,
@@ -358,14 +361,14 @@ class Verbs(LimiterBase):
         units = check_cost(cost)
         try:
             if not self._needs_each(policy):
-                refunded: NDArray[np.bool_] = yield self._store.refund_many(
-                    self._any_rule(policy), named, stamps_us, units
-                )
+                batch = Batch((self._any_rule(policy),), named, cost=units, stamps_us=stamps_us)
+                refunded: NDArray[np.bool_] = yield self._store.columns(batch, "refund")
                 return refunded
             each: list[bool] = []
             for subject, stamp_us in zip(named, stamps_us, strict=True):
                 yield self._learn(policy, subject)
-                each.append((yield self._store.refund(self._rule_of_hits(policy, subject), subject, stamp_us, units)))
+                compiled = self._rule_of_hits(policy, subject)
+                each.append((yield self._store.step(Operation("refund", compiled, subject, units, stamp_us=stamp_us))))
             return np.array(each, np.bool_)
         finally:
             self._denied.forget(named)
@@ -426,7 +429,7 @@ class Verbs(LimiterBase):
             return schedule(policy, subject, cost, id, segment=segment, channel=channel, zone=zone)
         waits = _waits_us(max_wait, not_before)
         attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
-        return self._attempted("schedule", attempt, *waits)
+        return self._attempted("schedule", attempt, **waits)
 
     def _schedule_all(
         self, attempts: Sequence[Attempt], *, max_wait: float | None = None, not_before: float = 0
@@ -442,7 +445,7 @@ class Verbs(LimiterBase):
         slot back with `refund_all`. Costs as much as `decide_all`.
         """
         waits = _waits_us(max_wait, not_before)
-        return self._jointly("schedule_all", self._slot_attempts(attempts), *waits)
+        return self._jointly("schedule", self._slot_attempts(attempts), **waits)
 
     def _reserve(
         self,
@@ -470,7 +473,7 @@ class Verbs(LimiterBase):
         self._rules.check_reserves(policy)
         holds_us = ttl_us(ttl)
         attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
-        return self._attempted("reserve", attempt, holds_us)
+        return self._attempted("reserve", attempt, ttl_us=holds_us)
 
     def _commit(self, policy: str, subject: Subject, hit: int | None) -> Steps[bool]:
         """Keep the reserved hit: from now on it is an ordinary one, at its old stamp. Whether it counts.
@@ -506,7 +509,7 @@ class Verbs(LimiterBase):
             yield self._learn(policy, attempt.subject)
         arguments = self._arguments(attempt)
         given = self._known_ids(ids)
-        decision: Decision = yield self._store.peek(*arguments)
+        decision: Decision = yield self._store.step(Operation("peek", *arguments))
         logs: list[list[Hit]] = yield self._store.recorded(*arguments[:2])
         now_us: int = yield self._store.now_us()
         return self._explained(attempt, subject, now_us, decision, logs, given)
@@ -664,6 +667,7 @@ class Verbs(LimiterBase):
             raise failed
 
 
-def _waits_us(max_wait: float | None, not_before: float) -> tuple[int | None, int]:
-    """The bounds of a slot, in microseconds."""
-    return None if max_wait is None else seconds_us(max_wait, "max_wait"), seconds_us(not_before, "not_before")
+def _waits_us(max_wait: float | None, not_before: float) -> dict[str, int | None]:
+    """The bounds of a slot, as an `Operation` has them."""
+    most_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
+    return {"max_wait_us": most_us, "not_before_us": seconds_us(not_before, "not_before")}

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.model.policy import BoundPolicy
     from capline.model.server_state import ServerState
-    from capline.store.columns import Decisions
 
 __all__ = [
     "AsyncStore",
@@ -39,7 +38,6 @@ __all__ = [
     "Page",
     "ScannedLog",
     "Store",
-    "StoreAttempt",
 ]
 
 _P = ParamSpec("_P")
@@ -88,15 +86,6 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     ttl_us: int = 0
     max_wait_us: int | None = None
     not_before_us: int = 0
-
-
-class StoreAttempt(msgspec.Struct, frozen=True, gc=False):
-    """An operation before its kind is named."""
-
-    compiled: Any
-    subject: Subject
-    cost: int = 1
-    fingerprint: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -245,93 +234,6 @@ class Store(Protocol):
         """Let go of files and connections. Safe to call twice."""
         ...
 
-    def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """The step of this kind."""
-        return self.step(Operation("decide", compiled, subject, cost, fingerprint))
-
-    def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """The step of this kind."""
-        return self.step(Operation("peek", compiled, subject, cost, fingerprint))
-
-    def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """The step of this kind."""
-        return self.step(Operation("charge", compiled, subject, cost, fingerprint))
-
-    def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """The step of this kind."""
-        return self.step(Operation("settle", compiled, subject, cost, stamp_us=stamp_us))
-
-    def reserve(self, compiled: Any, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:
-        """The step of this kind."""
-        return self.step(Operation("reserve", compiled, subject, cost, fingerprint, ttl_us=ttl_us))
-
-    def commit(self, compiled: Any, subject: Subject, stamp_us: int) -> bool:
-        """The step of this kind."""
-        return self.step(Operation("commit", compiled, subject, stamp_us=stamp_us))
-
-    def schedule(
-        self,
-        compiled: Any,
-        subject: Subject,
-        cost: int,
-        fingerprint: int,
-        max_wait_us: int | None,
-        not_before_us: int = 0,
-    ) -> Decision:
-        """The step of this kind."""
-        return self.step(Operation("schedule", compiled, subject, cost, fingerprint, 0, 0, max_wait_us, not_before_us))
-
-    def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """The step of this kind."""
-        return self.step(Operation("refund", compiled, subject, cost, stamp_us=stamp_us))
-
-    def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """The joint step of this kind."""
-        return self.joint([Operation("decide", *msgspec.structs.astuple(part)) for part in attempts])
-
-    def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """The joint step of this kind."""
-        return self.joint([Operation("peek", *msgspec.structs.astuple(part)) for part in attempts])
-
-    def schedule_all(
-        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
-    ) -> Joint:
-        """The joint step of this kind."""
-        return self.joint(
-            [
-                Operation(
-                    "schedule",
-                    part.compiled,
-                    part.subject,
-                    part.cost,
-                    part.fingerprint,
-                    0,
-                    0,
-                    max_wait_us,
-                    not_before_us,
-                )
-                for part in attempts
-            ]
-        )
-
-    def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
-        """The rows of this kind."""
-        return self.rows([Operation("decide", *msgspec.structs.astuple(part)) for part in attempts])
-
-    def decide_many(self, batch: Batch) -> Decisions:
-        """The columns of this kind."""
-        return self.columns(batch, "decide")
-
-    def peek_many(self, batch: Batch) -> Decisions:
-        """The columns of this kind."""
-        return self.columns(batch, "peek")
-
-    def refund_many(
-        self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
-    ) -> NDArray[np.bool_]:
-        """The columns of this kind."""
-        return self.columns(Batch((compiled,), subjects, cost=cost, stamps_us=stamps_us), "refund")
-
 
 def _awaited(
     instruction: Callable[Concatenate[Store, _P], _T],
@@ -377,92 +279,3 @@ class AsyncStore(Protocol):
     async def aclose(self) -> None:
         """As `close`, for `contextlib.aclosing`."""
         await self.close()
-
-    async def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """The step of this kind."""
-        return await self.step(Operation("decide", compiled, subject, cost, fingerprint))
-
-    async def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """The step of this kind."""
-        return await self.step(Operation("peek", compiled, subject, cost, fingerprint))
-
-    async def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """The step of this kind."""
-        return await self.step(Operation("charge", compiled, subject, cost, fingerprint))
-
-    async def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """The step of this kind."""
-        return await self.step(Operation("settle", compiled, subject, cost, stamp_us=stamp_us))
-
-    async def reserve(self, compiled: Any, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:
-        """The step of this kind."""
-        return await self.step(Operation("reserve", compiled, subject, cost, fingerprint, ttl_us=ttl_us))
-
-    async def commit(self, compiled: Any, subject: Subject, stamp_us: int) -> bool:
-        """The step of this kind."""
-        return await self.step(Operation("commit", compiled, subject, stamp_us=stamp_us))
-
-    async def schedule(
-        self,
-        compiled: Any,
-        subject: Subject,
-        cost: int,
-        fingerprint: int,
-        max_wait_us: int | None,
-        not_before_us: int = 0,
-    ) -> Decision:
-        """The step of this kind."""
-        return await self.step(
-            Operation("schedule", compiled, subject, cost, fingerprint, 0, 0, max_wait_us, not_before_us)
-        )
-
-    async def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """The step of this kind."""
-        return await self.step(Operation("refund", compiled, subject, cost, stamp_us=stamp_us))
-
-    async def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """The joint step of this kind."""
-        return await self.joint([Operation("decide", *msgspec.structs.astuple(part)) for part in attempts])
-
-    async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """The joint step of this kind."""
-        return await self.joint([Operation("peek", *msgspec.structs.astuple(part)) for part in attempts])
-
-    async def schedule_all(
-        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
-    ) -> Joint:
-        """The joint step of this kind."""
-        return await self.joint(
-            [
-                Operation(
-                    "schedule",
-                    part.compiled,
-                    part.subject,
-                    part.cost,
-                    part.fingerprint,
-                    0,
-                    0,
-                    max_wait_us,
-                    not_before_us,
-                )
-                for part in attempts
-            ]
-        )
-
-    async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
-        """The rows of this kind."""
-        return await self.rows([Operation("decide", *msgspec.structs.astuple(part)) for part in attempts])
-
-    async def decide_many(self, batch: Batch) -> Decisions:
-        """The columns of this kind."""
-        return await self.columns(batch, "decide")
-
-    async def peek_many(self, batch: Batch) -> Decisions:
-        """The columns of this kind."""
-        return await self.columns(batch, "peek")
-
-    async def refund_many(
-        self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
-    ) -> NDArray[np.bool_]:
-        """The columns of this kind."""
-        return await self.columns(Batch((compiled,), subjects, cost=cost, stamps_us=stamps_us), "refund")

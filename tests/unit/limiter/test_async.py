@@ -20,7 +20,7 @@ from capline.store.open import open_async_store, open_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from capline import Decision
+    from capline.store.protocol import Operation
 
 POLICY = Policy("p", ["1/h"])
 
@@ -33,23 +33,14 @@ class SlowStore(AsyncLocalStore):
         self.let = asyncio.Event()
         self.taken = asyncio.Event()
 
-    async def schedule(
-        self,
-        compiled: Any,
-        subject: Any,
-        cost: int,
-        fingerprint: int,
-        max_wait_us: int | None,
-        not_before_us: int = 0,
-    ) -> Decision:
-        answer = await super().schedule(compiled, subject, cost, fingerprint, max_wait_us, not_before_us)
-        self.taken.set()
-        await self.let.wait()
+    async def step(self, operation: Operation, /) -> Any:
+        if operation.kind == "refund":
+            await self.let.wait()
+        answer = await super().step(operation)
+        if operation.kind == "schedule":
+            self.taken.set()
+            await self.let.wait()
         return answer
-
-    async def refund(self, compiled: Any, subject: Any, stamp_us: int, cost: int = 1) -> bool:
-        await self.let.wait()
-        return await super().refund(compiled, subject, stamp_us, cost)
 
 
 def with_a_door(store: Any) -> Any:

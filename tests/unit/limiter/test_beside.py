@@ -36,7 +36,7 @@ def test_limits_that_come_with_the_call_raise_in_an_outage_as_its_policies_do(mo
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(MemoryStore, "decide", away)
+    monkeypatch.setattr(MemoryStore, "step", away)
     monkeypatch.setattr(MemoryStore, "compiled", away)
     with Limiter("memory://", [Policy("mail", ["1/day"])], on_store_error="allow") as limiter:
         other = limiter.beside([Policy("push", ["1/day"])])

@@ -11,6 +11,7 @@ from capline import AsyncLimiter, Attempt, InvalidValueError, Limiter, LimitExce
 from capline.limiter import patience
 from capline.limiter.patience import MOST_MISSED
 from capline.model.errors import StoreUnknownError
+from capline.store.protocol import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,16 +163,16 @@ def test_a_slot_whose_answer_was_lost_is_late_by_the_stores_clock(asleep: Any, m
     with Limiter("memory://", POLICIES, clock=clock) as limiter:
         store: Any = limiter._store  # pyright: ignore[reportPrivateUsage]
         store.may_lose_answers = True
-        place, lost = store.schedule, [True]
+        place, lost = store.step, [True]
 
-        def answer(*arguments: Any) -> Any:
-            slot = place(*arguments)
-            if lost.pop() if lost else False:
+        def answer(operation: Operation) -> Any:
+            slot = place(operation)
+            if operation.kind == "schedule" and lost and lost.pop():
                 clock.advance_us(2_000_000)
                 raise StoreUnknownError("the connection was lost")
             return slot
 
-        monkeypatch.setattr(store, "schedule", answer)
+        monkeypatch.setattr(store, "step", answer)
         with limiter.acquire("q", "s", slack=0.5) as slot:
             assert slot.hit == clock.now_us()
         assert limiter.usage("q", "s")[0].used == 1

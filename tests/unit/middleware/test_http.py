@@ -25,6 +25,7 @@ from capline.middleware.httpx import AsyncLimitedTransport, LimitedTransport
 from capline.middleware.requests import LimitedAdapter
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError, StoreUnavailableError
+from capline.store.protocol import Operation
 
 HOST = "127.0.0.1"
 SOON = {"Retry-After": "0.4"}
@@ -275,14 +276,15 @@ def test_a_store_that_fails_when_the_word_comes_does_not_lose_the_answer(
 
 def answers_late(caller: Caller, monkeypatch: pytest.MonkeyPatch, times: int = 99) -> None:
     """Let the store's next answers come a second late, on a clock that only the waiting reads."""
-    now, place, left = [0.0], caller.limiter._store.schedule, [times]
+    now, place, left = [0.0], caller.limiter._store.step, [times]
 
-    def late(*arguments: Any) -> Any:
-        now[0] += left[0] > 0
-        left[0] -= 1
-        return place(*arguments)
+    def late(operation: Operation) -> Any:
+        if operation.kind == "schedule":
+            now[0] += left[0] > 0
+            left[0] -= 1
+        return place(operation)
 
-    monkeypatch.setattr(caller.limiter._store, "schedule", late)
+    monkeypatch.setattr(caller.limiter._store, "step", late)
     monkeypatch.setattr("capline.limiter.patience.time", SimpleNamespace(monotonic=lambda: now[0]))
 
 

@@ -326,7 +326,7 @@ def test_a_call_that_was_cancelled_is_not_reported() -> None:
     async def main() -> None:
         made: Any = AsyncLimiter("memory://", POLICIES, observers=[recorder])
         async with made as limiter:
-            limiter._store.peek = hangs
+            limiter._store.step = hangs
             asking = asyncio.create_task(limiter.peek("q", "s"))
             await asyncio.sleep(0)
             asking.cancel()

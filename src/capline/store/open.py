@@ -2,7 +2,7 @@
 
 lmdb://~/capline is below the home directory.
 
-lmdb:///var/lib/capline?durability=full&max_bytes=8_000_000_000
+lmdb:///var/lib/capline?durability=full&max_bytes=8_000_000_000&forms=next
 redis+cluster://h1:7000,h2:7000,h3:7000?deadline=50ms        (see `capline.store.redis.io.url`)
 """
 
@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from capline.model.clock import SystemClock, check_clock
 from capline.model.errors import InvalidTypeError, InvalidValueError
-from capline.store.redis.io.url import parse_url, safe_url, server_schemes
+from capline.store.redis.io.url import check_forms, parse_url, safe_url, server_schemes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,15 +99,16 @@ def _unreadable(url: str) -> InvalidValueError:
 
 def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, create: bool) -> LocalStore:
     parts = _split(url)
+    check_forms(options, f"store URL {safe_url(url)!r}")
     if kind == "memory":
-        _refuse_rest(url, options, ())
+        _refuse_rest(url, options, ("forms",))
         if parts.netloc or parts.path:
             raise InvalidValueError(f"store URL {url!r}: memory:// takes no path")
         from capline.store.local.memory import MemoryStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return MemoryStore(clock)
     if kind == "lmdb":
-        _refuse_rest(url, options, ("durability", "max_bytes"))
+        _refuse_rest(url, options, ("durability", "max_bytes", "forms"))
         try:
             from capline.store.local.lmdb.store import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
         except ModuleNotFoundError as error:

@@ -19,10 +19,13 @@ WRONG: list[tuple[Any, str]] = [
     ("", "unknown kind ''"),
     ("sqlite:///x", "unknown kind 'sqlite'"),
     ("memory://x", "memory:// takes no path"),
-    ("memory://?durability=full", "unknown option 'durability'; it takes: none"),
+    ("memory://?durability=full", "unknown option 'durability'; it takes: forms"),
     ("lmdb://", "name a directory"),
     ("lmdb:///x?durability=half", "use relaxed or full"),
     ("lmdb:///x?max_bytes=5", "at least"),
+    ("memory://?forms=old", "use present or next"),
+    ("lmdb:///x?forms=both", "use present or next"),
+    ("redis://:secret@host?forms=both", "forms 'both' is not known; use present or next"),
     ("lmdb:///x?colour", "cannot be read"),
     ("lmdb://[x", "cannot be read"),
     ("redsi://user:secret@host", "unknown kind 'redsi'"),
@@ -53,6 +56,11 @@ def test_servers_by_address_of_ipv6_whatever_this_pythons_urlsplit_takes() -> No
             parse_url(f"redis://{host}:6379")
 
 
+@pytest.mark.parametrize(("forms", "begins"), [("", False), ("?forms=present", False), ("?forms=next", True)])
+def test_new_forms_are_begun_only_where_the_url_says_so(forms: str, begins: bool) -> None:
+    assert parse_url(f"redis+cluster://h{forms}").next_forms is begins
+
+
 @pytest.mark.parametrize("url", [None, 5, b"memory://"])
 @pytest.mark.parametrize("opened", [open_store, open_async_store])
 def test_a_url_is_text(opened: Any, url: Any) -> None:
@@ -61,7 +69,7 @@ def test_a_url_is_text(opened: Any, url: Any) -> None:
 
 
 def test_a_store_of_this_machine_opens_either_way(tmp_path: Path) -> None:
-    open_store("memory://").close()
-    store = open_async_store(f"lmdb://{tmp_path}?durability=full")
+    open_store("memory://?forms=next").close()
+    store = open_async_store(f"lmdb://{tmp_path}?durability=full&forms=next")
     asyncio.run(store.close())
     assert (tmp_path / "data.mdb").exists()

@@ -13,6 +13,7 @@ Options, all with defaults:
     max_connections=128     to each server
     ca=                     PEM file of certificate authorities to trust in place of the system's
     cert=, key=             PEM files of a client certificate and its key
+    forms=present           or `next`: begin the forms that older releases cannot read
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from capline.model.limit import Limit
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-__all__ = ["Address", "Settings", "parse_url", "safe_url", "server_schemes"]
+__all__ = ["Address", "Settings", "check_forms", "parse_url", "safe_url", "server_schemes"]
 
 Address = tuple[str, int]
 
-_OPTIONS = ("deadline", "bulk_deadline", "max_connections", "ca", "cert", "key")
+_OPTIONS = ("deadline", "bulk_deadline", "max_connections", "ca", "cert", "key", "forms")
 _SHAPES = ("single", "sentinel", "cluster")
 MOST_SEEDS = 64
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -57,6 +58,7 @@ class Settings(msgspec.Struct, frozen=True):
     deadline_s: float = 0.25
     bulk_deadline_s: float = 10.0
     max_connections: int = 128
+    next_forms: bool = False
 
     def __repr__(self) -> str:
         return f"Settings({self.shape}, {', '.join(f'{host}:{port}' for host, port in self.seeds)})"
@@ -127,7 +129,16 @@ def parse_url(url: str) -> Settings:
         _seconds(options.get("deadline"), "deadline", 0.25, where),
         _seconds(options.get("bulk_deadline"), "bulk_deadline", 10.0, where),
         _connections(options.get("max_connections"), where),
+        check_forms(options, where),
     )
+
+
+def check_forms(options: dict[str, str], where: str) -> bool:
+    """Whether the options of a store's URL say `forms=next`; raises `InvalidValueError` for unknown forms."""
+    forms = options.get("forms", "present")
+    if forms not in ("present", "next"):
+        raise InvalidValueError(f"{where}: forms {forms!r} is not known; use present or next")
+    return forms == "next"
 
 
 def _path(parts: SplitResult, shape: str, where: str) -> tuple[str, int]:

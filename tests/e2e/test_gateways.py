@@ -60,6 +60,7 @@ http {
     upstream capline {
         server 127.0.0.1:8080;
         keepalive 16;
+        keepalive_timeout 4s;  # the service ends a connection that was idle for 5 s
     }
 
     server {

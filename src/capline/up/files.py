@@ -93,7 +93,7 @@ def nginx_conf(port: int, services: Sequence[int]) -> str:
         "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr warn;\n"
         "events { worker_connections 1024; }\n"
         f"http {{\n  access_log off;\n{temporary}"
-        f"  upstream capline {{\n{servers}    keepalive 32;\n  }}\n"
+        f"  upstream capline {{\n{servers}    keepalive 32;\n    keepalive_timeout 4s;\n  }}\n"
         f"  server {{\n    listen {HOST}:{port};\n    location / {{\n"
         "      proxy_pass http://capline;\n      proxy_http_version 1.1;\n"
         '      proxy_set_header Connection "";\n      proxy_set_header Host $host;\n'

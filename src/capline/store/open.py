@@ -4,11 +4,15 @@ lmdb://~/capline is below the home directory.
 
 lmdb:///var/lib/capline?durability=full&max_bytes=8_000_000_000&forms=next
 redis+cluster://h1:7000,h2:7000,h3:7000?deadline=50ms        (see `capline.store.redis.io.url`)
+
+Any other scheme is the name of an entry point in the group `capline.stores`: a function that takes the URL, the clock
+and `create`, and returns a `Store`.
 """
 
 from __future__ import annotations
 
 import re
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -20,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capline.model.clock import Clock
-    from capline.store.local.base import LocalStore
     from capline.store.protocol import AsyncStore, Store
     from capline.store.redis.io.url import Settings
 
@@ -97,7 +100,7 @@ def _unreadable(url: str) -> InvalidValueError:
     )
 
 
-def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, create: bool) -> LocalStore:
+def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, create: bool) -> Store:
     parts = _split(url)
     check_forms(options, f"store URL {safe_url(url)!r}")
     if kind == "memory":
@@ -125,9 +128,12 @@ def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, c
             most_bytes=_most_bytes(url, options.get("max_bytes")),
             create=create,
         )
-    raise InvalidValueError(
-        f"store URL {safe_url(url)!r}: unknown kind {kind!r}; use memory://, lmdb:///path or redis://host:port"
-    )
+    others = {point.name: point for point in entry_points(group="capline.stores")}
+    if kind in others:
+        store: Store = others[kind].load()(url, clock, create=create)
+        return store
+    known = ", ".join(["memory://, lmdb:///path", *(f"{name}://" for name in sorted(others))])
+    raise InvalidValueError(f"store URL {safe_url(url)!r}: unknown kind {kind!r}; use {known} or redis://host:port")
 
 
 def lmdb_path(url: str) -> Path:

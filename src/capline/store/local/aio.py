@@ -15,15 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from capline.store.local.base import LocalStore
-from capline.store.protocol import AsyncStore, Operation
+from capline.store.protocol import AsyncStore, Operation, Store
 from capline.support.override import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from capline.model.policy import BoundPolicy
-    from capline.store.local.transaction import LocalRule
+    from capline.store.protocol import CompiledRule
 
     _Awaited: TypeAlias = "Callable[Concatenate[AsyncLocalStore, _P], Coroutine[Any, Any, _T]]"
 
@@ -33,7 +32,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def _long(instruction: Callable[Concatenate[LocalStore, _P], _T]) -> _Awaited[_P, _T]:
+def _long(instruction: Callable[Concatenate[Store, _P], _T]) -> _Awaited[_P, _T]:
     """The instruction, in a thread."""
 
     @wraps(instruction, updated=())
@@ -43,7 +42,7 @@ def _long(instruction: Callable[Concatenate[LocalStore, _P], _T]) -> _Awaited[_P
     return awaited
 
 
-def _short(instruction: Callable[Concatenate[LocalStore, _P], _T]) -> _Awaited[_P, _T]:
+def _short(instruction: Callable[Concatenate[Store, _P], _T]) -> _Awaited[_P, _T]:
     """The instruction, here, or while a batch runs in the thread of these: batches may have taken all others."""
 
     @wraps(instruction, updated=())
@@ -59,7 +58,7 @@ class AsyncLocalStore(AsyncStore):
 
     may_lose_answers = False
 
-    def __init__(self, store: LocalStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.batches: set[asyncio.Task[Any]] = set()
         self._singles = ThreadPoolExecutor(1, "capline-single")
@@ -76,7 +75,7 @@ class AsyncLocalStore(AsyncStore):
         return await asyncio.get_running_loop().run_in_executor(self._singles, work)
 
     @override
-    def compiled(self, rule: BoundPolicy, /) -> LocalRule:
+    def compiled(self, rule: BoundPolicy, /) -> CompiledRule:
         return self.store.compiled(rule)
 
     async def step(self, operation: Operation, /) -> Any:
@@ -87,17 +86,17 @@ class AsyncLocalStore(AsyncStore):
             return operation.compiled.decide_one(operation.subject)
         return self.store.step(operation)
 
-    joint = _short(LocalStore.joint)
-    rows = _long(LocalStore.rows)
-    columns = _long(LocalStore.columns)
-    recorded = _short(LocalStore.recorded)
-    merge = _long(LocalStore.merge)
-    scan = _long(LocalStore.scan)
-    erase = _short(LocalStore.erase)
-    sweep = _long(LocalStore.sweep)
-    servers = _short(LocalStore.servers)
-    try_write = _short(LocalStore.try_write)
-    now_us = _short(LocalStore.now_us)
+    joint = _short(Store.joint)
+    rows = _long(Store.rows)
+    columns = _long(Store.columns)
+    recorded = _short(Store.recorded)
+    merge = _long(Store.merge)
+    scan = _long(Store.scan)
+    erase = _short(Store.erase)
+    sweep = _long(Store.sweep)
+    servers = _short(Store.servers)
+    try_write = _short(Store.try_write)
+    now_us = _short(Store.now_us)
 
     @override
     def stats(self) -> dict[str, int]:

@@ -370,9 +370,7 @@ def main() -> None:
                     least, most = (200, 2_000) if options.short else (options.largest // 10, options.largest)
                     small, large = spent_a_row(url_of, work, least), spent_a_row(url_of, work, most)
                     title = f"{store}, {job}: a row of {most:,} beside one of {least:,}"
-                    # Each new id of a batch costs this store what the log has of them: not linear yet.
-                    grows = store == "lmdb" and work is _many_with_ids
-                    report.add(title, large / small, "times", at_most=None if grows else 5 if options.short else 2)
+                    report.add(title, large / small, "times", at_most=5 if options.short else 2)
                     if not options.short:
                         waited_s = longest_wait(url_of(), work, most, alone=store != "memory")
                         report.add(f"{store}, longest wait beside {job}", waited_s * 1000, "ms", at_most=50)

@@ -40,6 +40,8 @@ steps = st.lists(
 
 SEEN: dict[int, paged.SeenPages] = {}
 """Kept over all examples, as a process keeps it: only the epoch tells whose pages they are."""
+IDS: dict[bytes, paged.PageIds] = {}
+TABLES = [paged.IdTables(IDS)]
 
 
 KEY = b"log"
@@ -65,8 +67,15 @@ def reopened(value: bytes, stored: StoredPages) -> paged.PagedLog:
     kind, words = read_words(value, KEY)
     if kind & PAGED:
         tail, lead = unpack_log(kind, words, paged.LEAD_WORDS)
-        return paged.PagedLog(tail, stored, lead)
-    return paged.PagedLog(unpack_log(kind, words)[0], stored)
+        return paged.PagedLog(tail, stored, tables(), lead)
+    return paged.PagedLog(unpack_log(kind, words)[0], stored, tables())
+
+
+def tables() -> paged.IdTables:
+    """Those of the next transaction; the last one was committed."""
+    TABLES[0].commit()
+    TABLES[0] = paged.IdTables(IDS)
+    return TABLES[0]
 
 
 def check_unit_pages(value: bytes, stored: StoredPages, plain: window.Log) -> None:
@@ -136,7 +145,7 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
         stored, now_us, plain = StoredPages(), 1000, window.Log()
         first = ColumnLog()
         first.record(now_us, 1, now_us)
-        log = paged.PagedLog(first, stored)
+        log = paged.PagedLog(first, stored, tables())
         plain = window.record(plain, window.Hit(now_us, 1), now_us)
         for step in script:
             log, plain, now_us = apply(step, log, plain, now_us, stored)
@@ -163,7 +172,8 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
                 if 0 < hit.fingerprint < window.REFUNDED:
                     assert log.find(hit.fingerprint, oldest_us - 1) == hit.stamp_us
             ids = {hit.fingerprint: hit.stamp_us for hit in plain.hits if 0 < hit.fingerprint < window.REFUNDED}
-            assert log.find_all({*ids, 1}, oldest_us - 1) == ids
+            assert {fingerprint: log.find(fingerprint, oldest_us - 1) for fingerprint in ids} == ids
+            assert log.find(1, oldest_us - 1) == window.NEVER
             middle_us = plain.hits[len(plain.hits) // 2].stamp_us
             assert [row[:2] for row in log.recorded(middle_us, now_us - 1)] == [
                 (hit.stamp_us, hit.units) for hit in plain.hits if middle_us <= hit.stamp_us < now_us

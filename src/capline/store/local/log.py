@@ -226,11 +226,6 @@ class ColumnLog:
             units = 1 if before is None else (before[i + 1] if i + 1 < len(before) else self.total) - before[i]
             yield stamps[i], units, names.get(stamps[i], 0)
 
-    def find_all(self, fingerprints: set[int], cutoff_us: int) -> dict[int, int]:
-        """The stamps, later than the cutoff, recorded under those of these ids that are in the log."""
-        found = {one: self.ids[one] for one in fingerprints if one in self.ids} if self.ids else {}
-        return {one: stamp_us for one, stamp_us in found.items() if stamp_us > cutoff_us and self._holds(stamp_us)}
-
     def _holds(self, stamp_us: int) -> bool:
         """Whether the hit of this id was not trimmed: its id may be there still."""
         return self.start < len(self.stamps) and stamp_us >= self.stamps[self.start]

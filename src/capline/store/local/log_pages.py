@@ -9,7 +9,7 @@ the whole log. While every page holds 32 units (`mixed` is 0) that number gives 
 first page, since pages out of it are removed. So a decision reads the head and one page, and writes the head: its cost
 does not grow with the quota. The end of a narrower window, or a unit among mixed pages, is found by bisection over
 pages, some 12 reads in a log of 100,000. A refund of a hit in a sealed page rewrites that page, and the base of each
-later one.
+later one. An id is looked up in a table of the process (`PageIds`), so each page is read for it once.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ __all__ = [
     "MIXED_WORD",
     "PAGE_HITS",
     "TAIL_HITS",
+    "IdTables",
+    "PageIds",
     "PagedLog",
     "Pages",
     "SeenPages",
@@ -53,6 +55,8 @@ MIXED_WORD, EPOCH_WORD = 3, 4
 
 MOST_SEEN = 64
 """Pages of one log that a process caches: more than the ends of some windows and a bisection need."""
+MOST_TABLES, MOST_IDS = 64, 1 << 20
+"""Logs whose ids a process caches, and how many ids in all of them: some 70 bytes each. One log may have more."""
 
 
 class Pages(Protocol):
@@ -73,14 +77,67 @@ class Pages(Protocol):
         ...
 
 
+class PageIds:
+    """Which sealed page of a log has an id, for its pages before `next`: under one epoch a page never changes.
+
+    `committed` is what was so before this transaction; None where nothing is known of it. `pages`: how many there are.
+    """
+
+    __slots__ = ("committed", "epoch", "next", "numbers", "pages")
+
+    def __init__(self, epoch: int, committed: PageIds | None) -> None:
+        self.epoch = epoch
+        self.committed = committed if committed is not None and committed.epoch == epoch else None
+        self.next = self.committed.next if self.committed is not None else 0
+        self.numbers: dict[int, int] = {}
+        self.pages = 0
+
+    def page_of(self, fingerprint: int) -> int:
+        """The newest page that has this id; -1 for none."""
+        number = self.numbers.get(fingerprint, -1)
+        return self.committed.numbers.get(fingerprint, -1) if number < 0 and self.committed is not None else number
+
+
+class IdTables:
+    """The `PageIds` of the logs of one transaction. They are the process's once it is committed, never before."""
+
+    __slots__ = ("_kept", "_logs")
+
+    def __init__(self, kept: dict[bytes, PageIds]) -> None:
+        self._kept = kept
+        self._logs: dict[bytes, PageIds] = {}
+
+    def of(self, key: bytes, epoch: int) -> PageIds:
+        """The table of the log with this key."""
+        ids = self._logs.get(key)
+        if ids is None or ids.epoch != epoch:
+            ids = self._logs[key] = PageIds(epoch, self._kept.get(key))
+        return ids
+
+    def commit(self) -> None:
+        """The transaction was committed. Another thread may have committed a later one since: its pages are as true."""
+        kept = self._kept
+        for key, ids in self._logs.items():
+            whole = ids.committed or ids
+            whole.numbers.update(ids.numbers)
+            whole.next = max(whole.next, ids.next)
+            if whole is ids or ids.numbers:
+                kept.pop(key, None)
+                if len(kept) >= MOST_TABLES or sum(len(other.numbers) for other in [*kept.values()]) > MOST_IDS:
+                    kept.clear()
+                if len(whole.numbers) <= 2 * PAGE_HITS * ids.pages:  # else most are of pages that are gone
+                    kept[key] = whole
+
+
 class PagedLog:
     """A `StoredLog` over a tail and sealed pages; see the module's text."""
 
-    __slots__ = ("_epoch", "_first", "_mixed", "_next", "_pages", "_sealed", "_seen", "tail")
+    __slots__ = ("_epoch", "_first", "_ids", "_mixed", "_next", "_pages", "_sealed", "_seen", "tail")
 
-    def __init__(self, tail: ColumnLog, pages: Pages, lead: tuple[int, ...] = (0,) * LEAD_WORDS) -> None:
+    def __init__(self, tail: ColumnLog, pages: Pages, ids: IdTables, lead: tuple[int, ...] = (0,) * LEAD_WORDS) -> None:
         self.tail = tail
         self._pages = pages
+        self._ids = ids
         self._first, self._next, self._sealed, self._mixed, self._epoch = lead
         self._seen: dict[int, tuple[ColumnLog, int]] = {}
 
@@ -192,22 +249,16 @@ class PagedLog:
             self.tail.amend(stamp_us, units)
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
-        """As in `ColumnLog`; reads pages from the newest back to the cutoff."""
+        """As in `ColumnLog`; reads the pages that were sealed since this process looked for an id."""
         stamp_us = self.tail.find(fingerprint, cutoff_us)
-        for page in self._newest_first() if stamp_us == NEVER else ():
-            stamp_us = page.find(fingerprint, cutoff_us)
-            if stamp_us != NEVER or page.stamps[0] <= cutoff_us:
-                break
-        return stamp_us
-
-    def find_all(self, fingerprints: set[int], cutoff_us: int) -> dict[int, int]:
-        """As in `ColumnLog`; reads pages from the newest back to the cutoff, once for all of them."""
-        found = self.tail.find_all(fingerprints, cutoff_us)
-        for page in self._newest_first():
-            found |= page.find_all(fingerprints, cutoff_us)
-            if page.stamps[0] <= cutoff_us:
-                break
-        return found
+        if stamp_us != NEVER or self._first == self._next:
+            return stamp_us
+        table = self._ids.of(self._pages.key, self._epoch)
+        for number in range(max(self._first, table.next), self._next):
+            table.numbers.update(dict.fromkeys(self._read(number)[0].ids or (), number))
+        table.next, table.pages = self._next, self._next - self._first
+        number = table.page_of(fingerprint)
+        return self._read(number)[0].find(fingerprint, cutoff_us) if number >= self._first else NEVER
 
     def trim(self, cutoff_us: int) -> None:
         """Remove every page whose hits are all as old as the cutoff, then the hits of the tail that are."""

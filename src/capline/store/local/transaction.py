@@ -34,10 +34,6 @@ class StoredLog(OpenLog, Protocol):
         """Each hit from the first instant to the last as (stamp, units, fingerprint), oldest first."""
         ...
 
-    def find_all(self, fingerprints: set[int], cutoff_us: int) -> dict[int, int]:
-        """The stamps, later than the cutoff, recorded under those of these ids that are in the log."""
-        ...
-
     def insert(self, rows: Sequence[Row], high_water_us: int) -> None:
         """Add hits, by stamp, with stamps that no other has, in one pass over those behind the first of them."""
         ...

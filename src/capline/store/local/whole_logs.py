@@ -9,7 +9,7 @@ from capline.model.errors import CaplineError
 from capline.model.limit import LARGEST_QUOTA
 from capline.store.protocol import Merge, Page, ScannedLog
 from capline.window.charge import too_many
-from capline.window.log import CARRIED, Hit
+from capline.window.log import CARRIED, NEVER, Hit
 from capline.window.merge import Merged, Row, merge
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def merged(transaction: LogTransaction, one: Merge, now_us: int) -> Merged:
     horizon_us = time_us - refs[0].retention_us
     near = [_near(log, one.hits, horizon_us) for log in logs]
     ids = {fingerprint for _, _, fingerprint in one.hits if 0 < fingerprint < CARRIED}
-    found = logs[0].find_all(ids, horizon_us) if ids else {}
-    near[0] = [*{*near[0], *((us, logs[0].units_at(us), fingerprint) for fingerprint, us in found.items())}]
+    found = [(logs[0].find(fingerprint, horizon_us), fingerprint) for fingerprint in ids]
+    near[0] = [*{*near[0], *((us, logs[0].units_at(us), fingerprint) for us, fingerprint in found if us != NEVER)}]
     added, answer = merge(near, one.hits, time_us, refs[0].retention_us, exported=one.exported)
     if not added:
         return answer

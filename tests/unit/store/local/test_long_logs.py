@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capline import Limiter, ManualClock, Policy
+from capline import Attempt, Decision, Limiter, ManualClock, Policy
+from capline.store.local.lmdb.environment import Environment
+from capline.store.local.lmdb.transaction import LmdbPages
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import PAGED, read_words
-from capline.store.local.log_pages import PAGE_HITS, PagedLog, SeenPages, UnitPages
+from capline.store.local.log_pages import PAGE_HITS, IdTables, PagedLog, SeenPages, UnitPages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 START_US = 1_700_000_000_000_000
@@ -55,7 +58,7 @@ def test_a_cutoff_at_every_hit_of_every_page_is_found(order: int) -> None:
     stamps = [START_US + 10 * i for i in range(6 * PAGE_HITS)]
     for stamp_us in stamps:
         log.record(stamp_us, 1, stamp_us)
-    kind, head = read_words(PagedLog(log, pages).value(), KEY)
+    kind, head = read_words(PagedLog(log, pages, IdTables({})).value(), KEY)
     assert kind == PAGED
     asked = [stamp_us + more_us for stamp_us in stamps for more_us in (-1, 0, 1)][::order]
     kept = SeenPages(1, pages)
@@ -72,7 +75,7 @@ def test_a_cutoff_at_the_first_hit_of_a_page_is_searched_for() -> None:
     stamps = [START_US + 10 * i for i in range(8 * PAGE_HITS)]
     for stamp_us in stamps:
         log.record(stamp_us, 1, stamp_us)
-    _, head = read_words(PagedLog(log, pages).value(), KEY)
+    _, head = read_words(PagedLog(log, pages, IdTables({})).value(), KEY)
     for place in (5, 3, 6, 2, 4):
         seen = SeenPages(1, pages)
         assert UnitPages(head, seen, START_US - 1).position(stamps[place * PAGE_HITS], 0) == place * PAGE_HITS + 1
@@ -83,9 +86,54 @@ def test_a_paged_log_tells_the_units_at_the_edge_of_every_page() -> None:
     for i in range(4 * PAGE_HITS):
         for each in (log, plain):
             each.record(START_US + 10 * i, 1 + i % 3, START_US + 10 * i)
-    paged = PagedLog(log, pages)
+    paged = PagedLog(log, pages, IdTables({}))
     paged.value()
     for cutoff_us in range(START_US, START_US + 40 * PAGE_HITS, 5):
         assert paged.units_after(cutoff_us) == plain.units_after(cutoff_us)
     total = plain.units_after(START_US - 1)
     assert [paged.stamp_of_unit(k) for k in range(1, total)] == [plain.stamp_of_unit(k) for k in range(1, total)]
+
+
+def test_ids_of_a_batch_read_no_page_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times as many rows read ten times as many pages: a class of growth, not a time."""
+    read, reads = LmdbPages.read, [0]
+
+    def counted(self: LmdbPages, number: int) -> bytes | None:
+        reads[0] += 1
+        return read(self, number)
+
+    monkeypatch.setattr(LmdbPages, "read", counted)
+    spent: list[int] = []
+    for rows in (300, 3_000):
+        reads[0] = 0
+        with Limiter(f"lmdb://{tmp_path}/{rows}", [Policy("p", ["9999/h"])], clock=ManualClock(START_US)) as limiter:
+            for part in range(3):
+                attempts = [Attempt("p", "s", id=f"{part} {i}") for i in range(rows // 3)]
+                assert all(limiter.decide_batch(attempts))
+        spent.append(reads[0])
+    assert spent[1] < 12 * spent[0]
+
+
+def test_ids_of_a_transaction_that_is_dropped_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Environment.run
+
+    def dropping(self: Environment, work: Callable[[Any], object]) -> object:
+        def dropped(txn: object) -> None:
+            work(txn)
+            raise InterruptedError
+
+        return run(self, dropped)
+
+    def decided(*kinds: str) -> list[object]:
+        attempts = [Attempt("p", "s", id=f"{kind} {i}") for kind in kinds for i in range(100)]
+        return [decision.hit for decision in limiter.decide_batch(attempts) if isinstance(decision, Decision)]
+
+    with Limiter(f"lmdb://{tmp_path}/store", [Policy("p", ["9999/h"])], clock=ManualClock(START_US)) as limiter:
+        first = decided("first")
+        with monkeypatch.context() as patched:
+            patched.setattr(Environment, "run", dropping)
+            with pytest.raises(InterruptedError):
+                decided("dropped")
+        again = decided("other", "dropped", "first")
+        assert again[200:] == first
+        assert len({*again}) == 300 == limiter.usage("p", "s")[0].used

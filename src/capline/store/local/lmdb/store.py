@@ -56,6 +56,8 @@ from capline.store.local.log_pages import (
     EPOCH_WORD,
     MIXED_WORD,
     TAIL_HITS,
+    IdTables,
+    PageIds,
     SeenPages,
     UnitPages,
 )
@@ -108,17 +110,20 @@ class LmdbStore(LocalStore):
         self._sweeper = Sweeper()
         self._known: dict[str, tuple[bytes, int]] = {}
         self._seen: dict[bytes, tuple[SeenPages, LmdbPages]] = {}
+        self._ids: dict[bytes, PageIds] = {}
         self._read_only = bool(self._environment.read_only)
         self._unmade: set[bytes] = set()
 
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T:
-        def within(txn: Transaction) -> _T:
+        def within(txn: Transaction) -> tuple[_T, IdTables]:
             transaction = self._logs_in(txn)
             answer = work(transaction)
             self._sweeper.pace.fresh += transaction.fresh
-            return answer
+            return answer, transaction.ids
 
-        return self._run(within)
+        answer, ids = self._run(within)
+        ids.commit()
+        return answer
 
     def _run(self, work: Callable[[Transaction], _T]) -> _T:
         environment, pace = self._environment, self._sweeper.pace
@@ -138,7 +143,7 @@ class LmdbStore(LocalStore):
             raise self._closed()
         if self._unmade and any(txn.get(key, db=self._table(b"meta")) for key in self._unmade):
             raise StoreError(f"{self._path}: logs were begun there since it was opened to read; open it again")
-        return LmdbTransaction(txn, self._environment.tables, self._clock)
+        return LmdbTransaction(txn, self._environment.tables, self._clock, self._ids)
 
     def _table(self, name: bytes) -> Any:
         """A table of the open environment; a fork or a reopening gives new ones."""

@@ -9,7 +9,7 @@ from capline.model.errors import CaplineError, StoreError
 from capline.store.local.lmdb.keys import log_key, log_prefix, subject_key
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import PAGED, pack_log, read_words, seal, unpack_log, unseal
-from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, PagedLog, Pages, page_key
+from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, IdTables, PagedLog, PageIds, Pages, page_key
 from capline.store.local.transaction import SWEEP_RECEIPTS, LogRef, LogTransaction, StoredLog
 from capline.support.override import override
 
@@ -30,11 +30,12 @@ _EXPIRY = struct.Struct(">Q")
 class LmdbTransaction(LogTransaction):
     """`fresh` counts the subjects that got their first hit: old logs are swept at the pace of new ones."""
 
-    __slots__ = ("_clock", "fresh", "tables", "txn")
+    __slots__ = ("_clock", "fresh", "ids", "tables", "txn")
 
-    def __init__(self, txn: Transaction, tables: Mapping[bytes, Any], clock: Clock) -> None:
+    def __init__(self, txn: Transaction, tables: Mapping[bytes, Any], clock: Clock, ids: dict[bytes, PageIds]) -> None:
         self.txn = txn
         self.tables = tables
+        self.ids = IdTables(ids)
         self.fresh = 0
         self._clock = clock
 
@@ -49,7 +50,7 @@ class LmdbTransaction(LogTransaction):
         key = log_key(ref, subject)
         if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
             log.pack()
-            log = PagedLog(log, LmdbPages(self.txn, self.tables[b"pages"], key))
+            log = PagedLog(log, LmdbPages(self.txn, self.tables[b"pages"], key), self.ids)
         value = log.value() if isinstance(log, PagedLog) else pack_log(log, key)  # pyright: ignore[reportArgumentType] - the two
         self.txn.put(key, value, db=self.tables[b"logs"])
         if len(value) == ONE_HIT_BYTES:
@@ -126,7 +127,7 @@ class LmdbTransaction(LogTransaction):
         if not kind & PAGED:
             return unpack_log(kind, words)[0]
         tail, lead = unpack_log(kind, words, LEAD_WORDS)
-        return PagedLog(tail, LmdbPages(self.txn, self.tables[b"pages"], key), lead)
+        return PagedLog(tail, LmdbPages(self.txn, self.tables[b"pages"], key), self.ids, lead)
 
 
 def _has_expired(name: bytes, kept: bytes, now_us: int) -> bool:

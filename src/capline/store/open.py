@@ -12,7 +12,6 @@ and `create`, and returns a `Store`.
 from __future__ import annotations
 
 import re
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -128,6 +127,8 @@ def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, c
             most_bytes=_most_bytes(url, options.get("max_bytes")),
             create=create,
         )
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it is slow to load, and few need it
+
     others = {point.name: point for point in entry_points(group="capline.stores")}
     if kind in others:
         store: Store = others[kind].load()(url, clock, create=create)

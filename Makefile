@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo up test test-newer test-deep steady lint bench articles proof chaos lock clean
+.PHONY: help setup demo up test test-newer test-deep steady lint bench docs articles proof chaos lock clean
 
 BIN := .venv/bin
 # Three for two cores: a test waits for its servers now and then.
@@ -81,17 +81,20 @@ bench: setup ## run the benchmark programs, one after the other
 	@bash tools/setup.sh test
 	@set -e; for program in bench/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
-articles: setup ## published limiters on the cases that break them, beside capline; writes docs/articles.md
+docs: setup ## build the site into build/docs, a warning is an error; prints words, pages that are too long, the size
+	@$(BIN)/python tools/site.py
+
+articles: setup ## published limiters on the cases that break them, beside capline; writes docs/explanation/articles.md
 	@bash tools/setup.sh test
 	@$(BIN)/python -m proof.articles
 
-proof: setup ## what takes too long for every day: the long forms of docs/reliability.md, damaged snapshots, a Spark job
+proof: setup ## what takes too long for every day: the long forms of docs/explanation/reliability.md, damaged snapshots, a Spark job
 	@bash tools/setup.sh test
 	@set -e; for part in model simulator changes crashes flips concurrency mutants.of_code; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
 	$(BIN)/python tools/fuzz_segments.py
 	@PYTHON=$(CURDIR)/$(BIN)/python bash examples/spark_segments/run.sh
 
-chaos: setup ## the failover experiment: a cluster under load and faults; half an hour; docs/reliability.md
+chaos: setup ## the failover experiment: a cluster under load and faults; half an hour; docs/explanation/reliability.md
 	@bash tools/setup.sh test
 	@$(BIN)/python -m proof.chaos $(CHAOS_ARGS)
 

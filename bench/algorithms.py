@@ -1,4 +1,4 @@
-"""What each algorithm costs, keeps and errs by: the table of docs/algorithms.md.
+"""What each algorithm costs, keeps and errs by: the table of docs/explanation/algorithms.md.
 
     cost     us a decision of one unit, two limits, 1000 subjects in turn, every one allowed; memory, lmdb, a server
     bytes    of a subject that used a quota of 1000 an hour, evenly, on a server (keys of its own)

@@ -26,7 +26,7 @@ LIMITS = ["100000/minute", "1000000/day"]
 USERS = 5000
 PATIENT = "?deadline=5s"
 COMPACT_BYTES = 160
-"""Of `hash-max-listpack-value`, where hits have ids: what docs/stores.md recommends."""
+"""Of `hash-max-listpack-value`, where hits have ids: what docs/reference/stores.md recommends."""
 
 
 def calls(server: Server) -> int:

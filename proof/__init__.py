@@ -1,6 +1,6 @@
-"""Programs that prove the promises of docs/reliability.md; not shipped.
+"""Programs that prove the promises of docs/explanation/reliability.md; not shipped.
 
-proof.articles     limiters as articles publish them, on the cases that break them; writes docs/articles.md
+proof.articles     limiters as articles publish them, on the cases that break them; writes docs/explanation/articles.md
 proof.checker      decides from the callers' records whether a limiter kept its promises; knows nothing of capline
 proof.mutants      limiters that are wrong on purpose, each of which the checker has to catch
                    and, as proof.mutants.of_code, mistakes in capline's own code, each of which a test has to catch

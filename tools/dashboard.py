@@ -1,7 +1,7 @@
 """Writes deploy/grafana/capline.json, a dashboard for Grafana 9 and later:  python tools/dashboard.py
 
-Each panel answers one question, which is its title; docs/operating.md says what to do about the answer. Panels are
-changed here, never in the file.
+Each panel answers one question, which is its title; docs/reference/operating.md says what to do about the answer.
+Panels are changed here, never in the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m proof.articles`: every case, the table, and docs/articles.md; exit 1 where one is wrong."""
+"""`python -m proof.articles`: every case, the table, and docs/explanation/articles.md; exit 1 where one is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play on a server of our own."""
-    about = "Play published limiters and capline on the cases that break limiters; write docs/articles.md."
+    about = "Play published limiters and capline on the cases that break limiters; write docs/explanation/articles.md."
     Options("python -m proof.articles", about, "").parse_args(arguments)
     logging.getLogger("capline").setLevel(logging.ERROR)  # That server keeps nothing on disk, on purpose.
     with single("redis") as server:

@@ -1,4 +1,4 @@
-"""The outcomes as a table: in a terminal, and as docs/articles.md, which this module writes."""
+"""The outcomes as a table: in a terminal, and as docs/explanation/articles.md, which this module writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PAGE", "markdown", "text"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "articles.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "articles.md"
 
 _HEAD = """# What published limiters get wrong
 

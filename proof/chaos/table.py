@@ -85,7 +85,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """For people, and for docs/reliability.md as it is."""
+    """For people, and for docs/explanation/reliability.md as it is."""
     head = (
         "run",
         "faults",

@@ -1,4 +1,4 @@
-"""A real Envoy before `capline serve`: with the files of docs/envoy.md, and by TLS with those of deploy/kubernetes."""
+"""A real Envoy before `capline serve`: by the files of docs/howto/envoy.md, by TLS with those of deploy/kubernetes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_as_many_descriptors_as_there_may_be_refuse_together_on_servers(tmp_path
 
 
 def test_envoy_of_another_pod_asks_by_tls_and_with_its_token(tmp_path: Path, envoy: str) -> None:
-    kubernetes = DOCS.parents[1] / "deploy" / "kubernetes"
+    kubernetes = DOCS.parents[2] / "deploy" / "kubernetes"
     documents = yaml.safe_load_all((kubernetes / "envoy.yaml").read_text(encoding="utf-8"))
     data = {one["metadata"]["name"]: one["data"] for one in documents if one["kind"] == "ConfigMap"}
     (tmp_path / "policies.yaml").write_text("policies: {api: {limits: [3/hour]}}", encoding="utf-8")

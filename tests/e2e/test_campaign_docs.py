@@ -1,4 +1,4 @@
-"""What docs/campaigns.md and examples/campaign say, done."""
+"""What docs/reference/campaigns.md and examples/campaign say, done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from capline.campaign import load_campaign
 from capline.campaign.senders.protocol import PERMANENT
 
 ROOT = Path(__file__).parents[2]
-DOC = (ROOT / "docs/campaigns.md").read_text()
+DOC = (ROOT / "docs/reference/campaigns.md").read_text()
 
 
 def test_the_campaign_file_of_the_docs_is_one(tmp_path: Path) -> None:

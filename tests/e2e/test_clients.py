@@ -181,7 +181,7 @@ def test_an_example_has_at_most_fifteen_lines_and_is_in_the_docs() -> None:
         block
         for page in ("clients", "celery")
         for block in re.findall(
-            r"```py\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL
+            r"```py\n(.*?)```", (ROOT / "docs" / "howto" / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL
         )
     }
     programs = sorted(CLIENTS.glob("*.py"))

@@ -1,4 +1,4 @@
-"""Every example of docs/configuration.md, as it stands there; its curl asks the service in this process."""
+"""Every example of docs/reference/configuration.md, as it stands there; its curl asks the service in this process."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tests.kit.service import Service
 
 from capline import ManualClock
 
-PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(sh|json|python)\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -36,7 +36,7 @@ def browser() -> str:
     pytest.fail("no browser for this test; as root `make test` installs it, else type: sudo apt-get install chromium")
 
 
-def dom_of(page: Path, tmp_path: Path, options: Sequence[str] = ()) -> str:
+def dom_of(page: Path, tmp_path: Path, options: Sequence[str] = (), query: str = "") -> str:
     """What the page has become once its scripts ran; the browser itself is kept off the network."""
     command = [
         browser(),
@@ -49,7 +49,7 @@ def dom_of(page: Path, tmp_path: Path, options: Sequence[str] = ()) -> str:
     ]
     command += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
     command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--window-size=1280,2400", "--virtual-time-budget=10000", *options, "--dump-dom", page.as_uri()]
+    command += ["--window-size=1280,2400", "--virtual-time-budget=10000", *options, "--dump-dom", page.as_uri() + query]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+ELSEWHERE = ("configuration", "service", "policies", "campaigns")
+"""Pages with a test of their own, which runs their examples together."""
 BLOCKS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
     for page in (
         ROOT / "README.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("stores", "logs", "observing", "publishing", "algorithms")),
-        ROOT / "docs" / "segments.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("celery", "migrating", "reserving", "waiting", "web")),
+        *(page for page in sorted(DOCS.rglob("*.md")) if page.stem not in ELSEWHERE),
     )
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 ]
@@ -35,7 +36,7 @@ def test_an_example_runs(block: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", ["celery", "waiting"])
 def test_an_example_of_a_package_that_is_not_installed_is_python_at_least(page: str) -> None:
-    blocks = re.findall(r"```py\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```py\n(.*?)```", (DOCS / "howto" / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     for block in blocks:
         compile(block, page, "exec")
@@ -43,13 +44,13 @@ def test_an_example_of_a_package_that_is_not_installed_is_python_at_least(page: 
 
 def test_every_extra_is_on_the_page_about_installing() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    page = (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
+    page = (DOCS / "howto" / "installing.md").read_text(encoding="utf-8")
     assert {extra for extra in extras if f"`capline[{extra}]`" not in page} == set()
 
 
 def test_the_figures_of_the_production_checklist_are_the_measured_ones() -> None:
     page, measured = (
-        (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("production", "benchmarks")
+        (DOCS / name).read_text(encoding="utf-8") for name in ("howto/production.md", "explanation/benchmarks.md")
     )
     figures = re.findall(r"\| ([0-9.,]+) (bytes a user|decisions/s|us each) \|$", page, re.MULTILINE)
     assert len(figures) == 9
@@ -59,7 +60,7 @@ def test_the_figures_of_the_production_checklist_are_the_measured_ones() -> None
 
 def test_the_figures_of_the_capacity_table_are_the_measured_ones() -> None:
     page, measured = (
-        (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("operating", "benchmarks")
+        (DOCS / name).read_text(encoding="utf-8") for name in ("reference/operating.md", "explanation/benchmarks.md")
     )
     table = page.partition("## Capacity")[2]
     for figure in ("18,397", "618,356", "90.6 MB"):

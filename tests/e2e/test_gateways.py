@@ -1,4 +1,4 @@
-"""The gateways of docs/gateways.md, each with the very file that the page shows, before `capline serve`."""
+"""The gateways of docs/howto/gateways.md, each with the very file that the page shows, before `capline serve`."""
 
 import shutil
 import signal

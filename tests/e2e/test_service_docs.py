@@ -1,4 +1,4 @@
-"""Every command of docs/service.md, typed into a shell as it stands there; every answer that it shows."""
+"""Every command of docs/reference/service.md, typed into a shell as it stands there; every answer that it shows."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from tests.kit.serving import WITHIN_S, Serving
 
 from capline.service.run.file import KEYS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "service.md").read_text(encoding="utf-8")
 BEFORE, HEADING, SECTION = PAGE.partition("\n## Segments\n")
 SEGMENTS, _, AFTER = SECTION.partition("\n## ")
 

@@ -221,7 +221,7 @@ def test_websockets_in_a_real_server(words: tuple[str, ...], says_accepted: bool
 
 
 def test_an_example_has_at_most_fifteen_lines_and_is_in_the_docs() -> None:
-    page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "web.md").read_text(encoding="utf-8")
     apps = sorted(APPS.glob("*.py"))
     assert len(apps) == 5
     for app in apps:

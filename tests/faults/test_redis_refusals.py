@@ -288,7 +288,7 @@ def test_a_user_who_may_not_run_scripts_records_nothing(server: Server, limiters
     address = f"{server.kind}://weak:weak@{server.address}/0?{QUICK}"
     limiter, direct = limiters(address, POLICY), limiters(server, POLICY)
     assert direct.decide("p", "s")
-    refused(limiter, StoreUnavailableError, "docs/stores.md has the ACL line")
+    refused(limiter, StoreUnavailableError, "docs/reference/stores.md has the ACL line")
     nothing_was_recorded(direct)
 
 

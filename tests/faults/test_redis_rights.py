@@ -1,4 +1,4 @@
-"""Least privilege as docs/stores.md has it, passwords that are never shown, TLS that is verified."""
+"""Least privilege as docs/reference/stores.md has it, passwords that are never shown, TLS that is verified."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportAttributeAccessIssue=false
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 PASSWORD = "s3cret-p@ss/w:rd"  # noqa: S105 - of servers that live for a test
 
 
-STORES = (Path(__file__).parents[2] / "docs" / "stores.md").read_text(encoding="utf-8")
+STORES = (Path(__file__).parents[2] / "docs" / "reference" / "stores.md").read_text(encoding="utf-8")
 
 
 def documented(user: str) -> list[str]:
-    """What docs/stores.md gives this user, behind its password."""
+    """What docs/reference/stores.md gives this user, behind its password."""
     [line] = [line for line in STORES.splitlines() if line.startswith(f"user {user} on >PASSWORD ")]
     return line.split()[4:]
 
 
 def documented_besides() -> list[str]:
-    """What docs/stores.md adds for a configuration store at the same URL."""
+    """What docs/reference/stores.md adds for a configuration store at the same URL."""
     [words] = re.findall(r"^ACL SETUSER capline (.*)$", STORES, re.MULTILINE)
     return words.split()
 

@@ -13,7 +13,7 @@ import pytest
 from tests.kit.program import WITHIN_S, ended
 from tests.kit.server import soon
 
-DOCS = Path(__file__).parents[2] / "docs" / "gateways"
+DOCS = Path(__file__).parents[2] / "docs" / "howto" / "gateways"
 
 
 def free_port() -> int:

@@ -169,7 +169,7 @@ class LimiterBase(Prepared):
         segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
     ) -> Self:
-        """A limiter of the policies and overrides in a configuration store; docs/configuration.md.
+        """A limiter of the policies and overrides in a configuration store; docs/reference/configuration.md.
 
         `config` is its URL, or a `Configuration` that several limiters share and that its maker closes. A change is in
         force within two seconds. Raises `StoreError` if it does not answer now; in a later outage what is known serves.

@@ -58,7 +58,7 @@ class Limiter(Verbs):
                       `SegmentWatch`, which stays the caller's
     `create`          whether to make a missing store in a file; if off, that is a `NoStoreError`
     `config`          a configuration store, by its URL, or a `Configuration`: the limits of single subjects are read
-                      there, and where `policies` is empty the policies as well (docs/configuration.md)
+                      there, and where `policies` is empty the policies as well (docs/reference/configuration.md)
 
     A limiter may be shared by threads, and on lmdb the file by processes. Bad input raises a `CaplineError` that is
     also a `ValueError` or a `TypeError`. Use it as a context manager, or `close` it.

@@ -237,7 +237,7 @@ def read_line(line: bytes) -> Record:
     try:
         read = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"{error}; a line is one JSON object, see docs/logs.md") from None
+        raise InvalidValueError(f"{error}; a line is one JSON object, see docs/howto/logs.md") from None
     if read.log is not None and read.hits is not None and read.policy is None and read.at is None:
         return LogRecord(read.log, read.subject, [_row(hit) for hit in read.hits], read.keyed)
     if read.policy is not None and read.at is not None and read.log is None and read.hits is None:

@@ -152,7 +152,7 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
         Calls are counted here when they leave and there when they arrive. So the window is widened by the jitter, and a
         second limit spaces the calls, at nine tenths of their even distance. The price is the jitter's share of the
         window. `cost` is the most units of one call, as of tokens: the second limit then lets twice as many pass at
-        once, since calls of different costs do not fill a step. See docs/waiting.md. Raises as `parse` does.
+        once, since calls of different costs do not fill a step. See docs/howto/waiting.md. Raises as `parse` does.
 
         >>> Limit.margin("20/s", jitter="30ms")
         (Limit.parse('20/1030ms'), Limit.parse('1/45ms'))

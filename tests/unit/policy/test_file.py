@@ -19,7 +19,7 @@ from capline.policy import watch as module
 from capline.policy.file import LARGEST_FILE_BYTES, PolicyFile, PolicyFileError, load, loads
 from capline.policy.watch import PolicyWatch
 
-DOCS = Path(__file__).parents[3] / "docs" / "policies.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "policies.md"
 
 FULL = """\
 namespace: marketing

@@ -1,4 +1,4 @@
-"""deploy/: each example is what its reader takes, names what the service has, and is told in docs/operating.md."""
+"""deploy/: an example is what its reader takes, names what the service has, is told in docs/reference/operating.md."""
 
 import configparser
 import importlib.util
@@ -31,7 +31,7 @@ from capline.up.files import alerts_yaml
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "operating.md").read_text(encoding="utf-8")
 RULES: list[dict[str, Any]] = yaml.safe_load(alerts_yaml())["groups"][0]["rules"]
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "capline.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]

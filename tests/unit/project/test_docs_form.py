@@ -127,7 +127,10 @@ def test_the_checks_find_what_is_broken() -> None:
     assert broken_tables("```\nopen\n") == ["a fence of code that is not closed"]
     page = ROOT / "README.md"
     text = "# One `two`, three\n## Again\n## Again\n"
-    assert broken_links(page, text + "[x](#one-two-three) [y](#again-1) [z](docs/stores.md) [w](https://x.org)") == []
+    assert (
+        broken_links(page, text + "[x](#one-two-three) [y](#again-1) [z](docs/reference/stores.md) [w](https://x.org)")
+        == []
+    )
     assert broken_links(page, text + "[x](#two) [z](docs/none.md) `[code](none)`") == [
         "#two: no such heading",
         "docs/none.md: no such file",

@@ -1,4 +1,4 @@
-"""`make test` has a test of every promise, verb and fault of docs/reliability.md: these tables say which.
+"""`make test` has a test of every promise, verb and fault of docs/explanation/reliability.md: these tables say which.
 
 A promise, verb or fault that is new in the docs or the limiter fails here until it has its line. A test that is marked
 `deep` does not count. Of stores `test_combinations` says the same.
@@ -15,7 +15,7 @@ import pytest
 from capline import AsyncLimiter, Limiter
 
 ROOT = Path(__file__).parents[3]
-RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+RELIABILITY = (ROOT / "docs" / "explanation" / "reliability.md").read_text(encoding="utf-8")
 LAW = "src/capline/testing/law"
 FAULT = "tests/faults/test"
 

@@ -32,7 +32,9 @@ app = Commands()
 def serve(
     config: Annotated[
         str | None,
-        typer.Option("--config", "-c", envvar="CAPLINE_CONFIG_FILE", help="A file of settings, see docs/service.md."),
+        typer.Option(
+            "--config", "-c", envvar="CAPLINE_CONFIG_FILE", help="A file of settings, see docs/reference/service.md."
+        ),
     ] = None,
     policies: Annotated[str | None, typer.Option("--policies", "-p", help="The policy file: policies.yaml.")] = None,
     store: Annotated[str | None, typer.Option("--store", "-s", help="The store's URL: lmdb://.capline/store.")] = None,
@@ -65,7 +67,7 @@ def serve(
     check: Annotated[bool, typer.Option("--check", help="Check whether it could start, and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Answer --check in JSON, for machines.")] = False,
 ) -> None:
-    """Serve decisions over HTTP on this machine; docs/service.md has the paths and all settings.
+    """Serve decisions over HTTP on this machine; docs/reference/service.md has the paths and all settings.
 
     An option comes before the environment (CAPLINE_STORE and so on), and that before the file. Ctrl-C finishes the
     requests under way and ends within 10 seconds, SIGTERM too, 5 seconds later (`drain`); SIGHUP reloads what changed.

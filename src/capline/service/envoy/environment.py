@@ -1,7 +1,7 @@
 """Environment variables of envoyproxy/ratelimit that mean the same here, by the key of the settings.
 
 Their names are short and common (`SHADOW_MODE`), so they are read only where Envoy's files are named by `--envoy`.
-docs/envoy.md lists them.
+docs/howto/envoy.md lists them.
 """
 
 from __future__ import annotations

@@ -386,7 +386,7 @@ def test_json_is_answered_as_upstream_does(service: EnvoyService) -> None:
 
 
 def test_the_page_shows_what_is_answered(tmp_path: Path, clock: ManualClock) -> None:
-    page = (Path(__file__).parents[4] / "docs" / "envoy.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "howto" / "envoy.md").read_text(encoding="utf-8")
     form = re.findall(r"--json '(.*)'", page)
     answers = re.findall(r"```json\n(.*?)\n```", page)
     (file,) = re.findall(r"<<'EOF'\n(.*?)EOF", page, re.DOTALL)

@@ -62,7 +62,7 @@ _LATER = frozenset(("TRYAGAIN", "CLUSTERDOWN", "LOADING", "BUSY", "MASTERDOWN", 
 _REFUSED = {
     "OOM": "the server's memory is full; raise maxmemory (with maxmemory-policy noeviction) or add a server",
     "MISCONF": "the server takes no writes, as it cannot save to its disk",
-    "NOPERM": "the user may not do this; docs/stores.md has the ACL line that is needed",
+    "NOPERM": "the user may not do this; docs/reference/stores.md has the ACL line that is needed",
     "NOAUTH": "the server wants a password; put it in the URL",
     "WRONGPASS": "the server did not take the user name or password of the URL",
     "CROSSSLOT": "keys of one call lie in different slots",

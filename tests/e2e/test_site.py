@@ -1,0 +1,31 @@
+"""The site: short pages, a build without a warning, nothing loaded from outside, a search that works from a disk."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_demo_report import dom_of
+
+OUTSIDE = r"""["']?(?:https?:)?//"""
+LOADED = re.compile(rf"(?:src|srcset|action|data)={OUTSIDE}|<link [^>]*href={OUTSIDE}|@import|url\({OUTSIDE}")
+
+
+@pytest.mark.deep
+def test_the_site_is_whole_loads_nothing_and_is_searched(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    built = subprocess.run(
+        [sys.executable, "-m", "tools.site", site],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert built.returncode == 0, built.stderr
+    read = [file for file in site.rglob("*") if file.suffix in (".html", ".css", ".svg")]
+    assert len(read) > 40
+    for file in read:
+        assert not LOADED.search(file.read_text(encoding="utf-8")), file
+    found = dom_of(site / "search.html", tmp_path, query="?q=hold-out")
+    assert "explanation/glossary.html" in found

@@ -1,0 +1,115 @@
+"""Builds the site, `make docs`:  python tools/site.py [FOLDER]
+
+The pages of docs/ are copied into build/docs-pages; the reference of the API and of the command line is written beside
+them from the program itself; Sphinx then builds the whole into build/docs (or FOLDER), and a warning is an error. Links
+that lead out of docs/ become the file's name: the site is read without the repository.
+
+It prints the number of words (without decisions and what is generated), the pages of more than 1,500, and the size.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from sphinx.cmd.build import main as build
+
+import capline
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = ROOT / "build" / "docs-pages"
+MOST_WORDS, MOST_WORDS_OF_ALL = 1_500, 30_000
+VERBS = ("Limiter", "AsyncLimiter")
+
+
+def words_of_pages() -> dict[str, int]:
+    """Count the words of each written page, as `wc -w` does."""
+    return {
+        name: len(page.read_text(encoding="utf-8").split())
+        for page in sorted(DOCS.rglob("*.md"))
+        if not (name := page.relative_to(DOCS).as_posix()).startswith("decisions/")
+    }
+
+
+def too_long(words: dict[str, int]) -> list[str]:
+    """Name the pages beyond what a reader should have to read; a reference is looked up, not read."""
+    return [name for name, count in words.items() if count > MOST_WORDS and not name.startswith("reference/")]
+
+
+def within(page: Path) -> str:
+    """Give the text of a page with links out of docs/ as plain names."""
+
+    def link(found: re.Match[str]) -> str:
+        text, target = found[1], found[2].partition("#")[0]
+        if not target or re.match(r"[a-z]+:", target):
+            return found[0]
+        full = Path(os.path.normpath(page.parent / target))
+        if full.is_relative_to(DOCS) and not full.is_dir():
+            return found[0]
+        name = full.relative_to(ROOT).as_posix()
+        return f"`{name}`" if text in (name, full.name) else f"{text} (`{name}`)"
+
+    return re.sub(r"\[([^]]*)\]\(([^()\s]+)\)", link, page.read_text(encoding="utf-8"))
+
+
+def api() -> str:
+    """Write the page of every public name, from its docstring."""
+    names = [*VERBS, *(name for name in capline.__all__ if name not in VERBS and not name.startswith("_"))]
+    blocks = (
+        f"## {name}\n\n```{{eval-rst}}\n.. autoclass:: capline.{name}\n"
+        + ("" if isinstance(getattr(capline, name), type(Exception)) else "   :members:\n")
+        + ("   :inherited-members:\n" if name in VERBS else "")
+        + "```\n"
+        for name in names
+    )
+    return "# The Python API\n\nEvery public name, from its docstring.\n\n" + "\n".join(blocks)
+
+
+def commands() -> str:
+    """Write the page of the command line, from the program itself."""
+    made = subprocess.run(
+        [sys.executable, "-m", "typer", "capline.cli.main", "utils", "docs", "--name", "capline"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    ).stdout
+    made = re.sub(r"<span[^>]*>|</span>", "", made)
+    return "# The command line\n\n" + made.partition("\n\n")[2]
+
+
+def lay_out() -> None:
+    """Put the written and the generated pages into one folder."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    shutil.copytree(DOCS, PAGES, ignore=shutil.ignore_patterns("__pycache__"))
+    for page in DOCS.rglob("*.md"):
+        (PAGES / page.relative_to(DOCS)).write_text(within(page), encoding="utf-8")
+    (PAGES / "reference" / "api.md").write_text(api(), encoding="utf-8")
+    (PAGES / "reference" / "commands.md").write_text(commands(), encoding="utf-8")
+
+
+def main() -> None:
+    """Build, and tell the size."""
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs"
+    lay_out()
+    shutil.rmtree(target, ignore_errors=True)
+    options = ("-W", "--keep-going", "-q", "-E", "-j", "2", "-d", PAGES / ".trees")
+    status = build([str(word) for word in (*options, PAGES, target)])
+    words = words_of_pages()
+    for name in too_long(words):
+        print(f"docs: {name} has {words[name]:,} words, more than {MOST_WORDS:,}")
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    print(
+        f"docs: {len(words)} pages, {sum(words.values()):,} words of at most {MOST_WORDS_OF_ALL:,}; "
+        f"{size / 1e6:.1f} MB in {target}, open {target / 'index.html'}"
+    )
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

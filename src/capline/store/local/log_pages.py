@@ -258,7 +258,9 @@ class PagedLog:
             table.numbers.update(dict.fromkeys(self._read(number)[0].ids or (), number))
         table.next, table.pages = self._next, self._next - self._first
         number = table.page_of(fingerprint)
-        return self._read(number)[0].find(fingerprint, cutoff_us) if number >= self._first else NEVER
+        # A transaction that only reads may be older than the table.
+        there = self._first <= number < self._next
+        return self._read(number)[0].find(fingerprint, cutoff_us) if there else NEVER
 
     def trim(self, cutoff_us: int) -> None:
         """Remove every page whose hits are all as old as the cutoff, then the hits of the tail that are."""

@@ -268,6 +268,19 @@ def test_one_answer_for_several_subjects(service: Service) -> None:
     assert service.post("/v1/decide/all", attempts=[]).status_code == 422
 
 
+def test_hits_of_a_batch_are_given_back_each_once(service: Service) -> None:
+    sent = answered(service, "/v1/decide/batch", policy="promo", subjects=["a", 7, "b"])
+    hits = [sent["hit"][0], sent["hit"][1], 1]
+    given_back = {"policy": "promo", "subjects": ["a", 7, "b"], "hits": hits}
+    assert answered(service, "/v1/refund/batch", **given_back) == {"refunded": [True, True, False]}
+    assert answered(service, "/v1/refund/batch", **given_back) == {"refunded": [False, False, False]}
+    assert [
+        answered(service, "/v1/usage", policy="promo", subject=name)["limits"][0]["used"] for name in ("a", "b")
+    ] == [0, 1]
+    for wrong in ({"hits": hits[:2]}, {"hits": [None, 1, 1]}, {"policy": "none"}, {"cost": 0}):
+        assert service.post("/v1/refund/batch", **{**given_back, **wrong}).status_code in (404, 422), wrong
+
+
 def test_a_slot_of_several_subjects_is_one_instant_and_is_given_back_whole(service: Service) -> None:
     attempts = [{"policy": "promo", "subject": "u"}, {"policy": "psp", "subject": "a"}]
     slots = [answered(service, "/v1/schedule/all", attempts=attempts) for _ in range(2)]

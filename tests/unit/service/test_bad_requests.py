@@ -241,6 +241,7 @@ def test_an_outage_is_503_and_damage_500(error: StoreError, status: int) -> None
             ("/v1/commit", {"subject": "u", "hit": 1}),
             ("/v1/cancel", {"subject": "u", "hit": 1}),
             ("/v1/decide/batch", {"subjects": ["u"]}),
+            ("/v1/refund/batch", {"subjects": ["u"], "hits": [1]}),
             ("/v1/decide/all", {"attempts": PARTS}),
             ("/v1/schedule/all", {"attempts": PARTS}),
             ("/v1/refund/all", {"attempts": PARTS, "hits": [1]}),

@@ -1,4 +1,4 @@
-"""The verb of many attempts, each decided by itself; answered in columns."""
+"""Verbs of many rows, each by itself, answered in columns: attempts are decided, hits given back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from capline.model.errors import InvalidValueError
 from capline.model.subject import Subject
 from capline.service.access.newcomers import Newcomers, count_new, is_new
 from capline.service.http.app import BATCH_BYTES, Reply, Request
-from capline.service.http.forms import AttemptRequest, Cost, Reader
+from capline.service.http.forms import AttemptRequest, Cost, Name, Reader, Stamp
 from capline.service.http.problems import Problem
 from capline.service.http.table import post
 from capline.support.override import override
@@ -79,6 +79,21 @@ class Columns(msgspec.Struct):
     origins: dict[str, str]
 
 
+class BatchRefundRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Hits of one policy to be given back: `subjects[i]` had `hits[i]`."""
+
+    policy: Name
+    subjects: list[Subject]
+    hits: list[Stamp]
+    cost: Cost = 1
+
+
+class RefundedRows(msgspec.Struct):
+    """Whether each hit was given back now, in the order asked."""
+
+    refunded: list[bool]
+
+
 class _Parts(msgspec.Struct, forbid_unknown_fields=True):
     """A batch of attempts that are not decoded yet."""
 
@@ -109,7 +124,7 @@ class Batch:
 
     def __init__(self, limiter: AsyncLimiter, newcomers: Newcomers | None, most_rows: int) -> None:
         self._limiter, self._newcomers, self._most_rows = limiter, newcomers, most_rows
-        self._reader = BatchReader()
+        self._reader, self._refund_reader = BatchReader(), Reader(BatchRefundRequest)
 
     @post("/v1/decide/batch", BatchRequest, Columns, body_bytes=BATCH_BYTES, reads=True)
     async def decide_batch(self, request: Request) -> Reply:
@@ -137,15 +152,27 @@ class Batch:
             await self._newcomers.created(request.who, await _threaded(new, large=large))
         return await _threaded(partial(_encoded, request, columns), large=large)
 
-    def _read(self, request: Request) -> tuple[BatchRequest, list[Attempt] | None]:
-        """The body of a batch, and its attempts where it is not in columns."""
-        batch: BatchRequest = self._reader(request.body, request.packed)
-        batch.check()
-        rows = len(batch.attempts or batch.subjects or ())
+    @post("/v1/refund/batch", BatchRefundRequest, RefundedRows, body_bytes=BATCH_BYTES, reads=True)
+    async def refund_batch(self, request: Request) -> Reply:
+        """Many hits given back, each once; it may be sent again."""
+        large = len(request.body) > LOOP_BYTES
+        read = partial(self._refund_reader, request.body, request.packed)
+        body: BatchRefundRequest = await _threaded(read, large=large)
+        self._check_rows(len(body.subjects))
+        refunded = await self._limiter.refund_many(body.policy, body.subjects, body.hits, body.cost)
+        return await _threaded(partial(_encoded, request, lambda: RefundedRows(refunded.tolist())), large=large)
+
+    def _check_rows(self, rows: int) -> None:
         if rows > self._most_rows:
             raise Problem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{rows} rows in a batch; at most {self._most_rows} a call"
             )
+
+    def _read(self, request: Request) -> tuple[BatchRequest, list[Attempt] | None]:
+        """The body of a batch, and its attempts where it is not in columns."""
+        batch: BatchRequest = self._reader(request.body, request.packed)
+        batch.check()
+        self._check_rows(len(batch.attempts or batch.subjects or ()))
         return batch, None if batch.attempts is None else [part.attempt() for part in batch.attempts]
 
 
@@ -154,7 +181,7 @@ async def _threaded(work: Callable[[], T], *, large: bool) -> T:
     return await asyncio.to_thread(work) if large else work()
 
 
-def _encoded(request: Request, columns: Callable[[], Columns]) -> Reply:
+def _encoded(request: Request, columns: Callable[[], msgspec.Struct]) -> Reply:
     reply = Reply(columns())
     reply.sent(request.packed)
     return reply

@@ -1,6 +1,6 @@
 """Overrides: what each takes in the store, and what a decision with one costs beside a decision without.
 
-`--overrides 5000000` is the figure of docs/explanation/benchmarks.md; `--store` is a new LMDB file unless said,
+`--overrides 5000000` is the figure of docs/reference/benchmarks.md; `--store` is a new LMDB file unless said,
 or `redis` for a server of its own. Decisions are on a memory store. Checked: a sample of the
 subjects has the limit that was set for it, and others have the policy's.
 """

@@ -1,4 +1,4 @@
-"""`make test` has a test of every promise, verb and fault of docs/explanation/reliability.md: these tables say which.
+"""`make test` has a test of every promise, verb and fault that the docs name: these tables say which.
 
 A promise, verb or fault that is new in the docs or the limiter fails here until it has its line. A test that is marked
 `deep` does not count. Of stores `test_combinations` says the same.
@@ -15,7 +15,10 @@ import pytest
 from capline import AsyncLimiter, Limiter
 
 ROOT = Path(__file__).parents[3]
-RELIABILITY = (ROOT / "docs" / "explanation" / "reliability.md").read_text(encoding="utf-8")
+TOLD = "".join(
+    (ROOT / "docs" / name).read_text(encoding="utf-8")
+    for name in ("explanation/reliability.md", "reference/failures.md")
+)
 LAW = "src/capline/testing/law"
 FAULT = "tests/faults/test"
 
@@ -145,7 +148,7 @@ def is_in_the_fast_part(path: str, name: str) -> bool:
 
 def rows(heading: str) -> list[str]:
     """The first cell of each row of the first table under this heading."""
-    table = RELIABILITY.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    table = TOLD.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return [line.strip("| ").split(" | ")[0] for line in table.splitlines() if line.startswith("| ")][1:]
 
 

@@ -1,4 +1,4 @@
-"""A real gateway from a configuration of docs/howto/gateways, on free ports, before a provider and a running service."""
+"""A real gateway from a configuration of docs/howto/gateways, on free ports before a provider and a running service."""
 
 import shutil
 import socket

@@ -18,7 +18,7 @@ from _harness import Report, arguments, check
 
 from capline import Limiter, ManualClock, Policy
 from capline.replay.blocks import EventFile
-from capline.replay.count import count_events
+from capline.replay.count import Trial, count_events
 
 POLICY = Policy("promo", ["1/day", "2/week"])
 WINDOWS_US = {"1/day": (1, 86_400_000_000), "2/week": (2, 604_800_000_000)}
@@ -54,9 +54,9 @@ def ten_lines(path: Path) -> Counter[str]:
 
 def replayed(path: Path) -> Counter[str]:
     """The same by capline."""
-    clock = ManualClock()
+    clock, file = ManualClock(), EventFile(path, "subject", "time")
     with Limiter("memory://", [POLICY], clock=clock) as limiter:
-        counted = count_events(limiter, clock, "promo", EventFile(path, "subject", "time"))
+        (counted,) = count_events([Trial(limiter, clock, "promo")], file, file.in_order())
     return Counter({str(limit): count for (_, limit), count in counted.refused.items()})
 
 

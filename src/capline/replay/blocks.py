@@ -13,7 +13,8 @@ import csv
 import io
 from importlib import import_module
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,19 +22,35 @@ from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError
 from capline.model.zone import check_zone
 from capline.replay.events import (
+    Columns,
     Event,
     Layout,
+    Opened,
     ReplayError,
     events_of,
     layout_of,
+    needs_arrow,
     no_rows,
     reading,
-    step_back,
+    shown,
     subject_of,
+)
+from capline.replay.formats import (
+    CSV,
+    JSON,
+    PARQUET,
+    LogLines,
+    first_line,
+    has_zone,
+    log_instant_us,
+    misnamed,
+    named_columns,
+    sniff,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from io import BufferedReader
     from pathlib import Path
     from typing import IO
 
@@ -41,12 +58,16 @@ if TYPE_CHECKING:
 
     from capline.model.subject import Subject
 
-__all__ = ["Block", "EventFile"]
+__all__ = ["Block", "EventFile", "Events"]
 
 BLOCK_BYTES = 4 << 20
 LONGEST_LINE_BYTES = 64 << 20
 BLOCK_ROWS = 1 << 16
 """Rows of a block that is read one by one, or was sorted."""
+HEAD_BYTES = 1 << 16
+"""Bytes in which the header and the first row are looked for."""
+MOST_TOLD = 5
+"""Broken lines that are told, of all that are counted."""
 
 _WHOLE = r"^[0-9]{1,10}$"
 _FRACTION = r"^[0-9]{1,10}\.[0-9]{1,6}$"
@@ -67,6 +88,20 @@ class Block(NamedTuple):
     at_bytes: int
 
 
+class Events(NamedTuple):
+    """All events in order of time; events of one instant in the order of the file."""
+
+    subjects: NDArray[np.int32]
+    at_us: NDArray[np.int64]
+    kinds: NDArray[np.int32]
+
+    def blocks(self) -> Iterator[Events]:
+        """Yield them some at a time."""
+        for start in range(0, len(self.at_us), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            yield Events(self.subjects[rows], self.at_us[rows], self.kinds[rows])
+
+
 class _Codes(dict[Any, int]):
     """A number for each distinct key, in order of first use."""
 
@@ -78,24 +113,56 @@ class _Codes(dict[Any, int]):
         return np.fromiter(map(self.__getitem__, keys), np.int32)
 
 
+class _Memo(dict[Any, int]):
+    """The code of each distinct key; -1 for what cannot be read."""
+
+    def __init__(self, code: Callable[[Any], int]) -> None:
+        self._code = code
+
+    def __missing__(self, key: Any) -> int:
+        try:
+            code = self._code(key)
+        except (CaplineError, UnicodeDecodeError):
+            code = -1
+        self[key] = code
+        return code
+
+
+def _decoded(text: bytes | str) -> str:
+    return text.decode() if isinstance(text, bytes) else text
+
+
 class _UnusualError(Exception):
     """A block that pyarrow might read differently from `events`."""
 
 
 class EventFile:
-    """A file of events, as blocks; see `events` for what a file is, and for the errors."""
+    """A file of events, as blocks; see `formats` for what a file is, and `events` for the errors of CSV.
+
+    A column that is None is found out where there is one safe guess, and told in `notes`; `missing` is what the caller
+    lacks besides, told in the same error. Broken lines of a log are left out, or with `strict` refused.
+    """
 
     def __init__(
         self,
         path: Path,
-        subject_column: str,
-        time_column: str,
+        subject_column: str | None = None,
+        time_column: str | None = None,
         segment_column: str | None = None,
         zone_column: str | None = None,
+        *,
+        strict: bool = False,
+        missing: Sequence[str] = (),
     ) -> None:
         self._path = path
-        self._columns = subject_column, time_column, segment_column, zone_column
+        self._wanted = Columns(subject_column, time_column, segment_column, zone_column)
+        self._strict, self._missing = strict, missing
         self._subjects, self._kinds, self._arrow = _Codes(), _Codes(), _arrow()
+        self.notes: list[str] = []
+        """What was guessed, or is unusual, a sentence each."""
+        self.broken: list[str] = []
+        """The first five broken lines."""
+        self.broken_lines = 0
 
     def subjects(self, start: int = 0) -> list[Subject]:
         """The subjects met so far, from this code on."""
@@ -105,69 +172,169 @@ class EventFile:
         """The pairs of segment and zone met so far, from this code on."""
         return list(islice(self._kinds, start, None))
 
-    def blocks(self, *, sort: bool = False) -> Iterator[Block]:
-        """Yield the blocks in order of time: `sort` reads them all first, else a step back raises `ReplayError`.
+    def told(self) -> list[str]:
+        """What to tell of the file once it is read: what was guessed or is unusual, and its broken lines."""
+        lines = list(self.notes)
+        if self.broken_lines:
+            lines.append(f"{self._path}: {self.broken_lines:,} broken lines are left out (--strict refuses them):")
+        return lines + self.broken
 
-        Events of one instant keep the order of the file. Sorting holds 40 bytes a row.
-        """
-        return _sorted(self._blocks()) if sort else self._checked()
-
-    def _checked(self) -> Iterator[Block]:
-        newest_us = 0
-        for block in self._blocks():
-            back = np.flatnonzero(np.diff(block.at_us, prepend=newest_us) < 0)
-            if back.size:
-                raise step_back(self._path, block.row + int(back[0]) + 1)
-            newest_us = int(block.at_us[-1])
-            yield block
-
-    def _blocks(self) -> Iterator[Block]:
-        with reading(self._path) as data:
-            chunks = _chunks(self._path, data)
-            first = next(chunks, b"").removeprefix(b"\xef\xbb\xbf")
-            line, end, rest = first.partition(b"\n")
-            layout = row = None
-            if self._arrow is not None and line.strip() and b'"' not in line and b"\r" not in line.rstrip(b"\r"):
-                header = next(csv.reader([line.decode()]))
-                layout, row = layout_of(self._path, header, *self._columns), 0
-                for chunk in chain([rest], chunks):
-                    try:
-                        block = self._plain(layout, chunk, row, data)
-                    except _UnusualError:
-                        chunks = chain([chunk], chunks)
-                        break
-                    if block is not None:
-                        yield block
-                        row += len(block.at_us)
-                else:
-                    chunks = iter(())
-            else:
-                chunks = chain([line + end + rest], chunks)
-            for block in self._one_by_one(layout, chunks, row or 0, data):
-                yield block
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks in the order of the file."""
+        row = 0
+        with reading(self._path) as opened:
+            for block in self._parquet(opened) if opened.start == b"PAR1" else self._text(opened):
                 row = block.row + len(block.at_us)
-            if not row:
-                raise no_rows(self._path)
+                yield block
+        if not row:
+            raise no_rows(self._path)
 
-    def _one_by_one(self, layout: Layout | None, chunks: Iterator[bytes], row: int, data: IO[bytes]) -> Iterator[Block]:
+    def in_order(self, progress: Callable[[int], object] = lambda _bytes: None) -> Events:
+        """Read the whole file and sort it by time; events of one instant keep the order of the file.
+
+        `progress` gets the bytes read so far. Holds 16 bytes an event, and 24 more while it sorts.
+        """
+        columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        for block in self.blocks():
+            for column, part in zip(columns, (block.subjects, block.at_us, block.kinds), strict=True):
+                column.append(part)
+            progress(block.at_bytes)
+        every = Events._make(map(np.concatenate, columns))
+        if (np.diff(every.at_us) < 0).any():
+            order = np.argsort(every.at_us, kind="stable")
+            every = Events._make(column[order] for column in every)
+        return every
+
+    def _columns(self, form: str, opened: Opened, names: Sequence[str], first: Sequence[str]) -> Columns:
+        """The columns to read, with a note of what was guessed."""
+        found = named_columns(self._path, names, first, self._wanted, self._missing)
+        if form != JSON:  # A line of JSON may have fewer fields than the next.
+            layout_of(self._path, names, found)
+        told = misnamed(self._path, opened.start, form)
+        if told is not None:
+            self.notes.append(told)
+        if found != self._wanted:
+            what = f"subjects are {found.subject!r}, times {found.time!r}"
+            self.notes.append(f"{self._path}: read as {form}; {what} (--subject-column, --time-column)")
+        at = dict(zip((name.strip() for name in names), first, strict=False)).get(str(found.time), "")
+        if not has_zone(at):
+            self.notes.append(f"{self._path}: times without a zone, like {at}, are read as UTC")
+        return found
+
+    def _text(self, opened: Opened) -> Iterator[Block]:
+        chunks = _chunks(self._path, opened.data)
+        start = next(chunks, b"").removeprefix(b"\xef\xbb\xbf")
+        form = sniff(start)
+        return self._csv(start, chunks, opened) if form == CSV else self._lines(form, start, chunks, opened)
+
+    def _csv(self, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
+        reader = csv.reader(io.StringIO(start[:HEAD_BYTES].decode(errors="replace"), newline=""))
+        header = next(reader, None)
+        if header is None:
+            raise ReplayError(f"{self._path}: empty; it begins with a header like subject,time")
+        columns = self._columns(CSV, opened, header, next((fields for fields in reader if fields), list[str]()))
+        line, end, rest = start.partition(b"\n")
+        layout, row = None, 0
+        if self._arrow is not None and line.strip() and b'"' not in line and b"\r" not in line.rstrip(b"\r"):
+            layout = layout_of(self._path, next(csv.reader([line.decode()])), columns)
+            for chunk in chain([rest], chunks):
+                try:
+                    block = self._plain(layout, chunk, row, opened)
+                except _UnusualError:
+                    chunks = chain([chunk], chunks)
+                    break
+                if block is not None:
+                    yield block
+                    row += len(block.at_us)
+            else:
+                return
+        else:
+            chunks = chain([line + end + rest], chunks)
         lines = chain.from_iterable(io.StringIO(chunk.decode(), newline="") for chunk in chunks)
-        reader = csv.reader(lines, strict=True)
+        rows = csv.reader(lines, strict=True)
         if layout is None:
-            layout = layout_of(self._path, next(reader, None), *self._columns)
-        events = events_of(layout, reader, row)
-        while some := list(islice(events, BLOCK_ROWS)):
-            yield self._of_events(some, data)
+            layout = layout_of(self._path, next(rows, None), columns)
+        yield from self._one_by_one(events_of(layout, rows, row), opened)
 
-    def _of_events(self, events: list[Event], data: IO[bytes]) -> Block:
+    def _lines(self, form: str, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
+        """Read an access log or JSON lines."""
+        lines = LogLines(form, self._columns(form, opened, *first_line(form, start)))
+        subject_at, time_at, segment_at, zone_at = lines.places
+        subjects = _Memo(lambda text: self._subjects[subject_of(_decoded(text))])
+        kinds = _Memo(self._kind)
+        row = number = 0
+        for chunk in chain([start], chunks):
+            rows = lines.rows(chunk)
+            good: list[Any] = [fields for fields in rows if fields]
+            of_subject = np.fromiter(map(subjects.__getitem__, map(itemgetter(subject_at), good)), np.int32)
+            at_us = np.fromiter(map(log_instant_us, map(itemgetter(time_at), good)), np.int64)
+            if segment_at is None and zone_at is None:
+                of_kind = np.full(len(good), self._kinds[None, None], np.int32)
+            else:
+                named = (tuple("" if at is None else fields[at] for at in (segment_at, zone_at)) for fields in good)
+                of_kind = np.fromiter((kinds[names] for names in named), np.int32)
+            read = (of_subject >= 0) & (at_us >= 0) & (of_kind >= 0)
+            if len(good) < len(rows) or not read.all():
+                self._note_broken(rows, read, chunk, number)
+            number += len(rows)
+            if read.any():
+                yield Block(row, of_subject[read], at_us[read], of_kind[read], _at_bytes(opened.raw))
+                row += int(read.sum())
+
+    def _kind(self, names: tuple[bytes | str, bytes | str]) -> int:
+        segment, zone = map(_decoded, names)
+        return self._kinds[segment or None, check_zone(zone) if zone else None]
+
+    def _note_broken(self, rows: Sequence[Any], read: NDArray[np.bool_], chunk: bytes, number: int) -> None:
+        """Count the lines that cannot be read, or with `strict` refuse the first."""
+        good = iter(read.tolist())
+        broken = [place for place, fields in enumerate(rows) if fields is None or (fields and not next(good))]
+        self.broken_lines += len(broken)
+        for place in broken[: MOST_TOLD - len(self.broken)]:
+            text = chunk.split(b"\n", place + 1)[place].decode(errors="replace")
+            line = f"line {number + place + 1}: {shown(text)}"
+            if self._strict:
+                raise ReplayError(f"{self._path}, {line} is broken; mend it, or leave --strict out")
+            self.broken.append(line)
+
+    def _parquet(self, opened: Opened) -> Iterator[Block]:
+        if self._arrow is None:
+            raise needs_arrow(self._path, "Parquet")
+        pa = self._arrow[0]
+        parquet: Any = import_module("pyarrow.parquet")
+        try:
+            file = parquet.ParquetFile(opened.raw if opened.raw.seekable() else pa.BufferReader(opened.raw.read()))
+            names: list[str] = file.schema_arrow.names
+            columns = self._columns(PARQUET, opened, names, ())
+            layout = layout_of(self._path, [name for name in names if name in columns], columns)
+            row = 0
+            for batch in file.iter_batches(BLOCK_ROWS, columns=[name for name in names if name in columns]):
+                table = pa.Table.from_batches([batch])
+                try:
+                    roles = _roles(layout)
+                    renamed = table.rename_columns([roles[place] for place in range(layout.fields)])
+                    yield self._of_table(renamed, layout, row, opened)
+                except _UnusualError:
+                    fields = [[str("" if cell is None else cell) for cell in c.to_pylist()] for c in table.columns]
+                    yield from self._one_by_one(events_of(layout, map(list, zip(*fields, strict=True)), row), opened)
+                row += len(table)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ReplayError(f"{self._path}: not readable as Parquet ({str(error).splitlines()[0]})") from None
+
+    def _one_by_one(self, events: Iterator[Event], opened: Opened) -> Iterator[Block]:
+        while some := list(islice(events, BLOCK_ROWS)):
+            yield self._of_events(some, opened)
+
+    def _of_events(self, events: list[Event], opened: Opened) -> Block:
         return Block(
             events[0].row - 1,
             self._subjects.of(event.subject for event in events),
             np.fromiter((event.at_us for event in events), np.int64),
             self._kinds.of((event.segment, event.zone) for event in events),
-            _at_bytes(data),
+            _at_bytes(opened.raw),
         )
 
-    def _plain(self, layout: Layout, chunk: bytes, row: int, data: IO[bytes]) -> Block | None:
+    def _plain(self, layout: Layout, chunk: bytes, row: int, opened: Opened) -> Block | None:
         """Read one chunk by columns; None where it has no row. Raises `_UnusualError` where it must be read by rows."""
         if b'"' in chunk or b"\0" in chunk:
             raise _UnusualError
@@ -175,28 +342,34 @@ class EventFile:
             return None
         if not chunk.isascii():
             chunk.decode()
-        table = self._table(layout, chunk)
-        subjects, where = _distinct(table.column("subject"))
+        return self._of_table(self._table(layout, chunk), layout, row, opened)
+
+    def _of_table(self, table: Any, layout: Layout, row: int, opened: Opened) -> Block:
+        """Read columns called subject, time, segment and zone."""
+        subjects, where = _distinct(self._texts(table.column("subject")))
         try:
             of_subject = self._subjects.of(map(subject_of, subjects))
             segments = zones = None
             if layout.segment is not None:
-                segments = _distinct(table.column("segment"))
+                segments = _distinct(self._texts(table.column("segment")))
             if layout.zone is not None:
-                zones = _distinct(table.column("zone"))
+                zones = _distinct(self._texts(table.column("zone")))
                 for zone in filter(None, zones[0]):
                     check_zone(zone)
         except CaplineError:
             raise _UnusualError from None
         kinds = self._pairs(segments, zones, len(where))
-        return Block(row, of_subject[where], self._instants(table.column("time")), kinds, _at_bytes(data))
+        return Block(row, of_subject[where], self._instants(table.column("time")), kinds, _at_bytes(opened.raw))
+
+    def _texts(self, column: Any) -> Any:
+        pa = self._arrow[0]
+        if column.null_count:
+            raise _UnusualError
+        return column if pa.types.is_string(column.type) else column.cast(pa.string())
 
     def _table(self, layout: Layout, chunk: bytes) -> Any:
         pa, _, arrow_csv = self._arrow
-        named = {layout.subject: "subject"}
-        for place, name in ((layout.time, "time"), (layout.segment, "segment"), (layout.zone, "zone")):
-            if place is not None and named.setdefault(place, name) != name:
-                raise _UnusualError  # One column in two roles.
+        named = _roles(layout)
         names = [named.get(place, f"_{place}") for place in range(layout.fields)]
         try:
             return arrow_csv.read_csv(
@@ -216,7 +389,9 @@ class EventFile:
         """Microseconds since 1970, for columns in the four forms that nearly all files have."""
         pa, compute, _ = self._arrow
         try:
-            if _all_match(compute, column, _WHOLE):
+            if not pa.types.is_string(column.type):
+                at_us = self._typed(column)
+            elif _all_match(compute, column, _WHOLE):
                 at_us = compute.cast(column, pa.int64()).to_numpy() * 1_000_000
             elif _all_match(compute, column, _FRACTION):
                 parts = compute.multiply(compute.cast(column, pa.decimal128(17, 6)), pa.scalar(1_000_000, pa.int64()))
@@ -232,6 +407,17 @@ class EventFile:
         if int(at_us.min()) < 0 or int(at_us.max()) > LATEST_US:
             raise _UnusualError
         return at_us
+
+    def _typed(self, column: Any) -> NDArray[np.int64]:
+        """The same for the types of Parquet: timestamps, dates, and seconds as numbers."""
+        pa, compute, _ = self._arrow
+        if column.null_count:
+            raise _UnusualError
+        if pa.types.is_integer(column.type):
+            return compute.multiply_checked(column.cast(pa.int64()), 1_000_000).to_numpy()
+        if pa.types.is_floating(column.type):
+            return np.round(cast("NDArray[np.float64]", column.to_numpy()) * 1e6).astype(np.int64)
+        return column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
 
     def _pairs(self, segments: _Distinct | None, zones: _Distinct | None, rows: int) -> NDArray[np.int32]:
         """Codes of the pairs of segment and zone."""
@@ -251,6 +437,14 @@ class EventFile:
 
 _Distinct = tuple[list[Any], "NDArray[np.int32]"]
 """The distinct values, and the index of each row's value."""
+
+
+def _roles(layout: Layout) -> dict[int, str]:
+    named = {layout.subject: "subject"}
+    for place, name in ((layout.time, "time"), (layout.segment, "segment"), (layout.zone, "zone")):
+        if place is not None and named.setdefault(place, name) != name:
+            raise _UnusualError  # One column in two roles.
+    return named
 
 
 def _distinct(column: Any) -> _Distinct:
@@ -288,20 +482,6 @@ def _chunks(path: Path, data: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _at_bytes(data: Any) -> int:
+def _at_bytes(raw: BufferedReader) -> int:
     """Tell how far the file itself has been read, packed or not; 0 for a pipe."""
-    raw = data.fileobj if hasattr(data, "fileobj") else data
     return raw.tell() if raw.seekable() else 0
-
-
-def _sorted(blocks: Iterator[Block]) -> Iterator[Block]:
-    every = list(blocks)
-    at_us = np.concatenate([block.at_us for block in every])
-    subjects = np.concatenate([block.subjects for block in every])
-    kinds = np.concatenate([block.kinds for block in every])
-    at_bytes = every[-1].at_bytes
-    del every
-    order = np.argsort(at_us, kind="stable")
-    for start in range(0, len(order), BLOCK_ROWS):
-        rows = order[start : start + BLOCK_ROWS]
-        yield Block(start, subjects[rows], at_us[rows], kinds[rows], at_bytes)

@@ -10,11 +10,12 @@ Memory: the newest hits of each subject, at most twice as many as the largest qu
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from capline.limiter.rules import Rules
+from capline.model.limit import DAY_US
 from capline.store.local.fast_path import fast_rule
 
 if TYPE_CHECKING:
@@ -24,39 +25,105 @@ if TYPE_CHECKING:
 
     from capline.limiter.limiter import Limiter
     from capline.model.clock import ManualClock
+    from capline.model.decision import Decision
     from capline.model.limit import Limit
     from capline.model.policy import Policy
     from capline.model.subject import Subject
-    from capline.replay.blocks import Block, EventFile
+    from capline.replay.blocks import EventFile, Events
 
-__all__ = ["ALLOWED", "ReplayCounts", "UnitCore", "count_events"]
+__all__ = ["ALLOWED", "Refusal", "ReplayCounts", "Trial", "UnitCore", "count_events"]
 
-_Refused: TypeAlias = "Counter[tuple[str | None, Limit]]"
-"""Refusals by segment and binding limit."""
+_Key = TypeVar("_Key")
 
 ALLOWED = -1
-"""The answer to an allowed event; any other answer is an index into `refusals`."""
+"""The answer to an allowed event; any other answer is an index into a list of refusals."""
+
+MOST_BARS = 90
+"""Stretches of time that counts are kept for, at most."""
+
+_WIDTHS_S = (
+    1,
+    5,
+    15,
+    60,
+    300,
+    900,
+    3600,
+    3 * 3600,
+    6 * 3600,
+    12 * 3600,
+    *(days * 86_400 for days in (1, 7, 28, 91, 364)),
+)
+
+
+class Refusal(NamedTuple):
+    """A kind of refusal: its segment, the first limit of the policy that refuses, and the one with the longest wait."""
+
+    segment: str | None
+    first: Limit
+    binding: Limit
 
 
 class ReplayCounts:
-    """Counts by segment and limit: events asked, and events refused by each limit."""
+    """What a policy did with the events of a file, which `events` has in order of time."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy, events: Events, width_us: int) -> None:
+        self.policy = policy
+        self.first_us, self.last_us = int(events.at_us[0]), int(events.at_us[-1])
+        self.width_us = width_us
+        """The width of the bars of `over_time` and `refused_over_time`; the first begins at `start_us`."""
+        self.start_us = self.first_us - self.first_us % min(width_us, DAY_US)
+        bars = (self.last_us - self.start_us) // width_us + 1
+        self.over_time, self.refused_over_time = np.zeros(bars, np.int64), np.zeros(bars, np.int64)
         self.asked: Counter[str | None] = Counter({None: 0})
         """By segment, in order of first use; None, for no segment, is first."""
-        self.refused: _Refused = Counter()
-        """By segment and binding limit."""
-        self.first_us: int | None = None
-        self.last_us = 0
+        self.refusals: Counter[Refusal] = Counter()
+        self.refused_of: NDArray[np.int64] = np.zeros(int(events.subjects.max()) + 1, np.int64)
+        """Refusals of each subject, by its code."""
 
-    def add(self, at_us: NDArray[np.int64], segments: Sequence[str | None], kinds: NDArray[np.int32]) -> None:
-        """Count these events (at least one) as asked."""
-        if self.first_us is None:
-            self.first_us = int(at_us[0])
-        self.last_us = int(at_us[-1])
-        counts = np.bincount(kinds, minlength=len(segments))
-        for kind in sorted(np.flatnonzero(counts).tolist(), key=lambda kind: int(np.argmax(kinds == kind))):
+    @property
+    def events(self) -> int:
+        """How many events there were."""
+        return self.asked.total()
+
+    @property
+    def refused(self) -> Counter[tuple[str | None, Limit]]:
+        """By segment and binding limit."""
+        return self._by(lambda refusal: (refusal.segment, refusal.binding))
+
+    def by_limit(self, *, binding: bool = False) -> dict[str, int]:
+        """Refusals by the first limit of the policy that refuses, or by that with the longest wait."""
+        found = self._by(lambda refusal: str(refusal.binding if binding else refusal.first))
+        return {name: found[name] for name in map(str, self.policy.all_limits())}
+
+    def _by(self, key: Callable[[Refusal], _Key]) -> Counter[_Key]:
+        found: Counter[_Key] = Counter()
+        for refusal, count in self.refusals.items():
+            found[key(refusal)] += count
+        return found
+
+    def top_refused(self, subjects: Sequence[Subject], most: int = 10) -> list[tuple[Subject, int]]:
+        """The subjects with the most refusals, and how many: by number, then by subject, integers first."""
+        least = max(1, *np.sort(self.refused_of)[-most:][:1].tolist())
+        codes: list[int] = np.flatnonzero(self.refused_of >= least).tolist()
+        found = sorted((-int(self.refused_of[code]), isinstance(subjects[code], str), subjects[code]) for code in codes)
+        return [(subject, -count) for count, _, subject in found[:most]]
+
+    def add(
+        self, events: Events, segments: Sequence[str | None], answers: NDArray[np.int64], refusals: Sequence[Refusal]
+    ) -> None:
+        """Count these events (at least one): `answers` are indexes into `refusals`, or `ALLOWED`."""
+        counts = np.bincount(events.kinds, minlength=len(segments))
+        for kind in sorted(np.flatnonzero(counts).tolist(), key=lambda kind: int(np.argmax(events.kinds == kind))):
             self.asked[segments[kind]] += int(counts[kind])
+        refused = answers != ALLOWED
+        numbers, times = np.unique(answers[refused], return_counts=True)
+        for number, count in zip(numbers.tolist(), times.tolist(), strict=True):
+            self.refusals[refusals[number]] += count
+        bars, size = (events.at_us - self.start_us) // self.width_us, len(self.over_time)
+        self.over_time += np.bincount(bars, minlength=size)
+        self.refused_over_time += np.bincount(bars[refused], minlength=size)
+        self.refused_of += np.bincount(events.subjects[refused], minlength=len(self.refused_of))
 
 
 class UnitCore:
@@ -64,11 +131,11 @@ class UnitCore:
 
     def __init__(self, policy: Policy) -> None:
         self._rules, self._name = Rules([policy]), policy.name
-        self._limits: list[tuple[tuple[int, int, int], ...]] = []
+        self._limits: list[tuple[int, int, tuple[tuple[int, int, int], ...]]] = []
         self._stamps: list[list[int]] = []
         self._kept = max(limit.quota for limit in policy.all_limits())
-        self.refusals: list[tuple[str | None, Limit]] = []
-        """The segment and limit of each refusal, by the number that `decide` returns."""
+        self.refusals: list[Refusal] = []
+        """The kinds of refusal, by the number that `decide` returns."""
 
     @staticmethod
     def covers(policy: Policy) -> bool:
@@ -82,9 +149,9 @@ class UnitCore:
         """Add the next kind of event, numbered from 0; raises like a limiter for an unknown segment."""
         compiled = fast_rule(self._rules.rule(self._name, segment, None))
         limits = compiled[0] if compiled else ()
-        first = len(self.refusals)
-        self._limits.append(tuple((first + i, quota, window_us) for i, (quota, window_us, _) in enumerate(limits)))
-        self.refusals += [(segment, limit) for _, _, limit in limits]
+        numbered = tuple((i, quota, window_us) for i, (quota, window_us, _) in enumerate(limits))
+        self._limits.append((len(self.refusals), len(limits), numbered))
+        self.refusals += [Refusal(segment, first, binding) for *_, first in limits for *_, binding in limits]
 
     def decide(self, subjects: Sequence[int], at_us: Sequence[int], kinds: Sequence[int]) -> list[int]:
         """Decide these events, in order of time: for each `ALLOWED` or an index into `refusals`."""
@@ -101,12 +168,18 @@ class UnitCore:
                 continue
             # Stamps of one log strictly increase.
             fits_us = stamp_us = now_us if now_us > stamps[-1] else stamps[-1] + 1
-            binding, n = ALLOWED, len(stamps)
-            for number, quota, window_us in limits[kind]:
+            first, n = ALLOWED, len(stamps)
+            binding = 0
+            start, count, of_kind = limits[kind]
+            for place, quota, window_us in of_kind:
                 if n >= quota and stamps[-quota] + window_us > fits_us:
-                    fits_us, binding = stamps[-quota] + window_us, number
-            answer(binding)
-            if binding == ALLOWED:
+                    fits_us, binding = stamps[-quota] + window_us, place
+                    if first == ALLOWED:
+                        first = place
+            if first != ALLOWED:
+                answer(start + first * count + binding)
+            else:
+                answer(ALLOWED)
                 stamps.append(stamp_us)
                 if n >= most:
                     # No limit looks further back than its quota.
@@ -114,69 +187,88 @@ class UnitCore:
         return answers
 
 
+class Trial(NamedTuple):
+    """A policy to put to events: its name in a limiter on a new store in memory, and that limiter's clock."""
+
+    limiter: Limiter
+    clock: ManualClock
+    policy: str
+
+
 def count_events(
-    limiter: Limiter,
-    clock: ManualClock,
-    policy: str,
+    trials: Sequence[Trial],
     file: EventFile,
-    *,
-    sort: bool = False,
-    progress: Callable[[int, int], object] = lambda _events, _bytes: None,
-) -> ReplayCounts:
-    """Count the whole file. `limiter` is on a store in memory and on `clock`, both new; `progress` gets totals so far.
+    events: Events,
+    progress: Callable[[int], object] = lambda _events: None,
+) -> list[ReplayCounts]:
+    """Count the events of a file under each policy; `progress` gets how many are done.
 
-    Raises `ReplayError` for the file, and what the limiter raises for names that nobody defined.
+    Raises what a limiter raises for names that nobody defined.
     """
-    defined = limiter.policies.get(policy)
-    if defined is not None and UnitCore.covers(defined):
-        decide = _by_core(UnitCore(defined), file)
-    else:
-        decide = _by_limiter(limiter, clock, policy, file)
-    counts, events = ReplayCounts(), 0
-    for block in file.blocks(sort=sort):
-        counts.refused.update(decide(block))
-        counts.add(block.at_us, [segment for segment, _ in file.kinds()], block.kinds)
-        events += len(block.at_us)
-        progress(events, block.at_bytes)
-    if not counts.asked[None]:
-        del counts.asked[None]
-    return counts
+    span_us = int(events.at_us[-1] - events.at_us[0])
+    width_us = next(
+        (width * 1_000_000 for width in _WIDTHS_S if span_us <= width * 1_000_000 * (MOST_BARS - 1)), span_us
+    )
+    deciders: list[tuple[_Decider, ReplayCounts]] = []
+    for limiter, clock, name in trials:
+        policy = Rules(limiter.policies.values()).policy(name)
+        decider = _ByCore(UnitCore(policy), file) if UnitCore.covers(policy) else _ByLimiter(limiter, clock, name, file)
+        deciders.append((decider, ReplayCounts(policy, events, width_us)))
+    segments = [segment for segment, _ in file.kinds()]
+    done = 0
+    for block in events.blocks():
+        for decider, counts in deciders:
+            answers = np.asarray(decider.decide(block), np.int64)
+            counts.add(block, segments, answers, decider.refusals)
+        done += len(block.at_us)
+        progress(done)
+    for _, counts in deciders:
+        if not counts.asked[None]:
+            del counts.asked[None]
+    return [counts for _, counts in deciders]
 
 
-def _by_core(core: UnitCore, file: EventFile) -> Callable[[Block], _Refused]:
-    known = 0
-
-    def decide(block: Block) -> _Refused:
-        nonlocal known
-        for segment, _ in file.kinds(known):
+class _ByCore:
+    def __init__(self, core: UnitCore, file: EventFile) -> None:
+        self._core, self.refusals = core, core.refusals
+        for segment, _ in file.kinds():
             core.add_kind(segment)
-            known += 1
-        answers = core.decide(block.subjects.tolist(), block.at_us.tolist(), block.kinds.tolist())
-        return Counter(core.refusals[number] for number in answers if number != ALLOWED)
 
-    return decide
+    def decide(self, block: Events) -> list[int]:
+        return self._core.decide(block.subjects.tolist(), block.at_us.tolist(), block.kinds.tolist())
 
 
-def _by_limiter(limiter: Limiter, clock: ManualClock, policy: str, file: EventFile) -> Callable[[Block], _Refused]:
-    subjects: list[Subject] = []
-    kinds: list[tuple[str | None, str | None]] = []
+class _ByLimiter:
+    def __init__(self, limiter: Limiter, clock: ManualClock, policy: str, file: EventFile) -> None:
+        self._limiter, self._clock, self._policy = limiter, clock, policy
+        self._subjects, self._kinds = file.subjects(), file.kinds()
+        self._numbers: dict[Refusal, int] = {}
+        self.refusals: list[Refusal] = []
 
-    def decide(block: Block) -> _Refused:
-        subjects.extend(file.subjects(len(subjects)))
-        kinds.extend(file.kinds(len(kinds)))
-        refused: _Refused = Counter()
+    def decide(self, block: Events) -> list[int]:
+        answers: list[int] = []
+        limiter, clock, subjects = self._limiter, self._clock, self._subjects
         now_us = clock.now_us()
         codes: list[int] = block.subjects.tolist()
         instants_us: list[int] = block.at_us.tolist()
         kinds_asked: list[int] = block.kinds.tolist()
         for subject, at_us, kind in zip(codes, instants_us, kinds_asked, strict=True):
-            segment, zone = kinds[kind]
+            segment, zone = self._kinds[kind]
             if at_us != now_us:
                 clock.advance_us(at_us - now_us)
                 now_us = at_us
-            decision = limiter.decide(policy, subjects[subject], segment=segment, zone=zone)
-            if not decision.allowed and decision.limit is not None:
-                refused[segment, decision.limit] += 1
-        return refused
+            decision = limiter.decide(self._policy, subjects[subject], segment=segment, zone=zone)
+            answers.append(ALLOWED if decision.allowed else self._number(segment, decision))
+        return answers
 
-    return decide
+    def _number(self, segment: str | None, decision: Decision) -> int:
+        binding = cast("Limit", decision.limit)
+        first = next((state.limit for state in decision.limits if not state.remaining), binding)
+        refusal = Refusal(segment, first, binding)
+        if refusal not in self._numbers:
+            self._numbers[refusal] = len(self.refusals)
+            self.refusals.append(refusal)
+        return self._numbers[refusal]
+
+
+_Decider = _ByCore | _ByLimiter

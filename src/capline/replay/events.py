@@ -1,7 +1,7 @@
 """Reads events from a CSV file: subject, time and, where there are columns for them, segment and time zone.
 
-The rule: every row is an event, or nothing is answered. A row that is short, has no subject or no readable time, or is
-earlier than the row before it is an error that names the file, the row and the fix; none is skipped or guessed.
+The rule: every row is an event, or nothing is answered. A row that is short, or has no subject or no readable time, is
+an error that names the file, the row and the fix; none is skipped or guessed.
 
 Times are ISO 8601 (`1997-01-12`, `2025-03-01T16:00:00+01:00`; without an offset they are UTC), or seconds since 1970,
 with or without a fraction. Subjects of digits alone are integers, as campaigns have them; everything else is text.
@@ -15,11 +15,13 @@ import csv
 import gzip
 import io
 import re
+import sys
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from importlib import import_module
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError, InvalidValueError
@@ -28,33 +30,49 @@ from capline.model.zone import check_zone
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
+    from io import BufferedReader
     from pathlib import Path
 
 __all__ = [
+    "EPOCH",
+    "MICROSECOND",
+    "Columns",
     "Event",
     "Layout",
+    "Opened",
     "ReplayError",
     "events_of",
     "instant_us",
     "layout_of",
+    "needs_arrow",
     "no_rows",
     "read_events",
     "reading",
-    "step_back",
+    "shown",
     "subject_of",
 ]
 
 _SECONDS = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6})0*)?")
 _HOUR_24 = re.compile(r"[^\d:.+W-]24")
 """24:00, which only Python 3.14 and later read: refused, so that a file means the same everywhere."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 _LONGEST_SHOWN = 40
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MOST_DIGITS = len(str(LARGEST_ID))
 
 
 class ReplayError(InvalidValueError):
     """A file of events that cannot be replayed; the message names the row."""
+
+
+class Columns(NamedTuple):
+    """The columns to read, by name; None for a segment or a zone that is not read, or for what is to be found out."""
+
+    subject: str | None
+    time: str | None
+    segment: str | None = None
+    zone: str | None = None
 
 
 class Event(NamedTuple):
@@ -74,14 +92,14 @@ def read_events(
     segment_column: str | None = None,
     zone_column: str | None = None,
 ) -> Iterator[Event]:
-    """Read `.csv` or `.csv.gz` row by row, in the order of the file; an empty segment or zone is None.
+    """Read CSV row by row, in the order of the file; an empty segment or zone is None.
 
     Raises `ReplayError` for a file or a row that cannot be used, at that row: what was yielded before it stands.
     """
-    with reading(path) as data:
-        reader = csv.reader(io.TextIOWrapper(data, encoding="utf-8-sig", newline=""), strict=True)
+    with reading(path) as opened:
+        reader = csv.reader(io.TextIOWrapper(opened.data, encoding="utf-8-sig", newline=""), strict=True)
         header = next(reader, None)
-        layout = layout_of(path, header, subject_column, time_column, segment_column, zone_column)
+        layout = layout_of(path, header, Columns(subject_column, time_column, segment_column, zone_column))
         empty = True
         for event in events_of(layout, reader):
             empty = False
@@ -101,24 +119,18 @@ class Layout(NamedTuple):
     zone: int | None
 
 
-def layout_of(
-    path: Path,
-    header: Sequence[str] | None,
-    subject_column: str,
-    time_column: str,
-    segment_column: str | None,
-    zone_column: str | None,
-) -> Layout:
+def layout_of(path: Path, header: Sequence[str] | None, columns: Columns) -> Layout:
     """Find the columns in a header; raises `ReplayError` where one is missing, or there twice."""
     if header is None:
-        raise ReplayError(f"{path}: empty; it begins with a header like {subject_column},{time_column}")
+        raise ReplayError(f"{path}: empty; it begins with a header like subject,time")
+    subject, time, segment, zone = columns
     return Layout(
         path,
         len(header),
-        _place(path, header, subject_column),
-        _place(path, header, time_column),
-        None if segment_column is None else _place(path, header, segment_column),
-        None if zone_column is None else _place(path, header, zone_column),
+        _place(path, header, str(subject)),
+        _place(path, header, str(time)),
+        None if segment is None else _place(path, header, segment),
+        None if zone is None else _place(path, header, zone),
     )
 
 
@@ -146,11 +158,6 @@ def no_rows(path: Path) -> ReplayError:
     return ReplayError(f"{path}: no rows below the header; there is nothing to replay")
 
 
-def step_back(path: Path, row: int) -> ReplayError:
-    """The error for a file whose times run back."""
-    return ReplayError(f"{path}, row {row}: earlier than the row before it; sort the file by time, or give --sort")
-
-
 @lru_cache(maxsize=4096)
 def instant_us(text: str) -> int:
     """Read an ISO 8601 date or time, or seconds since 1970, as microseconds since 1970; raises `InvalidValueError`."""
@@ -166,9 +173,9 @@ def instant_us(text: str) -> int:
         at = datetime.fromisoformat("" if _HOUR_24.search(text) else text.strip())
     except ValueError:
         raise InvalidValueError(
-            f"time {_shown(text)} is neither ISO 8601, like 2025-03-01T16:00:00Z, nor seconds since 1970",
+            f"time {shown(text)} is neither ISO 8601, like 2025-03-01T16:00:00Z, nor seconds since 1970",
         ) from None
-    at_us = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+    at_us = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
     if not 0 <= at_us <= LATEST_US:
         raise InvalidValueError(f"time {text!r} is not between 1970 and 2255")
     return at_us
@@ -189,28 +196,60 @@ def _place(path: Path, header: Sequence[str], column: str) -> int:
         return found[0]
     if found:
         raise ReplayError(f"{path}: {len(found)} columns are called {column!r}; give each a name of its own")
-    raise ReplayError(f"{path}: no column {_shown(column)}; there are: {_shown(', '.join(header))}")
+    raise ReplayError(f"{path}: no column {shown(column)}; there are: {shown(', '.join(header))}")
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """The text in quotes, cut where it is long."""
     return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
 
 
+class Opened(NamedTuple):
+    """A file that is read: its bytes unpacked, the file itself, and the bytes that it starts with."""
+
+    data: IO[bytes]
+    raw: BufferedReader
+    start: bytes
+
+
 @contextmanager
-def reading(path: Path) -> Generator[IO[bytes]]:
-    """Open the file, unpacked; whatever is wrong with its bytes, at any row, becomes one `ReplayError`."""
+def reading(path: Path) -> Generator[Opened]:
+    """Open the file, or standard input for `-`; gzip and zstd are unpacked, whatever its name.
+
+    Whatever is wrong with its bytes, at any row, becomes one `ReplayError`.
+    """
     try:
-        with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as data:
-            yield cast("IO[bytes]", data)
+        with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
+            raw = cast("BufferedReader", file)
+            start = raw.peek(len(_ZSTD))[: len(_ZSTD)]
+            with (
+                gzip.open(raw)
+                if start.startswith(_GZIP)
+                else _zstd(path, raw)
+                if start.startswith(_ZSTD)
+                else nullcontext(raw) as data
+            ):
+                yield Opened(cast("IO[bytes]", data), raw, start)
     except FileNotFoundError:
-        raise ReplayError(f"{path}: no such file; name a CSV file of events") from None
+        raise ReplayError(f"{path}: no such file; name a file of events") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ReplayError(f"{path}: not a whole gzip file ({error}); copy it again") from None
     except UnicodeDecodeError as error:
-        raise ReplayError(
-            f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8, or name it .gz if it is compressed"
-        ) from None
+        raise ReplayError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
     except csv.Error as error:
         raise ReplayError(f"{path}: not readable as CSV ({error})") from None
     except OSError as error:
         raise ReplayError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
+def _zstd(path: Path, raw: BufferedReader) -> Any:
+    try:
+        arrow = import_module("pyarrow")
+    except ModuleNotFoundError:
+        raise needs_arrow(path, "zstd") from None
+    return arrow.CompressedInputStream(raw, "zstd")
+
+
+def needs_arrow(path: Path, what: str) -> ReplayError:
+    """The error for a file that only pyarrow reads, where it is not installed."""
+    return ReplayError(f'{path}: {what} is read with pyarrow: pip install "capline[segments]"')

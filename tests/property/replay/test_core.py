@@ -51,4 +51,5 @@ def test_each_answer_is_the_specification_s(
         logs[subject], decision = step(logs.get(subject, (Log(),)), bound[kind], 1, now_us)
         assert decision.allowed == (answer == ALLOWED)
         if not decision.allowed:
-            assert core.refusals[answer] == (SEGMENTS[kind], decision.limit)
+            first = next(state.limit for state in decision.limits if not state.remaining)
+            assert core.refusals[answer] == (SEGMENTS[kind], first, decision.limit)

@@ -158,10 +158,10 @@ def test_a_replay_in_the_zones_of_a_column(
     rows = "1,2024-05-06T20:00:00Z,\n2,2024-05-06T20:00:00Z,Asia/Tokyo\n1,2024-05-06T21:00:00Z,\n"
     (tmp_path / "sends.csv").write_text(f"subject,time,tz\n{rows}2,2024-05-07T00:00:00Z,Asia/Tokyo\n")
     words = ["replay", "sends.csv", "--policy", "promo"]
-    assert answer(*words)["refused"] == 2
+    assert answer(*words)["policies"]["promo"]["refused"] == 2
     told = answer(*words, "--zone-column", "tz")
-    assert told["segments"][0]["refused"] == {"1/calendar-day": 1, "not between 22:00 and 08:00": 1}
-    assert len(told["segments"]) == 1
+    assert told["segments"]["promo"][0]["refused"] == {"1/calendar-day": 1, "not between 22:00 and 08:00": 1}
+    assert len(told["segments"]["promo"]) == 1
     assert "by not between 22:00 and 08:00" in capline(*words, "--zone-column", "tz").stdout
 
 

@@ -5,28 +5,30 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import DEFAULT_POLICIES, PoliciesOption
-from capline.cli.render.console import FAILED, INTERRUPTED, NO_SEGMENT, Answer, note, out, plain, table, warn
+from capline.cli.render.console import FAILED, INTERRUPTED, Answer, note, out, plain, table, warn
+from capline.cli.render.progress import progress_bar
+from capline.cli.render.replay import replay_facts, show_replay
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
+from capline.model.errors import InvalidValueError
+from capline.model.limit import Limit
+from capline.model.policy import Policy
 from capline.replay.blocks import EventFile
-from capline.replay.count import count_events
+from capline.replay.count import Trial, count_events
 from capline.replay.events import ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.progress import ProgressColumn
-
-    from capline.replay.count import ReplayCounts
     from capline.replay.demo.run import DemoResult
 
 __all__ = ["app"]
@@ -38,37 +40,75 @@ DEFAULT_OUT = Path("build/demo")
 
 
 @app.answers(
-    "capline replay events.csv --policy promo --policies policies.yaml",
-    "capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json",
-    "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
+    "capline replay access.log.gz --limit 10/minute",
+    "zcat access.log.*.gz | capline replay - --limit 20/minute --limit 1000/day",
+    "capline replay sends.csv --compare tight=3/week --compare loose=1/day,5/week",
+    "capline replay calls.parquet --subject-column provider --time-column ts --limit 100/second --json",
+    "capline replay sends.jsonl --policy promo --policies policies.yaml --segment-column segment --zone-column zone",
 )
 def replay(
-    events: Annotated[Path, typer.Argument(help="The events: .csv or .csv.gz, with a header.")],
-    policy: Annotated[str, typer.Option(help="The policy's name.")],
+    events: Annotated[
+        Path, typer.Argument(help="CSV, Parquet, JSON lines or an access log, also in gzip or zstd; - is the input.")
+    ],
+    limit: Annotated[
+        list[str], typer.Option(metavar="20/MINUTE", help="A limit; several hold together.", show_default=False)
+    ] = [],  # noqa: B006 - typer copies it
+    compare: Annotated[
+        list[str], typer.Option(metavar="NAME=LIMITS", help="Limits to set beside, by name.", show_default=False)
+    ] = [],  # noqa: B006 - as above
+    policy: Annotated[
+        list[str], typer.Option(help="A policy of the policy file; may be repeated.", show_default=False)
+    ] = [],  # noqa: B006 - as above
     policies: PoliciesOption = DEFAULT_POLICIES,
-    subject_column: Annotated[str, typer.Option(help="The column of subjects.")] = "subject",
-    time_column: Annotated[str, typer.Option(help="The column of times: ISO 8601, or seconds since 1970.")] = "time",
+    subject_column: Annotated[str | None, typer.Option(help="The column of subjects.")] = None,
+    time_column: Annotated[
+        str | None, typer.Option(help="The column of times: ISO 8601, or seconds since 1970.")
+    ] = None,
     segment_column: Annotated[str | None, typer.Option(help="The column of segments, if there is one.")] = None,
     zone_column: Annotated[
         str | None, typer.Option(help="The column of time zones; an empty cell means the policy's.")
     ] = None,
-    sort: Annotated[bool, typer.Option("--sort", help="Sort by time first, in memory: 40 bytes a row.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse broken lines of a log.")] = False,
+    sort: Annotated[bool, typer.Option("--sort", hidden=True)] = False,  # noqa: ARG001 - events are always sorted
 ) -> Answer:
-    """Count what this policy would have allowed and refused. Consumes nothing.
+    """Count what limits would have allowed and refused of your own past events. Consumes nothing.
 
-    Events are decided in order of time, in memory, each at its own time.
+    Events are decided in order of time, in memory, each at its own time. Which columns hold the subjects and the times
+    is guessed where there is one safe guess, and told.
     """
-    clock = ManualClock()
-    file = EventFile(events, subject_column, time_column, segment_column, zone_column)
-    bar = _progress(TextColumn("{task.fields[events]:,} events"), BarColumn(), TimeRemainingColumn())
-    with Limiter.from_file(policies, "memory://", clock=clock) as limiter, bar:
-        task = bar.add_task("events", total=events.stat().st_size if events.is_file() else None, events=0)
+    made = [*([Policy("default", limit)] if limit else []), *map(_compared, compare)]
+    names = [*(made_policy.name for made_policy in made), *policy]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InvalidValueError(f"two sets of limits are named {twice[0]!r}; a name is one policy")
+    missing = [] if names else ["the limits (--limit 20/minute, or --policy NAME of a policy file)"]
+    with ExitStack() as limiters:
+        trials: list[Trial] = []
+        for name in names:
+            clock = ManualClock()
+            new = [policy for policy in made if policy.name == name]
+            limiter = (
+                Limiter("memory://", new, clock=clock) if new else Limiter.from_file(policies, "memory://", clock=clock)
+            )
+            trials.append(Trial(limiters.enter_context(limiter), clock, name))
+        file = EventFile(
+            events, subject_column, time_column, segment_column, zone_column, strict=strict, missing=missing
+        )
+        with progress_bar("reading", events.stat().st_size if events.is_file() else None, "bytes") as advance:
+            found = file.in_order(advance)
+        for line in file.told():
+            warn(line)
+        with progress_bar("deciding", len(found.at_us), "events") as advance:
+            counted = count_events(trials, file, found, advance)
+    by_segment = segment_column is not None
+    return Answer(replay_facts(counted, file), lambda: show_replay(counted, file, by_segment=by_segment))
 
-        def progress(done: int, read_bytes: int) -> None:
-            bar.update(task, completed=read_bytes, events=done)
 
-        counted = count_events(limiter, clock, policy, file, sort=sort, progress=progress)
-    return Answer(_counts_facts(policy, counted), lambda: _show_counts(policy, counted))
+def _compared(text: str) -> Policy:
+    name, equals, limits = text.partition("=")
+    if not (name and equals and limits):
+        raise InvalidValueError(f"--compare is name=limits, like tight=20/minute,100/hour, not {text!r}")
+    return Policy(name, Limit.parse_many(limits))
 
 
 @app.answers("capline demo", "capline demo --policies my-policies.yaml --out build/mine --json")
@@ -91,11 +131,9 @@ def demo(
     if not data.exists():
         raise ReplayError(f"{data}: no such file; name the purchases with --data")
     check_report_parts()
-    bar = _progress(TextColumn("simulated days"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
-        with bar:
-            task = bar.add_task("days", total=None)
-            result = run_demo(data, out_dir, policies, lambda done, days: bar.update(task, completed=done, total=days))
+        with progress_bar("simulated days", None) as advance:
+            result = run_demo(data, out_dir, policies, advance)
     except KeyboardInterrupt:
         warn("interrupted: no report was written; the next run starts again")
         raise typer.Exit(INTERRUPTED) from None
@@ -112,11 +150,6 @@ def demo(
     return Answer(
         {"report": str(report), "holds": result.holds, "result": result}, lines, 0 if result.holds else FAILED
     )
-
-
-def _progress(*columns: ProgressColumn) -> Progress:
-    """A progress bar, shown only on a terminal."""
-    return Progress(*columns, console=note, transient=True, disable=not note.is_terminal)
 
 
 def _show_demo(result: DemoResult) -> None:
@@ -187,38 +220,6 @@ def _program() -> str:
     if called.name != "capline" or (found is not None and called.exists() and called.samefile(found)):
         return "capline"
     return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)
-
-
-def _counts_facts(policy: str, counted: ReplayCounts) -> dict[str, object]:
-    return {
-        "policy": policy,
-        "asked": counted.asked.total(),
-        "allowed": counted.asked.total() - counted.refused.total(),
-        "refused": counted.refused.total(),
-        "first_us": counted.first_us,
-        "last_us": counted.last_us,
-        "segments": [
-            {
-                "segment": segment,
-                "asked": asked,
-                "allowed": asked - sum(count for (of, _), count in counted.refused.items() if of == segment),
-                "refused": {str(limit): count for (of, limit), count in counted.refused.items() if of == segment},
-            }
-            for segment, asked in counted.asked.items()
-        ],
-    }
-
-
-def _show_counts(policy: str, counted: ReplayCounts) -> None:
-    limits = sorted({limit for _, limit in counted.refused}, key=lambda limit: (limit.window_us, limit.quota))
-    shown = _table(("segment",), ("asked", "allowed", "refused", *(f"by {limit}" for limit in limits)))
-    for segment, asked in counted.asked.items():
-        counts = [counted.refused[segment, limit] for limit in limits]
-        refused = sum(counts)
-        numbers = (asked, asked - refused, refused, *counts)
-        shown.add_row(plain(segment or NO_SEGMENT), *(f"{number:,}" for number in numbers))
-    out.print(f"policy {plain(policy)}: {counted.asked.total():,} events, {counted.refused.total():,} of them refused")
-    out.print(shown)
 
 
 def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:

@@ -16,14 +16,14 @@ __all__ = ["progress_bar"]
 @contextmanager
 def progress_bar(
     doing: str, total: int | None, unit: str = "", *, wanted: bool | None = None, done: int = 0
-) -> Generator[Callable[[int], None]]:
-    """Show a bar within the block; call what it yields with how much is done so far.
+) -> Generator[Callable[..., None]]:
+    """Show a bar within the block; call what it yields with how much is done so far, and the total once it is known.
 
-    `total` is None if it is not known. `wanted` shows or hides the bar; left out, it is shown on a terminal and
+    `total` is None if it is not known yet. `wanted` shows or hides the bar; left out, it is shown on a terminal and
     removed at the end. `done` was done before.
     """
     if not (note.is_terminal if wanted is None else wanted):
-        yield lambda _done: None
+        yield lambda *_done: None
         return
     from rich.console import Console  # noqa: PLC0415 - slow to import, and most calls show no bar
     from rich.progress import (  # noqa: PLC0415 - as above
@@ -45,8 +45,10 @@ def progress_bar(
     with Progress(*columns, console=console, transient=not wanted) as bar:
         task = bar.add_task("", total=total, completed=done, rate="")
 
-        def advance(completed: int) -> None:
+        def advance(completed: int, total: int | None = None) -> None:
             speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
-            bar.update(task, completed=completed, rate=f"{speed:,.0f} {unit}".rstrip() + "/s" if speed else "")
+            bar.update(
+                task, completed=completed, total=total, rate=f"{speed:,.0f} {unit}".rstrip() + "/s" if speed else ""
+            )
 
         yield advance

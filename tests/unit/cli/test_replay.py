@@ -1,0 +1,178 @@
+"""`capline replay`: any file of events in, the same counts out; what is guessed is told, what is missing is named."""
+
+import gzip
+import io
+import json
+import sys
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kit.cli import CommandLine
+
+pa: Any = import_module("pyarrow")  # it brings no types along
+pq: Any = import_module("pyarrow.parquet")
+
+ROOT = Path(__file__).parents[3]
+CDNOW = ROOT / "examples/data/cdnow_transactions.csv.gz"
+ACCESS = ROOT.parent / "shared/data/access.log.gz"
+
+ROWS = [("ann", 0), ("bob", 5), ("ann", 65), ("ann", 30), ("ann", 65), ("bob", 66), ("ann", 70)]
+LIMITS = ("--limit", "1/minute", "--limit", "2/hour")
+EXPECTED = {
+    "events": 7,
+    "allowed": 4,
+    "refused": 3,
+    "by_limit": {"1/minute": 3, "2/hour": 0},
+    "by_binding": {"1/minute": 1, "2/hour": 2},
+    "subjects": 2,
+    "subjects_refused": 1,
+    "top_refused": [["ann", 3]],
+}
+
+
+def access_line(subject: str, at: int) -> str:
+    stamp = datetime.fromtimestamp(at - 3600 * 2, UTC)  # the clock of UTC-2
+    return f'{subject} - - [{stamp:%d/%b/%Y:%H:%M:%S} -0200] "GET /{at} HTTP/1.1" 200 {at}'
+
+
+LATER = 86_400 * 366
+FORMS = {
+    "events.csv": "user_id,order_id,ts\n" + "".join(f"{who},{n},{at}\n" for n, (who, at) in enumerate(ROWS)),
+    "quoted.csv": "user_id,ts\n" + "".join(f'"{who}",{at}\n' for who, at in ROWS),
+    "iso.csv": "user,when\n" + "".join(f"{who},{datetime.fromtimestamp(at, UTC).isoformat()}\n" for who, at in ROWS),
+    "events.jsonl": "".join(f"{json.dumps({'client': who, 'ts': at})}\n" for who, at in ROWS),
+    "common.log": "".join(f"{access_line(who, at + LATER)}\n" for who, at in ROWS),
+    "combined.log": "".join(rf'{access_line(who, at + LATER)} "-" "a \"b\" c"' + "\n" for who, at in ROWS),
+}
+
+
+@pytest.fixture
+def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(tmp_path, monkeypatch, capsys)
+
+
+def packed(form: str, data: bytes) -> bytes:
+    if form == "zst":
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as stream:
+            stream.write(data)
+        return sink.getvalue().to_pybytes()
+    return gzip.compress(data) if form == "gz" else data
+
+
+@pytest.mark.parametrize("packing", ["", "gz", "zst", "-"])
+@pytest.mark.parametrize("name", FORMS)
+def test_the_same_events_in_any_file_have_the_same_counts(
+    tmp_path: Path, capline: CommandLine, monkeypatch: pytest.MonkeyPatch, name: str, packing: str
+) -> None:
+    data = packed(packing, FORMS[name].encode())
+    if packing == "-":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
+        name = "-"
+    else:
+        name += f".{packing}" * bool(packing)
+        (tmp_path / name).write_bytes(data)
+    done = capline("replay", name, *LIMITS, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["policies"] == {"default": EXPECTED}
+    assert "subjects are" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "zoned", "date", "text", "seconds", "fractions"])
+def test_parquet_in_all_types_of_time(tmp_path: Path, capline: CommandLine, kind: str) -> None:
+    days = 86_400 if kind == "date" else 1
+    times: dict[str, Any] = {
+        "timestamp": pa.array([at * 1_000_000_000 for _, at in ROWS], pa.timestamp("ns")),
+        "zoned": pa.array([at * 1000 for _, at in ROWS], pa.timestamp("ms", "Asia/Tokyo")),
+        "date": pa.array([at for _, at in ROWS], pa.date32()),
+        "text": pa.array([datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H:%M:%SZ") for _, at in ROWS]),
+        "seconds": pa.array([at for _, at in ROWS], pa.uint32()),
+        "fractions": pa.array([at + 0.25 for _, at in ROWS], pa.float64()),
+    }
+    who = pa.array([name for name, _ in ROWS]).dictionary_encode()
+    pq.write_table(pa.table({"time": times[kind], "amount": who, "subject": who}), tmp_path / "events.csv")
+    limits = ("--limit", f"1/{60 * days}s", "--limit", f"2/{3600 * days}s")
+    done = capline("replay", "events.csv", *limits, "--json")
+    found = json.loads(done.stdout)["policies"]["default"]
+    assert {**found, "by_limit": 0, "by_binding": 0} == {**EXPECTED, "by_limit": 0, "by_binding": 0}
+    assert list(found["by_binding"].values()) == [1, 2]
+    assert "events.csv: Parquet, whatever its name says" in done.stderr
+    assert ("without a zone" in done.stderr) == (kind in {"timestamp", "date"})
+
+
+def test_a_row_of_parquet_that_is_no_event_is_named(tmp_path: Path, capline: CommandLine) -> None:
+    pq.write_table(pa.table({"time": [1, 2], "subject": ["a", None]}), tmp_path / "events.parquet")
+    done = capline("replay", "events.parquet", *LIMITS)
+    assert (done.returncode, "events.parquet, row 2: a subject is 1 to 512 bytes" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "combined.log"])
+def test_broken_lines_are_counted_and_the_first_five_told(tmp_path: Path, capline: CommandLine, name: str) -> None:
+    first, *lines = FORMS[name].splitlines(keepends=True)
+    broken = ["{\n", "\n", first.replace("ann", "a" * 600), *["1.2.3.4 - - [oops\n"] * 5, first[:15] + "\xff"]
+    (tmp_path / name).write_bytes("".join([first, *broken[:2], *lines, *broken[2:]]).encode("latin-1"))
+    done = capline("replay", name, *LIMITS, "--json")
+    found = json.loads(done.stdout)
+    assert (found["policies"]["default"], found["broken_lines"]) == (EXPECTED, 8)
+    assert f"{name}: 8 broken lines are left out (--strict refuses them):" in done.stderr
+    told = [line.partition(":")[0] for line in done.stderr.splitlines() if line.startswith("line ")]
+    assert told == [f"line {number}" for number in (2, 10, 11, 12, 13)]
+    strict = capline("replay", name, *LIMITS, "--strict")
+    assert (strict.returncode, strict.stdout) == (2, "")
+    assert strict.stderr.splitlines()[-1] == f"capline: {name}, line 2: '{{' is broken; mend it, or leave --strict out"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("a,b\n1,2\n", (), "say the limits (--limit 20/minute, or --policy NAME of a policy file), and the column of"),
+        ("a,b\n1,2\n", LIMITS, "subjects (--subject-column NAME), and the column of times (--time-column NAME)"),
+        (
+            "user,client,ts\n1,2,3\n",
+            LIMITS,
+            "say the column of subjects (--subject-column NAME); its columns are: user,",
+        ),
+        ("user,a,b\n1,2024-05-06,2024-05-06\n", LIMITS, "say the column of times (--time-column NAME)"),
+        ("user,ts\n1,2\n", (*LIMITS, "--zone-column", "tz"), "no column 'tz'; there are: 'user, ts'"),
+        (FORMS["common.log"], (*LIMITS, "--subject-column", "who"), "no column 'who'; there are: 'address, ident"),
+        ("user,ts\n1,2\n", ("--compare", "tight"), "--compare is name=limits, like tight=20/minute,100/hour"),
+        ("user,ts\n1,2\n", ("--compare", "a=1/s", "--compare", "a=2/s"), "two sets of limits are named 'a'"),
+        ("user,ts\n1,2\n", ("--limit", "soon"), "limit 'soon'"),
+        ("user,ts\n1,2\n", ("--policy", "p"), "policies.yaml"),
+    ],
+)
+def test_what_is_missing_is_named_in_one_line(
+    tmp_path: Path, capline: CommandLine, text: str, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "events.csv").write_text(text)
+    done = capline("replay", "events.csv", *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+
+
+def test_several_limits_are_set_side_by_side_and_times_without_a_zone_are_told(
+    tmp_path: Path, capline: CommandLine
+) -> None:
+    (tmp_path / "policies.yaml").write_text("policies: {p: {limits: [1/hour]}, q: {limits: [1/calendar-day]}}")
+    (tmp_path / "e.csv").write_text("id,subject,time\n1,ann,2024-05-06T23:30:00\n2,ann,2024-05-07T00:15:00\n")
+    words = ("replay", "e.csv", "--policy", "p", "--policy", "q", "--compare", "loose=2/hour,9/day", "--sort")
+    found = capline.json(*words)["policies"]
+    assert {name: counts["allowed"] for name, counts in found.items()} == {"loose": 2, "p": 1, "q": 2}
+    done = capline(*words)
+    assert "e.csv: times without a zone, like 2024-05-06T23:30:00, are read as UTC" in done.stderr
+    assert "policy p: 2 events, 1 of them refused" in done.stdout
+    assert "1 of 1 subjects were refused, most of all ann (1)" in done.stdout
+
+
+def test_what_real_purchases_and_a_real_access_log_come_to(capline: CommandLine) -> None:
+    found = capline.json("replay", str(CDNOW), "--limit", "1/7 days")["policies"]["default"]
+    assert (found["allowed"], found["events"], found["top_refused"][0]) == (61_915, 69_659, [14_048, 151])
+    assert found["by_limit"] == found["by_binding"] == {"1/week": 7_744}
+    assert len(found["top_refused"]) == 10
+    if not ACCESS.exists():
+        pytest.skip("the access log is not part of the project")
+    found = capline.json("replay", str(ACCESS), "--limit", "10/minute")["policies"]["default"]
+    assert (found["allowed"], found["events"]) == (8_271, 10_000)

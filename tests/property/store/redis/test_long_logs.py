@@ -15,7 +15,7 @@ import pytest
 from tests.kit.servers import KINDS, shared
 from tests.profiles import first
 
-from capline import Limiter, ManualClock, Policy
+from capline import Attempt, Decision, Limiter, ManualClock, Policy
 from capline.model.errors import IdConflictError
 from capline.testing import Reference
 
@@ -52,6 +52,9 @@ class Beside:
     def refund(self, hit: int) -> None:
         assert self.limiter.refund("p", "s", hit) == self.reference.refund("p", "s", hit)
 
+    def settle(self, hit: int, units: int) -> None:
+        assert self.limiter.settle("p", "s", hit, units) == self.reference.settle("p", "s", hit, units)
+
     def same_history(self) -> None:
         mine = [(hit.stamp_us, hit.units) for hit in self.limiter.explain("p", "s").hits]
         assert mine == self.reference.hits("p", "s")[0]
@@ -80,7 +83,9 @@ def unit_steps(pair: Beside, chance: random.Random, steps: int, most_us: int) ->
 def mixed_steps(pair: Beside, chance: random.Random, steps: int, most_us: int) -> None:
     for step in range(steps):
         pair.clock.advance_us(chance.choice((0, 1, 3, chance.randrange(most_us), -chance.randrange(9))))
-        match chance.randrange(12):
+        match chance.randrange(13):
+            case 12 if pair.hits:
+                pair.settle(chance.choice(pair.hits[-200:]), chance.choice((1, 2, 9)))
             case 0 | 1 | 2 | 3:
                 pair.ask("decide")
             case 4:
@@ -193,6 +198,26 @@ def test_every_verb_on_a_long_log(beside: Callable[..., Beside], layout: str, li
     unit_steps(pair, chance, 80, 12)
     mixed_steps(pair, chance, 120, 200)
     pair.same_history()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("named", [False, True], ids=["plain", "with ids"])
+def test_changes_of_a_hit_far_back(beside: Callable[..., Beside], kind: str, named: bool) -> None:
+    """The thousands of hits behind it are rewritten a thousand at a time."""
+    pair = beside(shared(kind).url, ["9000/hour"], "subject")
+    attempts = [Attempt("p", "s", id=f"id{i}" if named and i % 3 else None) for i in range(2_150)]
+    answers = pair.limiter.decide_batch(attempts)
+    pair.hits = [answer.hit or 0 for answer in answers if isinstance(answer, Decision)]
+    for i, attempt in enumerate(attempts):
+        assert pair.reference.decide("p", "s", 1, attempt.id).hit == pair.hits[i]
+    for place in (-1, -2, -999, -1000, -1001, -2000, -2001, 1, 0):
+        pair.settle(pair.hits[place], 3)
+        pair.refund(pair.hits[place])
+        pair.refund(pair.hits[place])
+        pair.settle(pair.hits[place - 3], 2)
+        pair.ask("decide", 1, attempts[place].id)
+    pair.same_history()
+    pair.ask("peek", 1)
 
 
 @pytest.mark.parametrize("layout", ["subject", "bucket"])

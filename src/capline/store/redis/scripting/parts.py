@@ -127,7 +127,10 @@ def row_parts(operations: Sequence[Operation], now: bytes, *, by_slot: bool) -> 
         part = Part([], [], np.empty(0, np.intp))
         taken: list[int] = []
         weight = 0
-        groups = [*groups_of([operation.subject for operation in turn], family.buckets, 0, head.most_rows())]
+        # An id is looked for in all of the subject's log, which may be long.
+        named = not family.buckets and any(operation.fingerprint for operation in turn)
+        most, tag = ROWS_OF_A_KEY if named else head.most_rows(), None
+        groups = [*groups_of([operation.subject for operation in turn], family.buckets, 0, most)]
         groups.sort(key=(lambda group: (group.slot, group.tag)) if by_slot else (lambda group: group.tag))
         for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
             own = [i for group in fill for i in group.rows]
@@ -140,7 +143,8 @@ def row_parts(operations: Sequence[Operation], now: bytes, *, by_slot: bool) -> 
             part.calls.append(group_call(own_head, fill, codes, asked, repeatable=repeatable))
             part.sizes.append(len(own))
             taken += [rows[i] for i in own]
-            weight += sum(map(_weight, fill))
+            weight += len(own) * AGAIN if fill[0].tag == tag else sum(map(_weight, fill))
+            tag = fill[-1].tag
             if weight >= PART_ROWS:
                 part.rows = np.array(taken, np.intp)
                 yield head, part
@@ -167,12 +171,16 @@ def _turns(operations: Sequence[Operation]) -> Iterable[Sequence[int]]:
 
 
 def _fills(groups: Iterator[Group] | Sequence[Group], most: int, *, by_slot: bool) -> Iterator[list[Group]]:
-    """Groups for one call each: on a cluster of one slot, of one kind of field, at most so many rows."""
+    """Groups for one call each: on a cluster of one slot, of one kind of field, at most so many rows.
+
+    A subject's groups are in calls of their own.
+    """
     fill: list[Group] = []
     rows = 0
     for group in groups:
         if fill and (
             rows + len(group.rows) > most
+            or (not group.fields and group.tag == fill[-1].tag)
             or (by_slot and group.slot != fill[0].slot)
             or type(group.fields) is not type(fill[0].fields)
         ):

@@ -245,20 +245,23 @@ local function index_of(log, stamp)
   if i > 0 and log.s[i] == stamp then return i end
 end
 
--- `find` in a long log as it is stored: bytes are compared, not entries.
+-- `find` in a long log as it is stored: bytes are compared, not entries. Whole pieces of it are read once for all rows of
+-- a call: `save` forgets them where more than the end changes.
+local pieces = {}
 local function find_stored(log, id, first)
-  local size, start, to, found = log.size, log.start, log.n, nil
-  while to >= first and not found do
-    local from = math.max(first, to - SEARCHED + 1)
-    local bytes = redis.call('GETRANGE', log.key, start + (from - 1) * size, start + to * size - 1)
+  local size, start, read, last = log.size, log.start, pieces[log.key] or {}, nil
+  pieces[log.key] = read
+  for piece = math.floor((log.n - 1) / SEARCHED), math.floor((first - 1) / SEARCHED), -1 do
+    local from = piece * SEARCHED
+    local bytes = read[piece] or redis.call('GETRANGE', log.key, start + from * size, start + (from + SEARCHED) * size - 1)
+    if #bytes == SEARCHED * size then read[piece] = bytes end
     local at = string.find(bytes, id, 1, true)
     while at do
-      if (at - 15) % size == 0 then found = from + (at - 15) / size end
+      if (at - 15) % size == 0 then last = from + (at - 15) / size + 1 end
       at = string.find(bytes, id, at + 1, true)
     end
-    to = from - 1
+    if last then return last >= first and last or nil end
   end
-  return found
 end
 
 -- The number of the newest hit later than the horizon that was recorded under this id; nil where there is none.
@@ -411,6 +414,7 @@ end
 -- Write the changed part of a long log, to expire in `ttl` ms.
 local function save(log, ttl)
   local ids = log.size - 14
+  if log.moved or log.dirty < log.n then pieces[log.key] = nil end
   if log.moved then
     local tag = 64 + (ids > 0 and 32 or 0) + 11
     local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7I7', 0, log.moved.base)

@@ -40,13 +40,43 @@ local function open(key)
   return decode(v)
 end
 
+-- Give hit number i so many units; at 0 its id, if it has one, is REFUNDED. In a long log of which nothing else was
+-- changed, the units up to each later hit wait for `shifted`.
+local function set_units(log, i, units)
+  local more = units - units_of(log, i)
+  if log.key and not log.ended and log.c[log.n] + more <= MOST_UNITS then
+    log.dirty, log.more, log.refunded = i, more, units == 0 and log.f and log.f[i]
+  elseif units == 0 then
+    give_back(log, i, units_of(log, i))
+  else
+    amend(log, i, units)
+  end
+end
+
+-- The entries of a long log from the changed one on, a thousand at a time: some six times as fast as `entries`.
+local function shifted(log)
+  local size, from, parts = log.size, log.start + (log.dirty - 1) * log.size, {}
+  local bytes, at, each, fields = call('GETRANGE', log.key, from, -1), 1, size == 14 and 'c7I7' or 'c7I7c8', size == 14 and 2 or 3
+  while at < #bytes do
+    local many = math.min(1000, (#bytes - at + 1) / size)
+    local format = '>' .. string.rep(each, many)
+    local values = {struct.unpack(format, bytes, at)}
+    for k = 2, fields * many, fields do values[k] = values[k] + log.more end
+    if at == 1 and log.refunded then values[3] = REFUNDED end
+    parts[#parts + 1] = struct.pack(format, unpack(values, 1, fields * many))
+    at = at + many * size
+  end
+  return table.concat(parts)
+end
+
 local function write(key, log)
   local longer = log.until_us and lifetime(log.until_us, retention, now, tonumber(ARGV[5]))
   if log.n == 0 then
     remove(key, field)
   elseif log.key then
     local ids = log.size - 14
-    call('SETRANGE', key, log.start + (log.dirty - 1) * log.size, entries(log, log.dirty, 0, 0, 7, 7, ids))
+    local new = log.more and shifted(log) or entries(log, log.dirty, 0, 0, 7, 7, ids)
+    call('SETRANGE', key, log.start + (log.dirty - 1) * log.size, new)
   elseif field == '' then
     call('SET', key, encode(log, stamp_bytes), 'KEEPTTL')
   else
@@ -139,7 +169,7 @@ local function settle(more)
       end
     elseif i and (k == 1 or units_of(log, i) > 0) then
       if more > 0 and not has_room(log, horizon, more, most and most > 0 and most or MOST_UNITS - 1) then return -2 end
-      changes[k] = function() amend(log, i, cost) end
+      changes[k] = function() set_units(log, i, cost) end
     end
   end
   for k = 1, many do
@@ -187,7 +217,7 @@ elseif units > 0 then
   given = 1
   for _, log in ipairs(logs) do
     local i = index_of(log, stamp)
-    if i then give_back(log, i, units) end
+    if i and units_of(log, i) > 0 then set_units(log, i, units_of(log, i) - units) end
   end
 end
 local changed = false

@@ -122,24 +122,33 @@ class Worker:
 
         After a `CaplineError`, another worker claims the batch once its lease has expired.
         """
+        # When each campaign had nothing to claim: while others have, it is asked no more often than all are otherwise.
+        waited_s: dict[str, float] = {}
         with self._lease_keeper:
             while True:
                 self._stop.check()
-                in_work = 0
+                in_work, passed_over, recent = 0, False, time.monotonic() - _POLL_S
                 for campaign in self._campaigns():
+                    if waited_s.get(campaign, recent) > recent:
+                        passed_over = True
+                        continue
                     answer = self._queue.claim(campaign, self.name, self._takeover_s)
                     match answer:
                         case Waiting():
                             in_work += answer.in_work
+                            waited_s[campaign] = time.monotonic()
+                            continue
                         case Over():
                             continue
                         case DeadLetter():
                             self._set_aside(campaign, answer.number, answer.why)
                         case Claimed():
                             self._deliver(answer)
-                    if not isinstance(answer, Waiting):
-                        break
+                    break
                 else:
+                    if passed_over:
+                        waited_s.clear()
+                        continue
                     if until_idle and not in_work:
                         return
                     self._stop.wait(_POLL_S)
@@ -147,9 +156,8 @@ class Worker:
     def _campaigns(self) -> list[str]:
         """The unfinished campaigns that this worker could open."""
         names = self._queue.open_campaigns()
-        for name in [*self._runs]:
-            if name not in names:
-                self._runs.pop(name).close()
+        for name in {*self._runs}.difference(names):
+            self._runs.pop(name).close()
         return [name for name in names if self._is_open(name)]
 
     def _is_open(self, campaign: str) -> bool:

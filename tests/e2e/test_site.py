@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.test_demo_report import dom_of
+from tests.kit.gateway import free_port
+from tools.tutorial import PAGES, masked, played
 
 OUTSIDE = r"""["']?(?:https?:)?//"""
 LOADED = re.compile(rf"(?:src|srcset|action|data)={OUTSIDE}|<link [^>]*href={OUTSIDE}|@import|url\({OUTSIDE}")
@@ -29,3 +31,13 @@ def test_the_site_is_whole_loads_nothing_and_is_searched(tmp_path: Path) -> None
         assert not LOADED.search(file.read_text(encoding="utf-8")), file
     found = dom_of(site / "search.html", tmp_path, query="?q=hold-out")
     assert "explanation/glossary.html" in found
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_tutorial_shows_what_its_commands_show(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    port = str(free_port())
+    ports = re.compile(r"\b(8000|8099)\b")
+    again = played(ports.sub(port, text), tmp_path)
+    assert masked(again.replace(port, "PORT")) == masked(ports.sub("PORT", text))

@@ -10,7 +10,20 @@ import typer
 from typer.main import get_command
 
 from capline import __version__
-from capline.cli.commands import campaign, config, decisions, logs, policies, replay, serve, store, token, up, worker
+from capline.cli.commands import (
+    campaign,
+    config,
+    decisions,
+    init,
+    logs,
+    policies,
+    replay,
+    serve,
+    store,
+    token,
+    up,
+    worker,
+)
 from capline.cli.commands.segments import build
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import BAD_INPUT, INTERRUPTED, note, plain
@@ -23,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "command", "main"]
 
 app = Commands("capline", "Exact, fast, durable sliding-window limits.")
-for part in (decisions, logs, replay, worker, serve, up, campaign, build, store, policies, token, config):
+for part in (init, decisions, logs, replay, worker, serve, up, campaign, build, store, policies, token, config):
     app.add_typer(part.app)
 
 
@@ -75,7 +88,7 @@ def main() -> None:
 
 def _refused(message: str) -> int:
     """Say on one line what is wrong."""
-    line = " ".join(message.split("\n"))
+    line = " ".join(message.replace("\n\t", " ").split("\n"))
     note.print(f"[bold red]capline:[/] {plain(line)}", soft_wrap=True)
     return BAD_INPUT
 

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from capline.cli.input.declare import Commands
-from capline.cli.input.options import DEFAULT_POLICIES, PoliciesOption
+from capline.cli.input.options import DEFAULT_POLICIES, PoliciesOption, named_policies
 from capline.cli.render.console import FAILED, INTERRUPTED, Answer, note, out, plain, table, warn
 from capline.cli.render.progress import progress_bar
 from capline.cli.render.replay import replay_facts, show_replay
@@ -57,7 +57,10 @@ def replay(
         list[str], typer.Option(metavar="NAME=LIMITS", help="Limits to set beside, by name.", show_default=False)
     ] = [],  # noqa: B006 - as above
     policy: Annotated[
-        list[str], typer.Option(help="A policy of the policy file; may be repeated.", show_default=False)
+        list[str],
+        typer.Option(
+            help="A policy of the policy file; may be repeated.", show_default=False, autocompletion=named_policies
+        ),
     ] = [],  # noqa: B006 - as above
     policies: PoliciesOption = DEFAULT_POLICIES,
     subject_column: Annotated[str | None, typer.Option(help="The column of subjects.")] = None,

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capline.limiter.limiter import DEFAULT_URL, Limiter
+from capline.model.errors import CaplineError
 from capline.model.subject import parse_subject
+from capline.policy.file import load
 
 if TYPE_CHECKING:
+    from capline.model.policy import Policy
     from capline.model.subject import Subject
 
 __all__ = [
@@ -30,9 +33,28 @@ __all__ = [
     "Source",
     "SubjectArgument",
     "TextOption",
+    "named_policies",
 ]
 
 DEFAULT_POLICIES = Path("policies.yaml")
+
+
+def named_policies(context: typer.Context, incomplete: str) -> list[str]:
+    """The policies of the policy file that begin so, for a shell that completes."""
+    return [name for name in _policies_typed(context) if name.startswith(incomplete)]
+
+
+def _named_segments(context: typer.Context, incomplete: str) -> list[str]:
+    found = _policies_typed(context)
+    return sorted({name for policy in found.values() for name in policy.by_segment if name.startswith(incomplete)})
+
+
+def _policies_typed(context: typer.Context) -> dict[str, Policy]:
+    try:
+        return {policy.name: policy for policy in load(context.params.get("policies") or DEFAULT_POLICIES).policies}
+    except CaplineError:
+        return {}
+
 
 SubjectArgument = Annotated[str, typer.Argument(help="Who is limited: text, or an integer; s:42 is the text 42.")]
 HitArgument = Annotated[int, typer.Argument(help="The hit, as the decision showed it.")]
@@ -80,7 +102,7 @@ class Source:
 class Log(Source):
     """One subject under one policy."""
 
-    policy: Annotated[str, typer.Argument(help="The policy's name.")]
+    policy: Annotated[str, typer.Argument(help="The policy's name.", autocompletion=named_policies)]
     subject: SubjectArgument
     text: TextOption = False
 
@@ -94,7 +116,9 @@ class Log(Source):
 class Attempted(Log):
     """Which of a policy's limits hold for the subject, all named."""
 
-    segment: Annotated[str | None, typer.Option("--segment", help="The subject's segment.")] = None
+    segment: Annotated[
+        str | None, typer.Option("--segment", help="The subject's segment.", autocompletion=_named_segments)
+    ] = None
     channel: Annotated[str | None, typer.Option("--channel", help="The channel of the attempt.")] = None
     zone: Annotated[
         str | None,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from capline.model.attempt import Attempt
+from capline.model.clock import LATEST_US
 from capline.model.errors import IdConflictError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
@@ -193,6 +194,27 @@ class ChargeLaw(StoreSetting):
         assert self.used(limiter) == [4]
         assert not limiter.peek("p", "s", 0, channel="push")
         assert limiter.peek("p", "s", 0)
+
+    def test_its_id_is_in_the_log_of_the_policy_alone(self) -> None:
+        limiter = self.one("9/day", channels={"push": ["5/day"]})
+        assert limiter.charge("p", "s", 2, "x", channel="push").retry_after_us == 0
+        logs = {record.log: [(units, bool(id)) for _, units, id in record.hits] for record in limiter.export()}
+        assert logs == {"p": [(2, True)], "p/push": [(2, False)]}
+
+    def test_a_charge_with_the_id_of_a_slot_goes_at_once(self) -> None:
+        limiter = self.one("1/hour")
+        assert limiter.decide("p", "s")
+        slot = limiter.schedule("p", "s", 1, "x")
+        charged = limiter.charge("p", "s", 1, "x")
+        assert (slot.wait, charged.wait, charged.late_us, charged.hit) == (3600, 0, 0, slot.hit)
+
+    def test_the_last_instant_takes_a_charge_and_is_then_over(self) -> None:
+        limiter = self.one("9/hour")
+        self.clock.advance_us(LATEST_US - 1 - START_US)
+        assert limiter.charge("p", "s", 3).hit == LATEST_US - 1
+        with pytest.raises(InvalidValueError, match="3 units are more than this log can count"):
+            limiter.charge("p", "s", 3)
+        assert self.used(limiter) == [3]
 
     def test_charges_fill_a_long_log(self) -> None:
         limiter = self.one("1000/100s")

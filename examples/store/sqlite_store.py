@@ -83,11 +83,11 @@ class SqliteStore(LocalStore, LogTransaction):
 
     # --- a transaction ----------------------------------------------------------------------------------------------
 
-    def load(self, ref: LogRef, subject: Subject) -> ColumnLog:
+    def stored(self, ref: LogRef, subject: Subject) -> ColumnLog | None:
         row = self._file.execute(
             "SELECT hits FROM log WHERE name = ? AND subject = ?", (ref.name, msgpack.encode(subject))
-        )
-        return _unpacked(*(row.fetchone() or (None,)))
+        ).fetchone()
+        return None if row is None else _unpacked(*row)
 
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         kept_until = max(log.last_us(), log.high_water_us) + self._retention_us[ref.name]
@@ -130,11 +130,10 @@ class SqliteStore(LocalStore, LogTransaction):
         self._file.close()
 
 
-def _unpacked(hits: bytes | None) -> ColumnLog:
+def _unpacked(hits: bytes) -> ColumnLog:
     log = ColumnLog()
-    if hits is not None:
-        high_water_us, rows = msgpack.decode(hits)
-        for stamp_us, units, fingerprint in rows:
-            log.record(stamp_us, units, 0, fingerprint)
-        log.high_water_us = high_water_us
+    high_water_us, rows = msgpack.decode(hits)
+    for stamp_us, units, fingerprint in rows:
+        log.record(stamp_us, units, 0, fingerprint)
+    log.high_water_us = high_water_us
     return log

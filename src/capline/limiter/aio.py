@@ -9,10 +9,11 @@ from collections.abc import AsyncIterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from capline.limiter.checks import check_iterable, typed
+from capline.limiter.checks import check_iterable, fingerprint, typed
 from capline.limiter.records import LoadProgress
 from capline.limiter.steps import awaited, run_awaited
 from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs
+from capline.model.attempt import check_cost
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
 from capline.model.subject import check_subject
 from capline.store.open import open_async_store
@@ -65,21 +66,28 @@ class AsyncLimiter(Verbs):
             return await self._under(policy, limits).decide(
                 policy, subject, cost, id, segment=segment, channel=channel, zone=zone
             )
-        if id is None and cost is _ONE:
-            try:
-                plain = segment is None and channel is None and zone is None
-                unit = self._units.get(policy if plain else (policy, segment, channel, zone))
+        try:
+            plain = segment is None and channel is None and zone is None
+            key = policy if plain else (policy, segment, channel, zone)
+            decision: Decision
+            if id is None and cost is _ONE:
+                unit = self._units.get(key)
                 if unit is not None:
-                    decision: Decision = await unit(subject)
+                    decision = await unit(subject)
                     return decision
-            except InvalidValueError:
-                if not self._hashes_long:
-                    raise
-            except StoreError as error:
-                attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
-                return self._outage.single("decide", error, attempt)
-            except TypeError as error:
-                raise typed(error, policy, segment, channel, zone) from None
+            elif (compiled := self._direct.get(key)) is not None:
+                units, name = check_cost(cost), fingerprint(id)
+                decision = await self._store.step(Operation("decide", compiled, check_subject(subject), units, name))
+                return decision
+        except InvalidValueError:
+            if not self._hashes_long:
+                raise
+        except StoreError as error:
+            return self._outage.single(
+                "decide", error, self._attempt(policy, subject, cost, id, segment, channel, zone)
+            )
+        except TypeError as error:
+            raise typed(error, policy, segment, channel, zone) from None
         return await run_awaited(self._decide(self._attempt(policy, subject, cost, id, segment, channel, zone)))
 
     peek = awaited(Verbs._peek)

@@ -32,7 +32,10 @@ __all__ = ["CompiledRules"]
 
 
 class CompiledRules(ABC):
-    """The compiled rules of a limiter. `_units` has the fast paths, by names; by the policy alone where that is all."""
+    """The compiled rules of a limiter. `_units` has the fast paths, by names; by the policy alone where that is all.
+
+    `_direct` has, by the same, the rules under which an attempt goes straight to the store: nothing else looks at it.
+    """
 
     _store: Store
     """Of an awaited limiter an `AsyncStore`: each of its calls is awaited where the verb yields it."""
@@ -53,6 +56,11 @@ class CompiledRules(ABC):
     @abstractmethod
     def _has_units(self) -> bool:
         """Whether one unit may take a fast path: no cache, key hashing or observer needs the attempt."""
+
+    @property
+    @abstractmethod
+    def _observed(self) -> bool:
+        """Whether there are observers."""
 
     @abstractmethod
     def _unit_of(self, names: Names, compiled: CompiledRule) -> Unit:
@@ -129,17 +137,28 @@ class CompiledRules(ABC):
                 self._bound_names: dict[str, set[Names]] = {}
                 self._rules_by_names: dict[Names, CompiledRule] = {}
                 self._units: dict[Names | str, Unit] = {}
+                self._direct: dict[Names | str, CompiledRule] = {}
+            tables: list[dict[Any, Any]] = [self._rules_by_names, self._units, self._direct]
             for policy in policies or ():
-                self._units.pop(policy, None)
-                for names in self._bound_names.pop(policy, ()):
-                    self._rules_by_names.pop(names, None)
-                    self._units.pop(names, None)
+                for names in (policy, *self._bound_names.pop(policy, ())):
+                    for table in tables:
+                        table.pop(names, None)
 
-    def _add_unit(self, names: Names, unit: Unit) -> None:
+    def _add_unit(self, names: Names, unit: Unit, direct: CompiledRule | None = None) -> None:
         self._bound_names.setdefault(names[0], set()).add(names)
-        self._units[names] = unit
-        if names == (names[0], None, None, None):
-            self._units[names[0]] = unit
+        for key in (names, names[0]) if names == (names[0], None, None, None) else (names,):
+            self._units[key] = unit
+            if direct is not None:
+                self._direct[key] = direct
+
+    def _straight(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> CompiledRule | None:
+        """The rule under which an attempt goes straight to the store; None where it goes the general way."""
+        try:
+            if segment is None and channel is None and zone is None:
+                return self._direct.get(policy)
+            return self._direct.get((policy, segment, channel, zone))
+        except TypeError:
+            return None  # a name has no hash, which the general way says
 
     def _bound(self, policy: str, segment: str | None, channel: str | None, zone: str | None = None) -> CompiledRule:
         try:
@@ -166,6 +185,9 @@ class CompiledRules(ABC):
             if policy in self._overridden and self._overrides is not None:
                 unit_of = partial(self._unit_of, names)
                 unit = self._overrides.fast_path(names, unit, unit_of, self._general(names))
+            elif not self._observed and not self._hashes_long:
+                self._add_unit(names, unit, compiled)
+                return compiled
             self._add_unit(names, unit)
         return compiled
 

@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from capline.limiter.base import DEFAULT_URL
-from capline.limiter.checks import check_iterable, typed
+from capline.limiter.checks import check_iterable, fingerprint, typed
 from capline.limiter.records import LoadProgress
 from capline.limiter.steps import blocking, run
 from capline.limiter.verbs import Verbs
+from capline.model.attempt import check_cost
 from capline.model.errors import InvalidValueError, StoreError
+from capline.model.subject import check_subject
 from capline.store.open import open_store
+from capline.store.protocol import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -94,12 +97,18 @@ class Limiter(Verbs):
                 policy, subject, cost, id, segment=segment, channel=channel, zone=zone
             )
         try:
+            plain = segment is None and channel is None and zone is None
+            key = policy if plain else (policy, segment, channel, zone)
+            decision: Decision
             if id is None and cost is _ONE:
-                plain = segment is None and channel is None and zone is None
-                unit = self._units.get(policy if plain else (policy, segment, channel, zone))
+                unit = self._units.get(key)
                 if unit is not None:
-                    decision: Decision = unit(subject)
+                    decision = unit(subject)
                     return decision
+            elif (compiled := self._direct.get(key)) is not None:
+                units, name = check_cost(cost), fingerprint(id)
+                decision = self._store.step(Operation("decide", compiled, check_subject(subject), units, name))
+                return decision
         except InvalidValueError:
             if not self._hashes_long:
                 raise

@@ -16,11 +16,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.limiter.base import LimiterBase
-from capline.limiter.checks import count_of, joint_refusal, refusal_text, seconds_us, stamp, ttl_us
+from capline.limiter.checks import count_of, fingerprint, joint_refusal, refusal_text, seconds_us, stamp, ttl_us
 from capline.limiter.patience import Acquisition, Patience
 from capline.model.attempt import check_cost
 from capline.model.decision import LimitExceeded
 from capline.model.errors import StoreError
+from capline.model.subject import check_subject
 from capline.store.protocol import Batch, Operation
 from capline.support.lazy import LazyModule
 
@@ -116,6 +117,10 @@ class Verbs(LimiterBase):
         observers = self._observers
         return self._keyed is None and not self._denied.most and (observers.count_one or not observers)
 
+    @property
+    def _observed(self) -> bool:
+        return bool(self._observers)
+
     def _unit_of(self, names: Names, compiled: CompiledRule) -> Unit:
         bare, observers = self._bare(compiled), self._observers
         if not observers:
@@ -138,6 +143,35 @@ class Verbs(LimiterBase):
     def _general(self, names: Names) -> Unit:
         policy, segment, channel, zone = names
         return lambda subject: self._run(self._decide(self._attempt(policy, subject, 1, None, segment, channel, zone)))
+
+    def _single(
+        self,
+        kind: Kind,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None,
+        **times: int | None,
+    ) -> Steps[Decision]:
+        """An operation of this kind on one log, straight to the store where nothing else looks at the attempt."""
+        compiled = self._straight(policy, segment, channel, zone)
+        if compiled is None:
+            return self._attempted(kind, self._attempt(policy, subject, cost, id, segment, channel, zone), **times)
+        operation = Operation(kind, compiled, check_subject(subject), check_cost(cost), fingerprint(id), **times)  # pyright: ignore[reportArgumentType] - each has its time
+        names = segment, channel, zone
+        return self._straightly(operation, lambda: self._attempt(policy, subject, cost, id, *names), times)
+
+    def _straightly(
+        self, operation: Operation, attempt: Callable[[], Attempt], times: dict[str, int | None]
+    ) -> Steps[Decision]:
+        try:
+            decision: Decision = yield self._store.step(operation)
+        except StoreError as error:
+            return self._outage.single(operation.kind, error, attempt(), **times)
+        return decision
 
     def _attempted(self, kind: Kind, attempt: Attempt, **times: int | None) -> Steps[Decision]:
         """An operation of this kind on the log of one attempt; `times` are those of `Operation`."""
@@ -215,8 +249,9 @@ class Verbs(LimiterBase):
         if limits is not None:
             adhoc = self._under(policy, limits)
             return adhoc._peek(policy, subject, cost, id, segment=segment, channel=channel, zone=zone)
-        attempt = self._peek_attempt(policy, subject, cost, id, segment, channel, zone)
-        return self._attempted("peek", attempt)
+        if type(cost) is int and cost > 0:
+            return self._single("peek", policy, subject, cost, id, segment, channel, zone)
+        return self._attempted("peek", self._peek_attempt(policy, subject, cost, id, segment, channel, zone))
 
     def _charge(
         self,
@@ -238,8 +273,7 @@ class Verbs(LimiterBase):
         `sliding_counter` and `gcra`), and `StoreError` in any outage: `on_store_error` cannot record it. Costs as much
         as a `decide` with a cost.
         """
-        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
-        return self._attempted("charge", attempt)
+        return self._single("charge", policy, subject, cost, id, segment, channel, zone)
 
     def _settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> Steps[bool]:
         """Give a hit that was an estimate the units that it really cost; True if there was such a hit.
@@ -428,8 +462,7 @@ class Verbs(LimiterBase):
             schedule = partial(self._under(policy, limits)._schedule, max_wait=max_wait, not_before=not_before)
             return schedule(policy, subject, cost, id, segment=segment, channel=channel, zone=zone)
         waits = _waits_us(max_wait, not_before)
-        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
-        return self._attempted("schedule", attempt, **waits)
+        return self._single("schedule", policy, subject, cost, id, segment, channel, zone, **waits)
 
     def _schedule_all(
         self, attempts: Sequence[Attempt], *, max_wait: float | None = None, not_before: float = 0
@@ -472,8 +505,7 @@ class Verbs(LimiterBase):
         """
         self._rules.check_reserves(policy)
         holds_us = ttl_us(ttl)
-        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
-        return self._attempted("reserve", attempt, ttl_us=holds_us)
+        return self._single("reserve", policy, subject, cost, id, segment, channel, zone, ttl_us=holds_us)
 
     def _commit(self, policy: str, subject: Subject, hit: int | None) -> Steps[bool]:
         """Keep the reserved hit: from now on it is an ordinary one, at its old stamp. Whether it counts.

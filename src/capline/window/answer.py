@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
@@ -18,11 +19,18 @@ from capline.window.bound_log import BoundLog
 from capline.window.limit_reader import QuietReader
 from capline.window.log import NEVER
 
+if TYPE_CHECKING:
+    from capline.model.policy import LogLimits
+    from capline.model.zone import ZoneTable
+    from capline.window.limit_reader import LimitReader
+    from capline.window.log import LogView
+
 __all__ = [
     "MOST_TURNS",
     "Binding",
     "Stamped",
     "allowed_now",
+    "answer_now",
     "build_answer",
     "fits_all",
     "known_answer",
@@ -209,27 +217,41 @@ def known_answer(
 
 def allowed_now(logs: Sequence[BoundLog], now_us: int) -> Decision | None:
     """The answer to an attempt of no known id that is allowed now; None where it may be another. Records nothing."""
-    cost, time_us, last_us = logs[0].cost, now_us, NEVER
-    for bound in logs:
-        log = bound.log
-        last_us = max(last_us, log.last_us())
-        time_us = max(time_us, log.high_water_us)
+    opened = [(bound.log, bound.readers) for bound in logs]
+    return answer_now(opened, [bound.log_limits for bound in logs], logs[0].cost, now_us, logs[0].table)
+
+
+def answer_now(
+    opened: Sequence[tuple[LogView, Sequence[LimitReader]]],
+    limits: Sequence[LogLimits],
+    cost: int,
+    now_us: int,
+    table: ZoneTable = (),
+    levels: list[int] | None = None,
+) -> Decision | None:
+    """`allowed_now` on logs with their readers; `levels` gets what each reader says of the hit's.
+
+    The states of limits are those of `limits`, which has the limits of the readers in their order.
+    """
+    time_us, last_us = now_us, NEVER
+    for log, _ in opened:
+        if (at_us := log.high_water_us) > time_us:
+            time_us = at_us
+        if (at_us := log.last_us()) > last_us:
+            last_us = at_us
     stamp_us = time_us if time_us > last_us else last_us + 1
     if not cost or last_us > time_us or stamp_us >= LATEST_US:
         return None
-    left, tightest, empty_us = LARGEST_QUOTA + 1, None, NEVER
-    numbers: list[int] = []
-    for bound in logs:
-        log, table = bound.log, bound.table
-        for reader in bound.readers:
-            if isinstance(reader, QuietReader):
-                return None
-            reading = reader.read(log, stamp_us, cost, stamp_us, table)
-            if reading.left < 0:
-                return None
-            if reading.left < left:
-                left, tightest = reading.left, reader.limit
-            empty_us = max(empty_us, reading.empty_us)
-            numbers += reading.left, max(0, reading.more_us - now_us), max(0, reading.whole_us - now_us)
-    seen = (states_of, [bound.log_limits for bound in logs], numbers)
-    return Decision(True, tightest, left, 0, max(0, empty_us - now_us), stamp_us, _seen=seen)
+    left, limit, empty_us = LARGEST_QUOTA + 1, None, now_us
+    states: list[int] = []
+    for reader, log in [(reader, log) for log, readers in opened for reader in readers]:
+        after, more_us, whole_us, level = reader.after_hit(log, stamp_us, cost, table)
+        if after < 0:
+            return None
+        if after < left:
+            left, limit = after, reader.limit
+        states += after, max(0, more_us - now_us), max(0, whole_us - now_us)
+        empty_us = max(empty_us, whole_us)
+        if levels is not None:
+            levels.append(level)
+    return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, _seen=(states_of, limits, states))

@@ -90,6 +90,23 @@ class CounterReader(_NumberReader, frozen=True):
     def _empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         return last_us - last_us % self.limit.window_us + 2 * self.limit.window_us
 
+    @override
+    def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
+        quota, window_us = self.limit.quota, self.limit.window_us
+        start_us = at_us - at_us % window_us
+        ends_us = start_us + window_us
+        units = log.units_after(start_us - 1)
+        before = log.units_after(start_us - window_us - 1) - units
+        units += cost
+        left = quota - units
+        if before:
+            left -= -(-before * -(-(ends_us - at_us) // self.tick_us) // self.ticks)
+            if 0 <= left < quota - units:
+                more_us = self._fades(start_us, before, quota - left - 1 - units)
+                if more_us < ends_us:
+                    return left, more_us, ends_us + window_us, 0
+        return left, self._fades(ends_us, units, quota - left - 1), ends_us + window_us, 0
+
     def _counts(self, log: LogView, start_us: int) -> tuple[int, int]:
         """Units of the window that begins here, and of the one before."""
         since = log.units_after(start_us - 1)
@@ -118,6 +135,13 @@ class FixedReader(_NumberReader, frozen=True):
     @override
     def _more_us(self, log: LogView, at_us: int, left: int, cost: int, table: ZoneTable) -> int:
         return NEVER if left - cost >= self.limit.quota else self.frees_us(at_us, table)
+
+    @override
+    def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
+        window_us = self.limit.window_us
+        start_us = at_us - at_us % window_us
+        left, ends_us = self.limit.quota - log.units_after(start_us - 1) - cost, start_us + window_us
+        return left, ends_us, ends_us, 0
 
     @override
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
@@ -156,6 +180,18 @@ class LevelReader(_NumberReader, frozen=True):
             return NEVER
         over = level - (self.brim - (max(0, self.brim - level) // self.rise + 1) * self.rise)
         return max(at_us, log.newest_us()) - (-over // self.fall)
+
+    @override
+    def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
+        rise, fall = self.rise, self.fall
+        newest_us, level = log.newest_us(), cost * rise
+        if newest_us != NEVER:
+            rest = log.units_after(newest_us - 1) - (at_us - newest_us) * fall
+            if rest > 0:
+                level += rest
+        room = self.brim - level
+        left = room // rise
+        return left, at_us - ((room % rise - rise) // fall), at_us - (-level // fall), level
 
     @override
     def fits_in(self, log: LogView, at_us: int, units: int, horizon_us: int) -> bool:

@@ -1,18 +1,23 @@
-"""Whatever came before: where `decide_units` or `allowed_now` answers, it answers as the rule does, states and all."""
+"""Whatever came before: where a fast path answers, it answers as the rule does, states and all.
+
+`decide_units` and `allowed_now` are compared on one log; then whole limiters, one of which has no fast path.
+"""
 
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.profiles import size
 
-from capline import Joint, Policy
+from capline import CaplineError, Decision, Joint, Limiter, ManualClock, Policy
 from capline.limiter.rules import Rules
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
+from capline.store.protocol import Operation
 from capline.window import joint as joint_module
 from capline.window import rule as rule_module
 from capline.window.answer import allowed_now
@@ -22,7 +27,11 @@ from capline.window.joint import joint
 from capline.window.rule import Slot, attempt, judge, take_slot
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from capline.model.policy import BoundPolicy
+    from capline.model.subject import Subject
+    from capline.store.protocol import CompiledRule
 
 START_US = 1_700_000_000_000_000
 DAY_US = 86_400_000_000
@@ -35,9 +44,17 @@ POLICIES = {
 }
 
 
+LIMITERS = {
+    "reservations": Policy("p", ["9/300us", "20/900us"], reservations=True),
+    "one counter": Policy("p", ["9/300us"], algorithm="sliding_counter"),
+    "level of few": Policy("p", ["5/77us", "11/1000us"], algorithm="gcra"),
+    "numbers and quiet hours": Policy("p", ["9/300us", "not between 05:00 and 21:00"], algorithm="fixed_window"),
+}
+
 OTHERS = {
     "calendar": Policy("p", ["9/calendar day", "3/40us"], zone="Asia/Kathmandu"),
     "refusals": Policy("p", ["6/300us", "20/900us"], count_denied=True),
+    "quiet hours": Policy("p", ["9/300us", "not between 05:00 and 21:00"], zone="Asia/Kathmandu"),
     "channel": Policy("p", ["9/300us"], channels={"push": ["4/200us", "9/500us"]}),
     **{
         algorithm: Policy("p", ["7/300us", "20/1200us"], algorithm=algorithm)
@@ -111,7 +128,8 @@ def test_what_is_allowed_now_is_what_the_rule_allows(name: str, seed: int) -> No
         return [BoundLog(log, of, readers, cost, table_of(rule, now_us)) for log, of, readers in limits]
 
     for step in range(STEPS):
-        now_us = max(START_US, now_us + random.choice([0, 1, 20, 60, 120, 300, -2, DAY_US * (step % 7 == 0)]))
+        span_us = random.choice([0, 1, 20, 60, 120, 300, -2, *[DAY_US, DAY_US // 3] * (step % 7 == 0)])
+        now_us = max(START_US, now_us + span_us)
         cost = random.choice([1, 1, 2, 3, 5])
         units = cost * (step % 5 > 0)
         found, expected = allowed_now(bound(units), now_us), judge([bound(units)], now_us)[0]
@@ -141,3 +159,74 @@ def test_what_is_allowed_now_is_what_the_rule_allows(name: str, seed: int) -> No
                 hits.append(attempt(bound(cost), now_us, denied_units=rule.denied_units).hit or 0)
         hits[-1:] = [hit for hit in hits[-1:] if hit]
     assert quick > STEPS // 20
+
+
+class General(Limiter):
+    """A limiter whose store asks the rule, whatever the attempt."""
+
+    def __init__(self, policy: Policy, clock: ManualClock) -> None:
+        super().__init__("memory://", [policy], clock=clock)
+        store, compiled = self._store, self._store.compiled
+
+        def without_fast_path(rule: BoundPolicy) -> CompiledRule:
+            bound: Any = compiled(rule)
+            bound.unit, bound.meters = None, ()
+            bound.decide_one = partial(general, bound)
+            return bound
+
+        def general(bound: CompiledRule, subject: Subject) -> Decision:
+            return store.step(Operation("decide", bound, subject))
+
+        store.compiled = without_fast_path
+
+
+def outcome(call: Callable[[], object]) -> tuple[object, object]:
+    """The answer with its states, or the error."""
+    try:
+        answer = call()
+    except CaplineError as error:
+        return str(error), ()
+    return answer, answer.limits if isinstance(answer, Decision) else ()
+
+
+@pytest.mark.parametrize("name", [*POLICIES, *OTHERS, *LIMITERS])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_limiter_answers_as_one_without_fast_paths(name: str, seed: int) -> None:
+    policy = {**POLICIES, **OTHERS, **LIMITERS}[name]
+    random, clock = Random(f"{name} {seed}"), ManualClock(START_US)
+    channel = next(iter(policy.channels), None)
+    limiters = [Limiter("memory://", [policy], clock=clock), General(policy, clock)]
+    hits: list[tuple[int, int]] = []
+    allowed = refused = 0
+    for step in range(STEPS):
+        clock.advance_us(random.choice([0, 0, 1, 20, 60, 120, 300, -2, -90, DAY_US // 3 * (step % 53 == 0)]))
+        subject, cost = random.randrange(3), random.choice([1, 1, 1, 2, 3, 5, 9])
+        id = random.choice([None, None, None, f"{random.randrange(40)}"])
+        hit = random.choice(hits[-9:]) if hits else (subject, START_US)
+        wait, verb = random.choice([None, 0, 0.00006]), random.randrange(14)
+        answers: list[tuple[object, object]] = []
+        for limiter in limiters:
+            match verb:
+                case 0:
+                    call = partial(limiter.refund, "p", *hit, cost)
+                case 1:
+                    call = partial(limiter.settle, "p", *hit, cost)
+                case 2 if step % 3 == 0:
+                    call = partial(limiter.charge, "p", subject, cost, id, channel=channel)
+                case 3 | 4:
+                    call = partial(limiter.schedule, "p", subject, cost, id, channel=channel, max_wait=wait)
+                case 5 | 6:
+                    call = partial(limiter.peek, "p", subject, cost, id, channel=channel)
+                case 7 if step % 29 == 0:
+                    call = partial(limiter.erase, subject)
+                case _:
+                    call = partial(limiter.decide, "p", subject, cost, id, channel=channel)
+            answers.append(outcome(call))
+        assert answers[0] == answers[1], (step, verb)
+        decision = answers[0][0]
+        if isinstance(decision, Decision):
+            allowed, refused = allowed + decision.allowed, refused + (not decision.allowed)
+            hits += [(subject, decision.hit)] if decision.hit else []
+    assert min(allowed, refused) > STEPS // 20
+    rows = [[*limiter.export()] for limiter in limiters] if policy.algorithm == "sliding_log" else []
+    assert rows[:1] == rows[1:]

@@ -136,6 +136,8 @@ class LocalStore(Store, ABC):
         )
         if has_numbers:
             compiled.numbers, compiled.unit = ref_of(rule.numbers), None
+            if self.keeps_rows and rule.algorithm not in LOGS and not compiled.refs[0].readers:
+                compiled.meters = [ref.readers[0] for ref in compiled.refs[1:]]
         if rule.reserved:
             compiled.record = ref_of(rule.reserved)
         elif record in beside and self._transact(

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from capline.model.clock import LATEST_US
 from capline.support.lazy import LazyModule
+from capline.window.bound_log import OpenLog
 from capline.window.log import CARRIED, DENIED, NEVER, REFUNDED
 
 if TYPE_CHECKING:
@@ -25,15 +26,26 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from capline.store.local.transaction import StoredLog
     from capline.window.merge import Row
 else:
     np = LazyModule("numpy")
 
-__all__ = ["ColumnLog"]
+__all__ = ["ColumnLog", "StoredLog"]
 
 _STRIDE = 64
 _REBASE_AT = 1 << 62
+
+
+class StoredLog(OpenLog, Protocol):
+    """A log that can be changed and read as a whole; `ColumnLog` says more on each call."""
+
+    def recorded(self, first_us: int = 0, last_us: int = LATEST_US) -> Iterator[Row]:
+        """Each hit from the first instant to the last as (stamp, units, fingerprint), oldest first."""
+        ...
+
+    def insert(self, rows: Sequence[Row], high_water_us: int) -> None:
+        """Add hits, by stamp, with stamps that no other has, in one pass over those behind the first of them."""
+        ...
 
 
 class ColumnLog:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from time import time_ns
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -81,6 +81,11 @@ class MemoryStore(LocalStore, LogTransaction):
         with self._lock:
             return work(self)
 
+    @override
+    def step(self, operation: Operation, /) -> Any:
+        with self._lock:
+            return step(self, operation, self._clock.now_us())
+
     def _fast_path(
         self,
         compiled: LocalRule,
@@ -129,10 +134,9 @@ class MemoryStore(LocalStore, LogTransaction):
         return decide
 
     @override
-    def load(self, ref: LogRef, subject: Subject) -> ColumnLog:
+    def stored(self, ref: LogRef, subject: Subject) -> ColumnLog | None:
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        log = table.logs.get(subject)
-        return ColumnLog() if log is None else log
+        return table.logs.get(subject)
 
     @override
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from capline.model.decision import Decision, Joint
 from capline.store.local.fast_path import decide_units
+from capline.store.local.numbers_path import numbers_step
 from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
 from capline.store.local.whole_logs import counted
 from capline.store.protocol import Kind, Operation
@@ -71,8 +72,8 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
     if rule is None:
         change = commit_hit if operation.kind == "commit" else _change_hit
         return change(transaction, operation, now_us)
-    if rule is _decide or rule is _peek:
-        quick = _quick_step(transaction, operation, now_us)
+    if rule is _decide or rule is _peek or (rule is _schedule and not operation.not_before_us):
+        quick = (numbers_step if operation.compiled.meters else _quick_step)(transaction, operation, now_us)
         if quick is not None:
             return quick
     logs, record = _open(transaction, operation, now_us)
@@ -85,7 +86,7 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
 def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
     """A decision or a peek, where `decide_units` has the answer."""
     compiled: LocalRule = operation.compiled
-    if compiled.unit is None:
+    if compiled.unit is None or operation.kind == "schedule":
         return None
     ref = compiled.refs[0]
     log = transaction.load(ref, operation.subject)

@@ -8,35 +8,21 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject
 from capline.store.local.fast_path import FastRule
-from capline.window.bound_log import OpenLog
+from capline.store.local.log import ColumnLog, StoredLog
 from capline.window.limit_reader import LimitReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable
 
-    from capline.window.merge import Row
 
 __all__ = ["SWEEP_RECEIPTS", "LocalRule", "LogRef", "LogTransaction", "StoredLog"]
 
 SWEEP_RECEIPTS = 2
 """For each receipt that comes so many others are checked, and removed where they have expired."""
-
-
-class StoredLog(OpenLog, Protocol):
-    """A log that can be changed and read as a whole; `capline.store.local.log.ColumnLog` says more on each call."""
-
-    def recorded(self, first_us: int = 0, last_us: int = LATEST_US) -> Iterator[Row]:
-        """Each hit from the first instant to the last as (stamp, units, fingerprint), oldest first."""
-        ...
-
-    def insert(self, rows: Sequence[Row], high_water_us: int) -> None:
-        """Add hits, by stamp, with stamps that no other has, in one pass over those behind the first of them."""
-        ...
 
 
 class LogRef(msgspec.Struct):
@@ -60,8 +46,9 @@ class LogRef(msgspec.Struct):
 class LocalRule(msgspec.Struct):
     """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply.
 
-    `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `former`
-    are logs that its policy had before it was changed and does not read: they are erased with the others.
+    `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `meters`
+    are the readers of these, where they have a fast path. `former` are logs that its policy had before it was changed
+    and does not read: they are erased with the others.
     """
 
     rule: BoundPolicy
@@ -71,6 +58,7 @@ class LocalRule(msgspec.Struct):
     decide_one: Callable[[Subject], Decision]
     record: LogRef | None = None
     numbers: LogRef | None = None
+    meters: list[LimitReader] = []
     former: tuple[LogRef, ...] = ()
 
 
@@ -80,9 +68,14 @@ class LogTransaction(Protocol):
     __slots__ = ()
 
     @abstractmethod
+    def stored(self, ref: LogRef, subject: Subject) -> StoredLog | None:
+        """The subject's log, None if it has none."""
+        ...
+
     def load(self, ref: LogRef, subject: Subject) -> StoredLog:
         """The subject's log, empty if it has none."""
-        ...
+        log = self.stored(ref, subject)
+        return ColumnLog() if log is None else log
 
     @abstractmethod
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:

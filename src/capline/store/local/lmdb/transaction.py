@@ -40,10 +40,10 @@ class LmdbTransaction(LogTransaction):
         self._clock = clock
 
     @override
-    def load(self, ref: LogRef, subject: Subject) -> StoredLog:
+    def stored(self, ref: LogRef, subject: Subject) -> StoredLog | None:
         key = log_key(ref, subject)
         value = self.txn.get(key, db=self.tables[b"logs"])
-        return ColumnLog() if value is None else self._open(key, value)
+        return None if value is None else self._open(key, value)
 
     @override
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:

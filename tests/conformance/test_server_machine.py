@@ -29,3 +29,7 @@ TestValkeyClusterBucketChanging = state_machine(
     partial(_cluster, "valkey"), layout="bucket", steps=STEPS, changing=True
 )
 TestValkeyClusterBucket = state_machine(partial(_cluster, "valkey"), layout="bucket", steps=STEPS)
+TestRedisBucketNext = state_machine(
+    lambda: _single("redis") + "&forms=next", layout="bucket", steps=STEPS, changing=True
+)
+TestValkeyClusterNext = state_machine(lambda: _cluster("valkey") + "&forms=next", steps=STEPS, changing=True)

@@ -37,3 +37,7 @@ TestValkeyCluster = conformance(valkey_cluster)
 TestValkeyClusterBucket = conformance(valkey_cluster, layout="bucket")
 TestValkeyClusterAsync = conformance(valkey_cluster, asynchronous=True)
 TestValkeyClusterAsyncBucket = conformance(valkey_cluster, asynchronous=True, layout="bucket")
+TestRedisNext = conformance(lambda: redis() + "&forms=next")
+TestValkeyClusterAsyncBucketNext = conformance(
+    lambda: valkey_cluster() + "&forms=next", asynchronous=True, layout="bucket"
+)

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.server import Limiters, each_layout, each_pair, soon
+from tests.kit.server import SLOW, Limiters, each_layout, each_pair, soon
 from tests.kit.servers import KINDS, single
 
 from capline import Attempt, ManualClock, Policy
@@ -95,6 +95,25 @@ def test_a_longer_window_is_the_key_s_too_from_the_next_refusal_on(
         limiter.decide_all([Attempt("p", "s", channel=channel)])
     else:
         limiter.decide("p", "s", channel=channel)
+    assert min(ttls(server).values()) > 3_590_000
+
+
+@each_layout
+@pytest.mark.parametrize("algorithm", ["sliding_counter", "fixed_window", "gcra", "sliding_log"])
+def test_numbers_live_as_long_as_the_longest_window(
+    server: Server, sync_limiters: Limiters, layout: str, algorithm: str
+) -> None:
+    """And the log of hits beside them as long as they do; also where hits follow."""
+
+    def policy(algorithm: str, *limits: str) -> Policy:
+        return Policy("p", limits, algorithm=algorithm, layout=layout, population=640)
+
+    limiter = sync_limiters(server, policy("gcra", "5/10s"), options=f"{SLOW}&forms=next")
+    assert all(limiter.decide("p", "s", id=f"{number}") for number in range(5))
+    assert len(ttls(server)) == 2
+    assert max(ttls(server).values()) <= 20_000 + 2 * GRACE_MS
+    limiter.use([policy(algorithm, "5/10s", "5/h")])
+    assert not limiter.decide("p", "s", 5)
     assert min(ttls(server).values()) > 3_590_000
 
 

@@ -30,7 +30,7 @@ from capline.model.policy import Policy
 from capline.testing.conformance import url_of
 from capline.testing.oracle import Oracle
 from capline.testing.reference import Reference
-from capline.testing.setting import POPULATION
+from capline.testing.setting import POPULATION, begins_next
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -331,7 +331,7 @@ class StoreMachine(RuleBasedStateMachine):
     @property
     def keeps_rows(self) -> bool:
         """Whether the store has all numbers of a policy in one value."""
-        return self.store_url().startswith("memory")
+        return begins_next(self.store_url())
 
     def may_follow(self, policy: Policy) -> bool:
         """Where each number has a log of its own, other numbers, or hits, begin without them."""

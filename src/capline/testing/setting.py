@@ -20,13 +20,28 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
     from pathlib import Path
 
-__all__ = ["ALGORITHMS", "DAY", "POPULATION", "SECOND", "START_US", "Awaited", "StoreSetting", "each_algorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "DAY",
+    "POPULATION",
+    "SECOND",
+    "START_US",
+    "Awaited",
+    "StoreSetting",
+    "begins_next",
+    "each_algorithm",
+]
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 START_US = 1_700_000_000 * SECOND
 POPULATION = 500
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+def begins_next(url: str) -> bool:
+    """Whether the store at this URL keeps all numbers of a policy in one value."""
+    return url.startswith("memory:") or "forms=next" in url
 
 
 class StoreSetting:

@@ -44,7 +44,7 @@ class NumberRow(msgspec.Struct):
 def take_over(rows: Sequence[NumberRow], logs: Sequence[BoundLog], now_us: int, empty: Callable[[], OpenLog]) -> bool:
     """Bind the logs of single limits, behind the policy's own, to their rows; whether a limit had to take over.
 
-    `empty` makes a log. Where several policies have the rows, a limit without one begins empty.
+    `empty` makes a log. Where several policies have the rows, a limit without one goes on with the log that it has.
     """
     bound_logs, shared = logs[1:], logs[0].log_limits.shared
     same = [row.reader for row in rows] == [bound.readers[0] for bound in bound_logs]
@@ -54,8 +54,9 @@ def take_over(rows: Sequence[NumberRow], logs: Sequence[BoundLog], now_us: int, 
         time_us, newest_us = _time_and_newest(rows, logs[0], now_us)
         ordered = [
             found.get(reader)
-            or (NumberRow(reader, empty()) if shared else _row_from(rows, reader, time_us, newest_us, empty))
-            for reader in (bound.readers[0] for bound in bound_logs)
+            or (NumberRow(reader, bound.log) if shared else _row_from(rows, reader, time_us, newest_us, empty))
+            for bound in bound_logs
+            for reader in bound.readers
         ]
     for bound, row in zip(bound_logs, ordered, strict=True):
         bound.log, bound.carried, bound.carried_us = row.log, row.carried, row.carried_us
@@ -64,6 +65,9 @@ def take_over(rows: Sequence[NumberRow], logs: Sequence[BoundLog], now_us: int, 
 
 def rows_of(rows: Sequence[NumberRow], logs: Sequence[BoundLog]) -> list[NumberRow]:
     """The rows to keep: those of these logs, and where several policies have the rows, the others' that still count."""
+    for bound in logs[1:]:
+        # What is older no number counts; without this a limit of a second beside one of a day has a sum a second.
+        bound.log.trim(bound.log.high_water_us - 2 * bound.readers[0].limit.window_us)
     own, kept = logs[0], [NumberRow(bound.readers[0], bound.log, bound.carried, bound.carried_us) for bound in logs[1:]]
     if own.log_limits.shared:
         readers = {row.reader for row in kept}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import astuple
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
-from capline.model.policy import RESERVED
+from capline.model.policy import LOGS, NUMBERS, RESERVED
 from capline.store.protocol import Page, ScannedLog
 from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
@@ -25,8 +27,10 @@ from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
 from capline.store.redis.session import confirmed, sound
+from capline.window.bound_log import draft_logs
+from capline.window.carry import carry_hits, carry_numbers, take_over
 from capline.window.charge import too_many
-from capline.window.log import Hit
+from capline.window.log import Draft, Hit, Log
 from capline.window.merge import Merged
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ SCAN_COUNT = 1000
 KEYS_A_PAGE = 200
 """The COUNT of one SCAN; each key is a subject's log or a bucket."""
 
+_IDS = b"/+ids"
 _TIME = pack(b"TIME")
 _HIT = struct.Struct(">7s7sQ")
 """A hit as merge.lua takes it."""
@@ -57,7 +62,7 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
     # Reservations that the policy gave up end all the same.
     record = _record_of(compiled)
     ends = compiled.rule.algorithm == "sliding_log" and not compiled.rule.denied_units
-    keys = keys_of((*family.hit_logs, record) if ends else family.logs, tag)
+    keys = keys_of((*((*family.hit_logs, record) if ends else family.logs), _ids_of(compiled)), tag)
     slot = slot_of(tag)
     if family.buckets:
         payloads = [pack(b"HGET", key, field_of(subject)) for key in keys]
@@ -67,13 +72,39 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
     *values, asked = yield from session.router.run(calls, session.until())
     now_us = _time_us(sound(asked)) if session.clock is None else session.clock.now_us()
     logs = [_stored(sound(value), compiled) for value in values]
-    if ends:
-        _end_reservations(logs, logs.pop(), now_us)
+    beside, pending = logs.pop(), logs.pop() if ends else None
+    if logs[0].rows is not None or compiled.rule.algorithm not in LOGS:
+        logs = _taken_over(compiled, logs, beside, now_us)
+    if pending is not None:
+        _end_reservations(logs, pending, now_us)
         # A channel's hit has the units of the policy's own, as in rule.lua.
         own = {stamp_us: units for stamp_us, units, _ in logs[0].hits}
         for log in logs[1:]:
             log.hits[:] = [(stamp_us, own.get(stamp_us, units), mark) for stamp_us, units, mark in log.hits]
     return [_within(log, now_us, family.retention_us) for log in logs]
+
+
+def _taken_over(compiled: RedisRule, logs: list[ParsedLog], beside: ParsedLog, now_us: int) -> list[ParsedLog]:
+    """The logs, bound to the policy's numbers or to what they take over; `beside` is its log of hits, if it has any."""
+    rows = logs[0].rows or []
+    if logs[0].rows is not None:
+        logs = [beside, *logs[1:]]
+    _, bound = draft_logs(
+        [Log(tuple(Hit(*hit) for hit in log.hits), log.high_water_us) for log in logs], compiled.rule, 1, now_us
+    )
+    if compiled.rule.algorithm in LOGS:
+        if rows:
+            carry_numbers(rows, bound[0], now_us, lambda log: log)
+    elif rows:
+        take_over(rows, bound, now_us, _empty)
+    else:
+        carry_hits(bound, now_us, _empty)
+    drafts: list[Any] = [one.log for one in bound]
+    return [ParsedLog([astuple(hit) for hit in draft.log.hits], draft.high_water_us) for draft in drafts]
+
+
+def _empty() -> Any:
+    return Draft(Log())
 
 
 def merge(session: Session, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
@@ -107,7 +138,7 @@ def scan(
     nodes, cursor = (session.router.topology.primaries(), b"0") if after is None else after
     if not nodes:
         return Page([])
-    of_log = {log.decode(): one for one in all_terms for log in one.refund_logs}
+    of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, _ids_of(one))}
     namespace = all_terms[0].family.logs[0].partition(b":")[0]
     scan = pack(b"SCAN", cursor, b"MATCH", b"%b:*:{*}" % namespace, b"COUNT", b"%d" % KEYS_A_PAGE)
     [[reply]] = yield Exchange([Request(nodes[0], scan, 1)], session.bulk_until())
@@ -152,13 +183,18 @@ def _record_of(compiled: RedisRule) -> bytes:
     return f"{compiled.rule.logs[0].log}/{RESERVED}".encode()
 
 
+def _ids_of(compiled: RedisRule) -> bytes:
+    """The log of hits beside the numbers of its policy, which may keep hits now."""
+    return compiled.family.logs[0] + _IDS
+
+
 def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) -> Steps[int]:
     """Forget the subject in these logs, in both layouts; where a policy waits for replicas, in theirs too."""
     replicas = max([one.family.replicas for one in all_terms], default=0)
     calls: list[Call] = []
     kept = [(one, buckets) for one in all_terms for buckets in (0, bucket_count(one.rule.population))]
     logs = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.refund_logs)
-    records = dict.fromkeys((_record_of(one), buckets) for one, buckets in kept)
+    records = dict.fromkeys((log, buckets) for one, buckets in kept for log in (_record_of(one), _ids_of(one)))
     for log, buckets in (*logs, *records):
         tag = tag_of(subject, buckets)
         [key] = keys_of([log], tag)
@@ -175,7 +211,7 @@ def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) ->
 
 def sweep(session: Session, all_terms: Sequence[RedisRule]) -> Steps[int]:
     """Remove what is out of every window from the logs of these rules."""
-    of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, _record_of(one))}
+    of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, _record_of(one), _ids_of(one))}
     yield from session.router.run([Call(0, _TIME, repeatable=True)], session.bulk_until())
     removed = 0
     for node in session.router.topology.primaries():
@@ -231,12 +267,14 @@ def _found(
             if isinstance(value, CaplineError):
                 raise value
             subject = subject_of(tag, field)
-            hits = _within(_stored(value, compiled), now_us, compiled.family.retention_us)
+            stored = _stored(value, compiled)
+            hits = _within(stored, now_us, compiled.family.retention_us)
         except StoreDamagedError as error:
             yield ScannedLog(log, subject, error=error)
             continue
         if subject is not None and hits:
-            yield ScannedLog(log, subject, hits)
+            name = log if stored.rows is None else f"{log}/{NUMBERS}"
+            yield ScannedLog(name.removesuffix(_IDS.decode()), subject, hits)
 
 
 def _merged(outcome: Reply, one: Merge) -> Merged | CaplineError:

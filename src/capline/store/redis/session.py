@@ -27,12 +27,13 @@ class Session:
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self.router = Router(settings)
         self.clock = clock
+        self.next_forms = settings.next_forms
         # Those of rules in use: limits that come with the call have no end.
         self._families: WeakValueDictionary[tuple[object, ...], Family] = WeakValueDictionary()
 
     def compiled(self, rule: BoundPolicy) -> RedisRule:
         """The rule in the servers' form."""
-        compiled = bind(rule, self.clock is not None)
+        compiled = bind(rule, self.clock is not None, self.next_forms)
         # Equal families are one object, so that rows are sorted by it at no cost.
         compiled.family = self._families.setdefault(astuple(compiled.family), compiled.family)
         return compiled

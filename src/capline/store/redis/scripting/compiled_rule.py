@@ -86,7 +86,8 @@ class RedisRule(msgspec.Struct):
     one: bytes
     """The terms as one.lua takes them, as an argument on the wire."""
     rest_anywhere: bytes
-    """What `rest` is without a zone."""
+    terms_anywhere: bytes
+    """What `rest` and `terms` are without a zone."""
     short: bool
     """Whether one.lua can serve these terms."""
     decide_one: Callable[[Subject], Decision]
@@ -100,17 +101,21 @@ class RedisRule(msgspec.Struct):
 
     def rest(self, now: bytes) -> bytes:
         """The terms that are not in `one`, as joint.lua takes them: an argument in RESP."""
+        return bulk(self.terms(now)) if self.rule.zone else self.rest_anywhere
+
+    def terms(self, now: bytes) -> bytes:
+        """The same as refund.lua takes it."""
         if not self.rule.zone:
-            return self.rest_anywhere
-        return _rest(self.limits_of, self.storage, self.rule.denied_units, self.zone(now))
+            return self.terms_anywhere
+        return _terms(self.limits_of, self.storage, self.rule.denied_units, self.zone(now))
 
     def row(self, now: bytes) -> list[object]:
         """The terms as attempt.lua takes them."""
         return [*self.head, self.zone(now)] if self.rule.zone else self.head
 
 
-def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
-    """Compile the rule; the caller sets `decide_one`."""
+def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
+    """Compile the rule, whose numbers become one value with `next_forms`; the caller sets `decide_one`."""
     logs = rule.logs
     retention_us = logs[0].retention_us
     buckets = bucket_count(rule.population) if rule.layout == "bucket" else 0
@@ -127,7 +132,7 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     long = not buckets and max((*quotas, rule.denied_units), default=0) > MOST_SHORT_QUOTA
     readers = readers_of(rule)
     limits_of = [[part for reader in own for part in (reader.limit.quota, _by(reader))] for own in readers]
-    keeps = None if rule.algorithm == "sliding_log" else [_keeps(log_limits) for log_limits in logs]
+    keeps = None if rule.algorithm == "sliding_log" else [_keeps(log_limits, next_forms) for log_limits in logs]
     records: tuple[bytes, ...] = ()
     storage = keeps
     refund_looks = logs[:1] if keeps is None else logs
@@ -135,7 +140,7 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     refund_keeps = [
         number
         for log_limits, own in zip(refund_looks, readers, strict=False)
-        for number in (_keeps(log_limits), *_numbers(own))
+        for number in (_keeps(log_limits, next_forms), *_numbers(own))
     ]
     if rule.reserved:
         records = (rule.reserved.encode(),)
@@ -151,6 +156,7 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
         widest_us,
         *(part for limit in limits for part in (limit.quota, limit.window_us)),
     )
+    terms = _terms(limits_of, storage, rule.denied_units, None)
     return RedisRule(
         rule,
         Family(
@@ -180,14 +186,15 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
         ],
         long,
         bulk(one),
-        _rest(limits_of, storage, rule.denied_units, None),
+        bulk(terms),
+        terms,
         usable,
         _unbound,
     )
 
 
-def _rest(limits_of: list[list[object]], keeps: list[int] | None, denied: int, zone: list[int] | None) -> bytes:
-    return bulk(msgspec.msgpack.encode([len(limits_of), limits_of, keeps, denied, zone]))
+def _terms(limits_of: list[list[object]], keeps: list[int] | None, denied: int, zone: list[int] | None) -> bytes:
+    return msgspec.msgpack.encode([len(limits_of), limits_of, keeps, denied, zone])
 
 
 def _by(reader: LimitReader) -> object:
@@ -206,9 +213,10 @@ def _by(reader: LimitReader) -> object:
     return limit.window_us
 
 
-def _keeps(log_limits: LogLimits) -> int:
+def _keeps(log_limits: LogLimits, next_forms: bool) -> int:
     """The `storage` of a log in rule.lua."""
-    return {"hits": 0, "ids": -3 if log_limits.shared else -1}.get(log_limits.keeps, log_limits.grain_us)
+    ids = -1 - 2 * log_limits.shared - 4 * next_forms
+    return {"hits": 0, "ids": ids}.get(log_limits.keeps, log_limits.grain_us)
 
 
 def _numbers(own: tuple[LimitReader, ...]) -> tuple[int, int, int, int]:

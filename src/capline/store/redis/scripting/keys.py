@@ -6,8 +6,9 @@
     bucket    namespace:log:{#n}                    1 byte    ids 64 n to 64 n + 63
               namespace:log:{~n}                    the text  texts whose hash falls in bucket n
 
-A channel's log is `namespace:log/channel:{…}` with the same braces, and a record of reservations
-`namespace:log/+reserved:{…}`, so all logs of one subject are in one slot: the server hashes what stands between the
+A channel's log is `namespace:log/channel:{…}` with the same braces, a record of reservations
+`namespace:log/+reserved:{…}`, and the log of hits beside numbers `namespace:log/+ids:{…}`; so all logs of one subject
+are in one slot: the server hashes what stands between the
 first `{` and the first `}` behind it. Names hold neither; in a text `%` and `}` are written `%25` and `%7D`, so no text
 can end the braces, and no two texts share a key.
 

@@ -201,7 +201,8 @@ def hit_call(operation: Operation, now: bytes) -> Call:
         *(b"%d" % number for number in numbers),
         compiled.refund_keeps,
         CHANGES[operation.kind],
-        *([compiled.refund_marks] if family.reserves else []),
+        compiled.refund_marks if family.reserves else b"",
+        compiled.terms(now),
     )
     return Call(slot_of(tag), payload, REFUND, repeatable=operation.kind != "refund" and operation.cost > 0)
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
 from capline.model.clock import LATEST_US
-from capline.model.errors import StoreDamagedError
-from capline.model.limit import LARGEST_QUOTA
+from capline.model.errors import InvalidValueError, StoreDamagedError
+from capline.model.limit import LARGEST_QUOTA, Limit
+from capline.window.carry import NumberRow
+from capline.window.counters import FixedReader, counter_of, level_of
+from capline.window.log import Draft, Hit, Log
 
 __all__ = ["ParsedLog", "read_value"]
 
 _LEAST_GENERAL = 64
+_NUMBERS = 128
+_READERS = {3: counter_of, 4: level_of, 5: FixedReader}
+_ROW, _SUM = struct.Struct(">B7s7s7s7s7s3s"), struct.Struct(">7s7s")
 _SPAN_TAGS = (5, 6, 7)
 _AT_NEWEST = (1 << 56) - 1
 
@@ -22,6 +30,8 @@ class ParsedLog(msgspec.Struct, frozen=True):
 
     hits: list[tuple[int, int, int]]
     high_water_us: int
+    rows: list[NumberRow] | None = None
+    """If these are the numbers of a policy: what each row is; the hits are those of all rows."""
 
 
 def read_value(value: bytes | None) -> ParsedLog:
@@ -29,13 +39,9 @@ def read_value(value: bytes | None) -> ParsedLog:
     if not value:
         return ParsedLog([], 0)
     tag = value[0]
-    log = _plain(value, tag) if tag in _SPAN_TAGS else _general(value, tag)
-    stamps = [hit[0] for hit in log.hits]
-    if any(later <= earlier for earlier, later in pairwise(stamps)) or min(stamps) < 0:
-        raise StoreDamagedError("stamps that do not increase")
-    if max(stamps[-1], log.high_water_us) >= LATEST_US:
-        raise StoreDamagedError("a stamp that no clock shows")
-    return log
+    if tag == _NUMBERS and len(value) >= 8:  # noqa: PLR2004 - as log.lua has them
+        return _numbers(value)
+    return _checked(_plain(value, tag) if tag in _SPAN_TAGS else _general(value, tag))
 
 
 def _plain(value: bytes, stamp_bytes: int) -> ParsedLog:
@@ -76,3 +82,37 @@ def _general(value: bytes, tag: int) -> ParsedLog:
         raise StoreDamagedError("more units than any quota")
     high_water_us = int.from_bytes(value[1:8])
     return ParsedLog(hits, hits[-1][0] if high_water_us == _AT_NEWEST else high_water_us)
+
+
+def _numbers(value: bytes) -> ParsedLog:
+    rows: list[NumberRow] = []
+    kept: list[tuple[int, int, int]] = []
+    pos = 8
+    try:
+        while pos < len(value):
+            kind, *fields = _ROW.unpack_from(value, pos)
+            window_us, quota, carried, carried_us, high_water_us, count = map(int.from_bytes, fields)
+            start, pos = pos + _ROW.size, pos + _ROW.size + count * _SUM.size
+            if pos > len(value):
+                raise StoreDamagedError("numbers of a length that none have")
+            sums = [
+                (int.from_bytes(stamp), int.from_bytes(units), 0) for stamp, units in _SUM.iter_unpack(value[start:pos])
+            ]
+            if sum(units for _, units, _ in sums) > LARGEST_QUOTA + 1:
+                raise StoreDamagedError("more units than any quota")
+            hits = _checked(ParsedLog(sums, high_water_us)).hits
+            draft: Any = Draft(Log(tuple(Hit(*hit) for hit in hits), high_water_us))
+            rows.append(NumberRow(_READERS[kind](Limit(quota, window_us)), draft, carried, carried_us - 1))
+            kept += hits
+    except (struct.error, KeyError, InvalidValueError):
+        raise StoreDamagedError("numbers of a form that is not known") from None
+    return _checked(ParsedLog(kept, int.from_bytes(value[1:8]), rows))
+
+
+def _checked(log: ParsedLog) -> ParsedLog:
+    stamps = [] if log.rows else [hit[0] for hit in log.hits]
+    if any(later <= earlier for earlier, later in pairwise(stamps)) or min(stamps, default=0) < 0:
+        raise StoreDamagedError("stamps that do not increase")
+    if max([*stamps[-1:], log.high_water_us]) >= LATEST_US:
+        raise StoreDamagedError("a stamp that no clock shows")
+    return log

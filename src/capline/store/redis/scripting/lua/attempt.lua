@@ -93,6 +93,7 @@ local function load_library()
   --@include level
   --@include limit_reader
   --@include rule
+  --@include numbers
   --@include reservation
 
   -- Decide one attempt; a hit that is recorded holds for `ttl` us from its stamp on, unless it is committed.
@@ -107,7 +108,8 @@ local function load_library()
 
   library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest,
     states_of = states_of, take_record = take_record, reserve = reserve,
-    renew = renew, match_channels = match_channels, carry_hits = carry_hits}
+    renew = renew, match_channels = match_channels, carry_hits = carry_hits, take_numbers = take_numbers,
+    save_numbers = save_numbers}
 end
 
 local function ttl_ms()
@@ -159,15 +161,18 @@ local function general(values, first, long, term, field)
       storage = term[6] and term[6][k] or 0, zone = term[8], denied = term[7] or 0,
     }
   end
+  local numbers = library.take_numbers(logs, now, KEYS[first], field or '')
+  if numbers == false then return say(3, 255, 0, 0, 0) end
   local pending = library.take_record(logs, now, KEYS[first], field or '')
   library.match_channels(logs)
-  library.carry_hits(logs, now)
+  if not numbers then library.carry_hits(logs, now) end
   local said, again
   if mode == 4 then
     said, again = library.reserve(logs, pending, id, now, max_wait)
   else
     said, again = library.attempt(logs, mode, id, now, max_wait, not_before)
   end
+  if mode ~= 1 and said[1] < 2 then library.save_numbers(numbers, logs, now, grace, stamp_bytes) end
   if again and mode ~= 1 then
     local own = logs[1].log
     touch(KEYS[first], lifetime(math.max(library.newest(own), own.floor), retention, now, grace))

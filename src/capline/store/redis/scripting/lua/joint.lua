@@ -73,6 +73,7 @@ local with_states = true
 --@include level
 --@include limit_reader
 --@include rule
+--@include numbers
 --@include reservation
 
 local function open(part, key)
@@ -103,9 +104,11 @@ for p = 1, many do
       storage = storage and storage[k] or 0, zone = zone, denied = denied,
     }
   end
+  part.numbers = take_numbers(part.logs, now, part.keys[1], field)
+  if part.numbers == false then return pack_answer(3, p - 1, 255, 0, 0, 0, '') end
   part.record = take_record(part.logs, now, part.keys[1], field)
   match_channels(part.logs)
-  carry_hits(part.logs, now)
+  if not part.numbers then carry_hits(part.logs, now) end
   parts[#parts + 1] = part
 end
 
@@ -154,14 +157,15 @@ local function hits()
 end
 
 local function save_part(part)
-  if part.forgotten then return end
+  if part.forgotten and not part.numbers then return end
+  save_numbers(part.numbers, part.logs, now, part.grace, part.stamp_bytes)
   local all = {unpack(part.logs)}
   all[#all + 1] = part.record
   if part.record and part.logs[1].changed then renew(part.record, part.logs[1].log) end
   for k, bound in ipairs(all) do
     local log, key = bound.log, part.keys[k]
     local ttl = lifetime(math.max(newest(log), log.floor), bound.retention, now, part.grace)
-    if part.known then return touch(key, ttl) end
+    if part.known and not bound.changed then return touch(key, ttl) end
     if bound.changed then
       if log.key then
         save(log, ttl)
@@ -205,6 +209,8 @@ if mode ~= 1 then
     if not room then return pack_answer(6, p - 1, 255, 0, 0, 0, '') end
   end
   for _, part in ipairs(allowed and new or {}) do put_all(part.logs, part.time, part.hit, part.id) end
-  for _, part in ipairs(allowed and parts or new) do save_part(part) end
+  for _, part in ipairs(parts) do
+    if allowed or part.numbers or not part.known then save_part(part) end
+  end
 end
 return pack_answer(said[1], owner, limit or 255, said[3], allowed and 0 or said[4], said[5], hits())

@@ -1,6 +1,6 @@
 -- A log as one stored value, and as tables that the rule reads. Included by the scripts; runs nothing by itself.
 --
--- Two forms of value; the first byte says which:
+-- Three forms of value; the first byte says which:
 --
 --   plain     w  newest[7]  (stamp mod 256^w)[w] ...          w is 5, 6 or 7
 --             every hit is one unit, has no id and is not in the future: the time of the log is its newest stamp. The
@@ -15,6 +15,10 @@
 --             policy that gave up its reservations looks for them (`former_record`).
 --             A long log (more than 128 hits) has first = 0, S = 3 and C = 2: hits are appended in place by SETRANGE,
 --             and single entries are read by GETRANGE.
+--   numbers   128  last[7]  rows of  algorithm[1] window[7] quota[7] carried[7] at[7] floor[7] n[3] (stamp[7] units[7]) * n
+--             all numbers of a policy, see numbers.lua. algorithm: COUNTER, LEVEL or FIXED of limit_reader.lua. carried:
+--             units that were taken over and not given back since; at: when, and a us (0: never). last: the latest
+--             instant of the rows, and of the log of hits, which lies beside them under `/+ids`.
 --
 -- All numbers are big-endian; stamps are in us. In tables: s[i] the stamps, c[i] the units up to and with hit i (c[0]
 -- those before the first), f[i] the ids (no f: none), n how many hits, floor the high-water mark.
@@ -26,6 +30,9 @@ local NONE_7 = '\0\0\0\0\0\0\0'
 local AT_NEWEST = '\255\255\255\255\255\255\255'
 local DENIED = '\255\255\255\255\255\255\255\255'
 local REFUNDED = '\255\255\255\255\255\255\255\254'
+local CARRIED = '\255\255\255\255\255\255\255\192'   -- from here on below REFUNDED: units taken over from numbers
+local NUMBERS = 128
+local LONGEST = 3660 * 86400000000   -- no window is longer
 local BLOCK = 32    -- hits fetched at a time from a longer value
 local SEARCHED = 4096   -- the same, where an id is looked for
 
@@ -72,6 +79,45 @@ local function shape(tag)
   return stamp_bytes + 4, sums, ids, sums == 7 and 22 or 15
 end
 
+-- Whether what stands in place of an id is the mark of units that were taken over from numbers.
+local function is_carried(id)
+  return id and string.sub(id, 1, 7) == AT_NEWEST and string.byte(id, 8) >= 192 and id ~= REFUNDED and id ~= DENIED
+end
+
+-- The rows of numbers: {algorithm, window, quota, log}, the log with `carried` and `carried_at` (-1: never).
+local function decode_rows(v)
+  local rows, pos, unpack_at = {}, 9, struct.unpack
+  while pos <= #v do
+    if #v < pos + 38 then return nil end
+    local kind, window, quota, carried, at, floor, n = unpack_at('>BI7I7I7I7I7I3', v, pos)
+    local log = {s = {}, c = {[0] = 0}, n = n, floor = floor, carried = carried, carried_at = at - 1}
+    pos = pos + 39
+    if kind < 3 or kind > 5 or window == 0 or window > LONGEST or quota >= MOST_UNITS then return nil end
+    if #v < pos + 14 * n - 1 then return nil end
+    for i = 1, n do
+      local stamp, units = unpack_at('>I7I7', v, pos)
+      if i > 1 and stamp <= log.s[i - 1] or stamp >= MOST_UNITS then return nil end
+      log.s[i], log.c[i], pos = stamp, log.c[i - 1] + units, pos + 14
+    end
+    if floor >= MOST_UNITS or log.c[n] > MOST_UNITS then return nil end
+    rows[#rows + 1] = {kind, window, quota, log}
+  end
+  local last = unpack_at('>I7', v, 2)
+  return last < MOST_UNITS and {s = {}, c = {[0] = 0}, n = 0, floor = last, rows = rows} or nil
+end
+
+-- These rows as a value.
+local function encode_rows(rows, last)
+  local parts, pack = {string.char(NUMBERS), struct.pack('>I7', last)}, struct.pack
+  for _, row in ipairs(rows) do
+    local log = row[4]
+    parts[#parts + 1] = pack('>BI7I7I7I7I7I3', row[1], row[2], row[3], log.carried or 0, (log.carried_at or -1) + 1,
+      log.floor, log.n)
+    for i = 1, log.n do parts[#parts + 1] = pack('>I7I7', log.s[i], log.c[i] - log.c[i - 1]) end
+  end
+  return table.concat(parts)
+end
+
 -- A value as tables; nil if capline cannot have written it.
 local function decode(v)
   if not v or v == '' then return {s = {}, c = {[0] = 0}, n = 0, floor = 0} end
@@ -92,6 +138,7 @@ local function decode(v)
     end
     return {s = s, c = c, n = n, floor = top}
   end
+  if tag == NUMBERS and #v >= 8 then return decode_rows(v) end
   local stamp_bytes, sums, ids, start = shape(tag)
   if not stamp_bytes or #v < start then return nil end
   local size = stamp_bytes + sums + ids
@@ -183,6 +230,7 @@ end
 
 -- The whole log as a value, in the shortest form that holds it; a plain stamp has so many bytes (5, 6 or 7).
 local function encode(log, stamp_bytes)
+  if log.rows then return encode_rows(log.rows, log.floor) end
   local s, c, f, n = log.s, log.c, log.f, log.n
   local units, ids = true, false
   for i = 1, n do

@@ -34,16 +34,20 @@ local function open(key)
   return decode(v)
 end
 
-local logs, time = {}, now
+local logs, keys, time, numbers = {}, {unpack(KEYS)}, now, nil
 for k, key in ipairs(KEYS) do
   logs[k] = open(key)
+  if logs[k] and logs[k].rows then   -- the log of hits is beside the numbers
+    numbers, keys[k] = logs[k], string.gsub(key, ':{', '/+ids:{', 1)
+    logs[k] = open(keys[k])
+  end
   if not logs[k] then return {-1} end
   time = math.max(time, logs[k].floor)
 end
 local own, horizon = logs[1], time - retention
 former_record(own, KEYS[1], field)
 for _, log in ipairs(logs) do trim(log, horizon) end
-local function is_id(id) return id and id ~= DENIED and id ~= REFUNDED end
+local function is_id(id) return id and id ~= DENIED and id ~= REFUNDED and not is_carried(id) end
 local marks = {}
 if own.f then
   for i = 1, own.n do
@@ -96,7 +100,7 @@ for pos = 1, #packed, 22 do
   end
 end
 if #fresh == 0 then
-  if known > 0 then touch(KEYS[1], lifetime(math.max(newest(own), own.floor), retention, now, grace)) end
+  if known > 0 then touch(keys[1], lifetime(math.max(newest(own), own.floor), retention, now, grace)) end
   return {0, known, old, ahead, ambiguous}
 end
 
@@ -127,7 +131,7 @@ local function weave(log, ids)
   log.floor = math.max(log.floor, math.min(fresh[#fresh][1], time))
 end
 
-local last = 0
+local last = numbers and numbers.floor or 0
 for k, log in ipairs(logs) do
   if log.n == 0 or log.s[log.n] < fresh[1][1] then
     for _, one in ipairs(fresh) do record(log, one[1], one[2], math.min(one[1], time), k == 1 and one[3] or nil) end
@@ -137,7 +141,8 @@ for k, log in ipairs(logs) do
   last = math.max(last, log.s[log.n], log.floor)
 end
 local ttl = lifetime(last, retention, now, grace)
-for k, key in ipairs(KEYS) do
+if numbers then keys[#logs + 1], logs[#logs + 1] = KEYS[1], {rows = numbers.rows, floor = last} end
+for k, key in ipairs(keys) do
   local log = logs[k]
   if log.key then
     save(log, ttl)

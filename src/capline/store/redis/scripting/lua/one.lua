@@ -47,16 +47,22 @@ if new == false then
   --@include level
   --@include limit_reader
   --@include rule
+  --@include numbers
   --@include reservation
   local log
   if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end
   kind, limit, remaining, when, reset, states = 3, 255, 0, 0, 0, ''
   if log then
     local bound = {log = log, limits = limits, cost = 1, retention = retention, storage = 0, denied = 0}
-    take_record({bound}, now, key, field)
-    local said = attempt({bound}, slot and 2 or 0, nil, now, max_wait, not_before)
+    local numbers = take_numbers({bound}, now, key, field)
+    local said = {3, 255, 0, 0, 0}
+    if numbers ~= false then
+      take_record({bound}, now, key, field)
+      said = attempt({bound}, slot and 2 or 0, nil, now, max_wait, not_before)
+      if said[1] < 2 then save_numbers(numbers, {bound}, now, grace, stamp_bytes) end
+      states, log = bound.states, bound.log
+    end
     kind, limit, remaining, when, reset = unpack(said)
-    states = bound.states
     if not bound.changed then
       prolong(key, math.max(newest(log), log.floor), retention, now, grace)
     else

@@ -10,8 +10,8 @@
 --        7 the hit's cost in units; to refund, used where hits are kept as sums
 --        8 empty: every log keeps single hits; else msgpack, five for each key's log: `storage` as in rule.lua; the most
 --          units that a sum may have; rise, fall and brim of the level of gcra, 0 for other algorithms
---        9 empty: refund; 1: settle; 2: commit   10 absent: no reservations; else the mark of each other key's log, 4 bytes
---        each, see reservation.lua
+--        9 empty: refund; 1: settle; 2: commit   10 empty: no reservations; else the mark of each other key's log, 4 bytes
+--        each, see reservation.lua   11 msgpack, the terms in full, as joint.lua takes them; for numbers
 -- Reply: 1 done; 0 no such hit in the widest window, or refunded before; -1 a stored value is not a log; -2 more units
 --        than a log can count.
 -- Invariant: a hit is refunded at most once, and its stamp stays. Reservations that have ended are written with a change
@@ -25,6 +25,14 @@ local kept = ARGV[8] ~= '' and cmsgpack.unpack(ARGV[8]) or {}
 --@include log
 --@include level
 --@include reservation
+
+-- The rule, for numbers that are one value.
+local function load_numbers_of_rule()
+  --@include limit_reader
+  --@include rule
+  --@include numbers
+  return take_numbers, save_numbers
+end
 
 local function open(key)
   local v
@@ -40,11 +48,13 @@ local function open(key)
   return decode(v)
 end
 
+local numbers   -- of the policy, where they are one value
+
 -- Give hit number i so many units; at 0 its id, if it has one, is REFUNDED. In a long log of which nothing else was
 -- changed, the units up to each later hit wait for `shifted`.
 local function set_units(log, i, units)
   local more = units - units_of(log, i)
-  if log.key and not log.ended and log.c[log.n] + more <= MOST_UNITS then
+  if log.key and not log.ended and not numbers and log.c[log.n] + more <= MOST_UNITS then
     log.dirty, log.more, log.refunded = i, more, units == 0 and log.f and log.f[i]
   elseif units == 0 then
     give_back(log, i, units_of(log, i))
@@ -96,9 +106,15 @@ local function set_level(log, at, level, floor)
   log.until_us = at
 end
 
--- Take the cost off the sum, or the level, that the hit was added to.
+-- Take the cost off the sum, or the level, that the hit was added to. A hit of before a change is in none, so it takes
+-- only of what was carried over then, and at most what is left of it.
 local function give_back_sum(log, storage, _, rise, fall, brim, units)
-  local n = log.n
+  local n, stamp = log.n, stamp
+  if stamp <= (log.carried_at or -1) then
+    units, stamp = math.min(units, log.carried), log.carried_at
+    if units == 0 then return false end
+    log.carried = log.carried - units
+  end
   if rise > 0 then
     if n == 0 or units_of(log, n) == 0 then return false end
     local at, level = level_lowered(log, math.max(now, log.floor), units, rise, fall, brim)
@@ -123,26 +139,43 @@ for k, key in ipairs(KEYS) do
   logs[k] = open(key)
   if not logs[k] then return -1 end
 end
+local storage, bound, save_numbers = kept[1] or 0, {}, nil
+if ARGV[9] ~= '2' and (logs[1].rows or storage < -4) then
+  local take
+  take, save_numbers = load_numbers_of_rule()
+  local _, limits, storages, denied, zone = unpack(cmsgpack.unpack(ARGV[11]), 1, 5)
+  for k = 1, storage < 0 and #limits or 1 do
+    bound[k] = {
+      log = logs[k], limits = limits[k], cost = cost, retention = retention, denied = denied, zone = zone,
+      storage = storages and storages[k] or 0,
+    }
+  end
+  numbers = take(bound, now, KEYS[1], field)
+  if not numbers then return -1 end
+  for k, one in ipairs(bound) do logs[k], one.log.dirty = one.log, nil end
+  if storage < -4 then storage = storage + 4 end
+elseif logs[1].rows then
+  logs[1] = open((string.gsub(KEYS[1], ':{', '/+ids:{', 1)))
+  if not logs[1] then return -1 end
+end
 local own, many, entries, left = logs[1], #KEYS, nil, nil
-if ARGV[10] then
+if ARGV[10] ~= '' then
   local pending, marks = logs[many], {}
   many = many - 1
   logs[many + 1] = nil
   for k = 1, many do marks[k] = struct.unpack('>I4', ARGV[10], 4 * k - 3) end
   entries, left = end_reservations(logs, pending, marks, now, retention)
 else
-  local pending = (kept[1] or 0) == 0 and former_record(own, KEYS[1], field)
+  local pending = storage == 0 and former_record(own, KEYS[1], field)
   if pending then end_reservations(logs, pending, {}, now, retention) end
 end
 for _, log in ipairs(logs) do log.ended, log.dirty = log.dirty, nil end
-local time = math.max(now, own.floor)
-if stamp <= time - retention then return 0 end
-local given, at = 0, index_of(own, stamp)
+local time, at = math.max(now, own.floor), index_of(own, stamp)
 local units = at and units_of(own, at) or 0
-local storage = kept[1] or 0
 
 -- The number of the sum, without an id, that the hit was added to: a sum has the stamp of its newest hit.
 local function sum_of(log, grain)
+  local stamp = math.max(stamp, stamp <= (log.carried_at or -1) and log.carried_at or 0)
   local i, stop = upto(log.s, log.n, stamp - 1) + 1, stamp - stamp % grain + grain
   while i <= log.n and log.f and log.f[i] do i = i + 1 end
   return i <= log.n and log.s[i] < stop and i or nil
@@ -165,7 +198,14 @@ local function settle(more)
       else
         if not has_room(log, horizon, more, most) then return -2 end
         local s = sum_of(log, grain)
-        changes[k] = s and function() amend(log, s, units_of(log, s) + more) end or nil
+        changes[k] = function() if s then amend(log, s, units_of(log, s) + more) end end
+      end
+      if more > 0 and stamp <= (log.carried_at or -1) then
+        local change = changes[k]
+        changes[k] = function()
+          log.carried = log.carried + more
+          change()
+        end
       end
     elseif i and (k == 1 or units_of(log, i) > 0) then
       if more > 0 and not has_room(log, horizon, more, most and most > 0 and most or MOST_UNITS - 1) then return -2 end
@@ -180,7 +220,7 @@ end
 
 -- Commit the hit. One that is committed already is written again, unchanged, so that a WAIT after this script covers it.
 if ARGV[9] == '2' then
-  if units == 0 then return 0 end
+  if units == 0 or stamp <= time - retention then return 0 end
   local pending = record_of(entries, stamp)
   if pending.n < #entries then
     write(KEYS[#KEYS], pending)
@@ -191,36 +231,51 @@ if ARGV[9] == '2' then
 end
 
 local settles = ARGV[9] ~= ''
-if settles and (units == 0 or storage ~= 0 and not (own.f and own.f[at])) then return 0 end
-if settles and cost > 0 then
-  given = cost == units and 1 or settle(cost - units)
-  -- Where it changes nothing it is written again, so that a WAIT covers what an earlier one has written.
-  if cost == units then touch(KEYS[1], lifetime(math.max(newest(own), own.floor), retention, now, tonumber(ARGV[5]))) end
-elseif storage > 0 then
-  if give_back_sum(own, storage, kept[2], kept[3], kept[4], kept[5], cost) then given = 1 end
-elseif storage < 0 then
-  if units > 0 then
-    give_back(own, at, units)
-  elseif at then
-    return 0
+local function change()
+  local given, id = 0, at and own.f and own.f[at]
+  if stamp <= time - retention or is_carried(id) or settles and (units == 0 or storage ~= 0 and not id) then return 0 end
+  if settles and cost > 0 then
+    given = cost == units and 1 or settle(cost - units)
+    -- Where it changes nothing it is written again, so that a WAIT covers what an earlier one has written.
+    if cost == units then touch(KEYS[1], lifetime(math.max(newest(own), own.floor), retention, now, tonumber(ARGV[5]))) end
+  elseif storage > 0 then
+    if give_back_sum(own, storage, kept[2], kept[3], kept[4], kept[5], cost) then given = 1 end
+  elseif storage < 0 then
+    if units > 0 then
+      give_back(own, at, units)
+    elseif at then
+      return 0
+    end
+    for k = 2, many do
+      local grain, most, rise, fall, brim = kept_of(k)
+      if give_back_sum(logs[k], grain, most, rise, fall, brim, units > 0 and units or cost) then given = 1 end
+    end
+    -- What was recorded as a hit, before the policy kept numbers, may be in none of these yet.
+    local counted = units == 0
+    for k = 2, many do counted = counted or logs[k].n > 0 end
+    if not counted then given = 1 end
+    if settles then given = 1 end
+  elseif units > 0 then
+    given = 1
+    for _, log in ipairs(logs) do
+      local i = index_of(log, stamp)
+      if i and units_of(log, i) > 0 then set_units(log, i, units_of(log, i) - units) end
+    end
   end
-  for k = 2, many do
-    local grain, most, rise, fall, brim = kept_of(k)
-    if give_back_sum(logs[k], grain, most, rise, fall, brim, units > 0 and units or cost) then given = 1 end
-  end
-  -- What was recorded as a hit, before the policy kept numbers, may be in none of these yet.
-  local counted = units == 0
-  for k = 2, many do counted = counted or logs[k].n > 0 end
-  if not counted then given = 1 end
-  if settles then given = 1 end
-elseif units > 0 then
-  given = 1
-  for _, log in ipairs(logs) do
-    local i = index_of(log, stamp)
-    if i and units_of(log, i) > 0 then set_units(log, i, units_of(log, i) - units) end
+  return given
+end
+
+local given, changed = change(), false
+if given < 0 then return given end
+if numbers then
+  for k, one in ipairs(bound) do one.log, one.changed = logs[k], logs[k].dirty end
+  save_numbers(numbers, bound, now, tonumber(ARGV[5]), stamp_bytes)
+  for k, one in ipairs(bound) do
+    local log = one.log
+    logs[k], log.dirty = log, one.changed and 1 or nil
+    if k == 1 then log.until_us = math.max(log.floor, newest(log)) end
   end
 end
-local changed = false
 for _, log in ipairs(logs) do changed = changed or log.dirty end
 if left and changed then
   at = index_of(own, stamp)

@@ -2,8 +2,9 @@
 -- log.lua and limit_reader.lua (which has the fields of a bound log); runs nothing by itself.
 --
 -- Two fields of a bound log: `retention` is how long its hits are kept, in us. `storage` is what a hit leaves behind:
--- 0 the hit; -1 the hit if it has an id, else nothing; -3 the same, in a log that several policies have; n > 0 one sum
--- for all hits of a span of n us. -2: it is no log of hits but the record of reservations: reservation.lua.
+-- 0 the hit; -1 the hit if it has an id, else nothing; -3 the same, in a log that several policies have (-5, -7: these,
+-- and numbers become one value: numbers.lua); n > 0 one sum for all hits of a span of n us. -2: it is no log of hits but
+-- the record of reservations: reservation.lua.
 -- Limits are numbered from 0 through all bound logs of an attempt.
 -- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's
 -- stamp. If the including script sets `with_states`, each bound log gets `states`: for each limit 24 bytes, units
@@ -68,26 +69,26 @@ local function match_channels(logs)
 end
 
 -- Give the logs of single limits what the policy's own log shows, where it was one of hits before and none of them has
--- anything: capline.window.carry.
+-- anything: capline.window.carry. Whether anything was.
 local function carry_hits(logs, now)
   local own, last = logs[1].log, newest(logs[1].log)
-  if logs[1].storage ~= -1 or last == -1 then return end
+  if logs[1].storage ~= -1 or last == -1 then return false end
   for k = 2, #logs do
-    if logs[k].log.n > 0 then return end
+    if logs[k].log.n > 0 then return false end
   end
   local at = math.max(now, own.floor, last)
   for k = 2, #logs do
     local quota, by = logs[k].limits[1], logs[k].limits[2]
     local window = by[1] == LEVEL and by[5] or by[2]
     local units = math.min(quota, units_after(own, at - window))
-    local log = {s = {}, c = {[0] = 0}, n = 0, floor = 0}
-    if units > 0 and by[1] == LEVEL then
-      record(log, at, units * by[2], 0)
-    elseif units > 0 then
-      record(log, math.floor(last / window) == math.floor(at / window) and last or at, units, 0)
+    local stamp = by[1] ~= LEVEL and math.floor(last / window) == math.floor(at / window) and last or at
+    if units > 0 then
+      local log = {s = {}, c = {[0] = 0}, n = 0, floor = 0, carried = units, carried_at = stamp}
+      record(log, stamp, by[1] == LEVEL and units * by[2] or units, math.max(now, own.floor))
+      logs[k].log = log
     end
-    logs[k].log = log
   end
+  return true
 end
 
 -- Below, `stamped` is a list of parts, {bound logs, stamp}: the logs of one subject, and the stamp that its hit would

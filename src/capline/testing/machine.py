@@ -144,6 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.tmp = Path(tempfile.mkdtemp(prefix="capline-machine-"))
         self.clock = ManualClock(START_US)
         self.hits: list[tuple[str | int, int]] = []
+        self.receipts: list[tuple[str, list[str | int], int, int, list[Any]]] = []
 
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
@@ -227,6 +228,27 @@ class StoreMachine(RuleBasedStateMachine):
             assert mine[row] == expected
             self.oracle.decided(Attempt("p", subject), self.clock.now_us(), expected)
             self.note(subject, expected.hit)
+
+    @rule(batch=st.lists(subjects, min_size=1, max_size=5), cost=costs)
+    def decide_with_a_receipt(self, batch: list[str | int], cost: int) -> None:
+        receipt, at_us = f"receipt {len(self.receipts)}", self.clock.now_us()
+        mine = [*self.limiter.decide_many("p", batch, cost=cost, receipt=receipt)]
+        for subject, answer in zip(batch, mine, strict=True):
+            expected = self.reference.decide("p", subject, cost)
+            assert answer == expected
+            self.oracle.decided(Attempt("p", subject, cost), at_us, expected)
+            self.note(subject, expected.hit)
+        kept_us = max(limit.window_us for limit in self.policy.limits)
+        self.receipts.append((receipt, batch, cost, at_us + kept_us, mine))
+
+    @precondition(lambda self: bool(self.receipts))
+    @rule(data=st.data())
+    def repeat_a_batch(self, data: st.DataObject) -> None:
+        """The first answers come back, whatever the policy is by now, and nothing is counted."""
+        receipt, batch, cost, until_us, first = data.draw(st.sampled_from(self.receipts[-6:]))
+        if self.clock.now_us() < until_us:
+            assert [*self.limiter.decide_many("p", batch, cost=cost, receipt=receipt)] == first
+            self.compare_history(batch[0])
 
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
     def peek(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:

@@ -22,7 +22,7 @@ VARIES = (
     (r"[\d.]+ s, [\d,]+ subjects/s", "RATE"),
     (r"hit \d+", "hit N"),
     (r"\b\d+(\.\d+)? (ms|s)\b", "TIME"),
-    (r"(?i)(date|retry-after|ratelimit): .*", r"\1: VARIES"),
+    (r"(?i)(date|server|retry-after|ratelimit): .*", r"\1: VARIES"),
     (r";[tr]=\d+", ";N"),
 )
 
@@ -67,9 +67,8 @@ def played(text: str, folder: Path) -> str:
         timeout=120,
         check=False,
     )
-    said = re.sub(
-        r"^\[\d\].*(Done|Terminated).*\n", "", done.stdout, flags=re.MULTILINE
-    )  # of the shell, when a job ends
+    # The shell tells when a job ends, at no fixed place.
+    said = re.sub(r"^\[\d\].*(Done|Terminated).*\n", "", done.stdout, flags=re.MULTILINE)
     shown = iter(said.replace(f"{folder}/", HOME).split(END))
 
     def filled(block: re.Match[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -82,7 +83,7 @@ PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 def test_the_readme_is_short_and_every_block_of_it_is_tried() -> None:
     assert len(README.splitlines()) <= 130
     assert re.findall(r"```(\w+)", README) == ["sh", "python", "python", "python", "sh"]
-    assert [block.split(maxsplit=1)[0] for block in SHELL] == ["pip", "make"]
+    assert [block.split(maxsplit=1)[0] for block in SHELL] == ["pip", "capline"]
     assert all(len([line for line in block.splitlines() if line]) <= 10 for block in PYTHON)
 
 
@@ -94,8 +95,21 @@ def test_the_readme_installs_extras_that_there_are() -> None:
 
 def test_the_readme_names_targets_that_there_are() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^make (\S+)", SHELL[1], re.MULTILINE):
+    for target in re.findall(r"`make (\w+)`", README):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_two_commands_of_the_readme_run_as_they_stand(tmp_path: Path) -> None:
+    line = '192.0.2.7 - - [26/Nov/2026:11:00:00 +0000] "GET / HTTP/1.1" 200 5\n'
+    (tmp_path / "access.log").write_text(line * 25, encoding="ascii")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", "-euc", SHELL[1]]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "campaign.yaml" in done.stdout
+    assert "20/minute" in done.stdout
 
 
 def test_the_readmes_api_refuses_the_21st_request(tmp_path: Path) -> None:

@@ -218,7 +218,8 @@ def test_the_wheel_in_a_new_environment(wheel: Path, extra: str | None, tmp_path
             done.stdout + done.stderr
         )
     if extra in ("campaign", "all"):
-        (block,) = re.findall(r"```sh\n(cat.*?)```", README, re.DOTALL)
+        tutorial = (ROOT / "docs" / "tutorial" / "campaign.md").read_text(encoding="utf-8")
+        block = "\n".join(re.findall(r"^\$ (.*)", tutorial, re.MULTILINE))
         (tmp_path / "empty").mkdir()
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
         command = ["bash", "-euc", block]

@@ -34,10 +34,11 @@ def test_the_site_is_whole_loads_nothing_and_is_searched(tmp_path: Path) -> None
 
 
 @pytest.mark.deep
+@pytest.mark.alone
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_tutorial_shows_what_its_commands_show(page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     port = str(free_port())
-    ports = re.compile(r"\b(8000|8099)\b")
+    ports = re.compile(r"\b8000\b")
     again = played(ports.sub(port, text), tmp_path)
     assert masked(again.replace(port, "PORT")) == masked(ports.sub("PORT", text))

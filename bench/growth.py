@@ -9,6 +9,7 @@ A job's ratio is that of its time a row, at the largest size over a tenth of it:
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tempfile
@@ -23,9 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from _harness import Report, arguments, best_seconds, check
 from _servers import single
+from tests.kit.campaign import Site, answer, capline
 from tests.kit.serving import Serving
 
-from capline import Attempt, Limiter, ManualClock, PastHit, Policy
+from capline import AsyncLimiter, Attempt, Limiter, ManualClock, PastHit, Policy
 from capline.config.configuration import Configuration
 from capline.service.verbs.batch import MOST_ROWS
 
@@ -257,7 +259,22 @@ def _swept(limiter: Limiter, size: int) -> None:
     limiter.sweep()
 
 
+def _with_receipts(limiter: Limiter, size: int) -> None:
+    for first in [*range(0, size, 100)] * 2:
+        many = limiter.decide_many("p", np.arange(first, first + 100), receipt=f"batch {first}")
+        check(bool(many.allowed.all()), "a batch with a receipt was refused")
+    check(limiter.usage("p", 0)[0].used == 1, "a batch was counted twice")
+
+
+def _acquired(limiter: Limiter, size: int) -> None:
+    for _ in range(size):
+        with limiter.acquire("p", "s"):
+            pass
+
+
 JOBS: dict[str, Callable[[Limiter, int], None]] = {
+    "decide_many with receipts, each batch twice": _with_receipts,
+    "acquire": _acquired,
     "decide_many of one subject": _many_of_one_subject,
     "decide_batch of one subject, with ids": _many_with_ids,
     "refund_many": _many_refunded,
@@ -265,6 +282,54 @@ JOBS: dict[str, Callable[[Limiter, int], None]] = {
     "export": _exported,
     "sweep": _swept,
 }
+
+
+async def _awaited(url: str, size: int) -> None:
+    async with AsyncLimiter(url, [policy()]) as limiter:
+        for _ in range(size):
+            check((await limiter.decide("p", "s")).allowed, "an awaited decision was refused")
+
+
+def spent_awaiting(url: str, size: int) -> float:
+    """The seconds that each decision of an `AsyncLimiter` takes, one after the other on one subject."""
+    now_s = time.perf_counter if url.startswith("redis") else time.process_time
+    spent: list[float] = []
+    for _ in range(3):
+        begun_s = now_s()
+        asyncio.run(_awaited(url, size))
+        spent.append((now_s() - begun_s) / size)
+    return min(spent)
+
+
+def _campaign(folder: Path, size: int) -> None:
+    """Run one, and write its outcomes."""
+    site = Site(folder)
+    site.audience(range(size))
+    file = site.write(batch="1000")
+    total = answer("campaign", "run", file)["total"]
+    check(total["sent"] + total["refused"] == size, "a campaign lost somebody")
+    check(not capline("campaign", "outcomes", file, "--to", folder / "outcomes.csv").returncode, "no outcomes")
+
+
+def _replayed(folder: Path, size: int) -> None:
+    """So many events of one subject, and a limit that refuses some."""
+    rows = (f"s,{1_700_000_000 + row}\n" for row in range(size))
+    (folder / "events.csv").write_text("subject,time\n" + "".join(rows), encoding="utf-8")
+    answer("replay", folder / "events.csv", "--limit", f"{size // 2}/day")
+
+
+COMMANDS: dict[str, Callable[[Path, int], None]] = {"campaign run and outcomes": _campaign, "replay": _replayed}
+
+
+def spent_by_command(work: Callable[[Path, int], None], size: int) -> float:
+    """The seconds that commands of this size take for each row; what they begin with is among them."""
+    spent: list[float] = []
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            begun_s = time.perf_counter()
+            work(Path(folder), size)
+            spent.append((time.perf_counter() - begun_s) / size)
+    return min(spent)
 
 
 def spent_a_row(url_of: Callable[[], str], work: Callable[[Limiter, int], None], size: int) -> float:
@@ -341,7 +406,13 @@ def main() -> None:
     """Run and print."""
     options = arguments(__doc__, largest=20_000, short=False)
     sizes = (10, 500) if options.short else (10, options.largest)
+    # Ten times as much takes ten times as long: a row of the larger job costs no more.
+    least, most = (200, 2_000) if options.short else (options.largest // 10, options.largest)
     report = Report(f"From {sizes[0]:,} to {sizes[-1]:,}: how many times as long")
+    for command, run in COMMANDS.items():
+        small, large = spent_by_command(run, least), spent_by_command(run, most)
+        title = f"{command}: a row of {most:,} beside one of {least:,}"
+        report.add(title, large / small, "times", at_most=5 if options.short else 2)
     server = single("redis")
     try:
         stores: dict[str, Callable[[], str]] = {
@@ -365,9 +436,10 @@ def main() -> None:
                 small, large = (configured(url_of(), size) for size in (10, 1_000 if options.short else 10_000))
                 title = f"{store}, configuration store: one policy changed"
                 report.add(title, large / small, "times", at_most=20 if options.short else 2)
+                small, large = (spent_awaiting(url_of(), size) for size in (least, most))
+                title = f"{store}, AsyncLimiter: a decision of {most:,} beside one of {least:,}"
+                report.add(title, large / small, "times", at_most=5 if options.short else 2)
                 for job, work in JOBS.items():
-                    # Ten times as much takes ten times as long: a row of the larger job costs no more.
-                    least, most = (200, 2_000) if options.short else (options.largest // 10, options.largest)
                     small, large = spent_a_row(url_of, work, least), spent_a_row(url_of, work, most)
                     title = f"{store}, {job}: a row of {most:,} beside one of {least:,}"
                     report.add(title, large / small, "times", at_most=5 if options.short else 2)

@@ -5,5 +5,5 @@ from capline.testing import conformance
 TestMemory = conformance("memory://")
 TestMemoryAsync = conformance("memory://", asynchronous=True)
 TestLmdb = conformance("lmdb://{tmp}/store")
-TestLmdbFull = conformance("lmdb://{tmp}/store?durability=full")
+TestLmdbNext = conformance("lmdb://{tmp}/store?durability=full&forms=next")
 TestLmdbAsync = conformance("lmdb://{tmp}/store", asynchronous=True)

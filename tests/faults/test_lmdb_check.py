@@ -52,6 +52,9 @@ def fill(path: Path) -> None:
             clock.advance_us(1000)
         for policy in ("counter", "bucketed", "gcra"):
             assert limiter.decide(policy, 7, 2).allowed
+        with Limiter(f"lmdb://{path}?forms=next", POLICIES, clock=clock) as next_forms:
+            for policy in ("counter", "gcra"):
+                assert next_forms.decide(policy, 8, 2).allowed
         slot = limiter.schedule("p", 2, max_wait=1e6)
         assert limiter.refund("p", 2, slot.hit)
         for subject in range(1, 4000, 3):

@@ -31,11 +31,15 @@ from capline import (
 )
 from capline.limiter.rules import Rules
 from capline.model.errors import StoreUnavailableError
+from capline.model.limit import Limit
 from capline.store.local import log_bytes as packed
 from capline.store.local.lmdb import environment as lmdb_env
 from capline.store.local.lmdb import files as lmdb_checks
 from capline.store.local.log import ColumnLog
+from capline.store.local.numbers import StoredNumbers, pack_numbers, unpack_numbers
 from capline.store.protocol import Operation
+from capline.window.carry import NumberRow
+from capline.window.counters import FixedReader, level_of
 
 POLICY = Policy("p", ["5/day", "9/week"])
 KEY = b"\0\0\0\1tsomebody"
@@ -261,7 +265,8 @@ def test_every_single_flipped_bit_of_a_packed_log_is_noticed() -> None:
     log = ColumnLog()
     for stamp, units, fingerprint in ((5, 1, 0), (9, 7, 12345), (20, 2, 0)):
         log.record(stamp, units, stamp, fingerprint)
-    for value in (packed.pack_log(log, KEY), packed.pack_unit_log(log.stamps, KEY)):
+    numbers = StoredNumbers([NumberRow(FixedReader(Limit(5, 10)), log, 3, 20), NumberRow(level_of(Limit(5, 10)), log)])
+    for value in (packed.pack_log(log, KEY), packed.pack_unit_log(log.stamps, KEY), pack_numbers(numbers, KEY)):
         for bit in range(len(value) * 8):
             broken = bytearray(value)
             broken[bit // 8] ^= 1 << bit % 8
@@ -274,7 +279,11 @@ def test_every_single_flipped_bit_of_a_packed_log_is_noticed() -> None:
 
 
 def read_any_log(value: bytes) -> None:
-    packed.unpack_log(*packed.read_words(value, KEY))
+    kind, words = packed.read_words(value, KEY)
+    if kind == packed.NUMBERS:
+        unpack_numbers(words)
+    else:
+        packed.unpack_log(kind, words)
 
 
 def read_short_way(value: bytes) -> None:

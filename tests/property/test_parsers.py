@@ -190,7 +190,7 @@ SCHEMES = st.sampled_from(
 HOSTS = st.sampled_from(
     ("h", "h:1", "h:99999999", "h:٣", "h:" + "9" * 5000, "[::1]", "[::1", "h:1,", ",", "u:secret@h", "", "h:")
 )
-NAMES = ("deadline", "bulk_deadline", "max_connections", "max_bytes", "forms", "ca", "token", "password", "")
+NAMES = ("deadline", "bulk_deadline", "max_connections", "max_bytes", "durability", "forms", "ca", "token", "pass", "")
 OPTIONS = joined(st.sampled_from(NAMES), "=", SPANS | NUMBER | TEXTS)
 URLS = joined(
     SCHEMES, "://", HOSTS, st.sampled_from(("", "/", "/0", "/" + "9" * 5000, "/²", "/m/0", "/a/b/c")), "?", OPTIONS

@@ -101,7 +101,7 @@ def _unreadable(url: str) -> InvalidValueError:
 
 def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, create: bool) -> Store:
     parts = _split(url)
-    check_forms(options, f"store URL {safe_url(url)!r}")
+    next_forms = check_forms(options, f"store URL {safe_url(url)!r}")
     if kind == "memory":
         _refuse_rest(url, options, ("forms",))
         if parts.netloc or parts.path:
@@ -125,6 +125,7 @@ def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, c
             clock,
             durability=_durability(url, options.get("durability", "relaxed")),
             most_bytes=_most_bytes(url, options.get("max_bytes")),
+            next_forms=next_forms,
             create=create,
         )
     from importlib.metadata import entry_points  # noqa: PLC0415 - it is slow to load, and few need it

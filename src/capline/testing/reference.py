@@ -59,7 +59,7 @@ class Names(TypedDict, total=False):
 class Reference:
     """A limiter written to be read: every call walks whole logs.
 
-    `keeps_rows` if all numbers of a policy are one value, as in memory; else each has a log of its own.
+    `keeps_rows` if all numbers of a policy are one value, as with `forms=next`; else each has a log of its own.
     """
 
     def __init__(self, policies: Iterable[Policy], clock: Clock, *, keeps_rows: bool = False) -> None:

@@ -65,9 +65,6 @@ def take_over(rows: Sequence[NumberRow], logs: Sequence[BoundLog], now_us: int, 
 
 def rows_of(rows: Sequence[NumberRow], logs: Sequence[BoundLog]) -> list[NumberRow]:
     """The rows to keep: those of these logs, and where several policies have the rows, the others' that still count."""
-    for bound in logs[1:]:
-        # What is older no number counts; without this a limit of a second beside one of a day has a sum a second.
-        bound.log.trim(bound.log.high_water_us - 2 * bound.readers[0].limit.window_us)
     own, kept = logs[0], [NumberRow(bound.readers[0], bound.log, bound.carried, bound.carried_us) for bound in logs[1:]]
     if own.log_limits.shared:
         readers = {row.reader for row in kept}

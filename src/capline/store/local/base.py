@@ -58,10 +58,11 @@ class LocalStore(Store, ABC):
 
     may_lose_answers = False
     keeps_rows = False
-    """Whether all numbers of a policy are one value."""
+    """Whether all numbers of a policy are one value, and no limit has a log of its own."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, next_forms: bool = False) -> None:
         self._clock = clock
+        self._next_forms = next_forms
 
     @abstractmethod
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T: ...
@@ -118,11 +119,17 @@ class LocalStore(Store, ABC):
         decides = any(log_limits.limits for log_limits in rule.logs)
         former = set(self._beside(name)) if decides else set[str]()
         record, beside = f"{name}/{RESERVED}", former if rule.algorithm in LOGS else set[str]()
-        has_numbers = rule.numbers in beside or (rule.algorithm not in LOGS and self.keeps_rows)
-        channels = {*rule.channel_logs, *(beside if rule.algorithm == "sliding_log" else ())} - {record, rule.numbers}
+        channels = (
+            {*rule.channel_logs, *beside} - {record, rule.numbers} if rule.algorithm == "sliding_log" else set[str]()
+        )
 
         def ref_of(name: str) -> LogRef:
             return LogRef(LogLimits(name, (), retention_us), (), self._handle(name, retention_us))
+
+        def was_left(name: str) -> bool:
+            return name in beside and self._transact(
+                lambda transaction: any(self._walk(transaction, ref_of(name), None))
+            )
 
         compiled = LocalRule(
             rule,
@@ -134,15 +141,14 @@ class LocalStore(Store, ABC):
             fast_rule(rule),
             lambda subject: self.step(Operation("decide", compiled, check_subject(subject))),
         )
-        if has_numbers:
+        if rule.algorithm not in LOGS or was_left(rule.numbers):
             compiled.numbers, compiled.unit = ref_of(rule.numbers), None
+            compiled.begins = self.keeps_rows or self._next_forms
             if self.keeps_rows and rule.algorithm not in LOGS and not compiled.refs[0].readers:
                 compiled.meters = [ref.readers[0] for ref in compiled.refs[1:]]
         if rule.reserved:
             compiled.record = ref_of(rule.reserved)
-        elif record in beside and self._transact(
-            lambda transaction: any(self._walk(transaction, ref_of(record), None))
-        ):
+        elif was_left(record):
             compiled.record, compiled.unit = ref_of(record), None
         compiled.former = tuple(map(ref_of, sorted(former - _refs_of([compiled]).keys())))
         if compiled.unit is not None and not rule.logs[0].grain_us:

@@ -6,6 +6,7 @@
     +------+------+----------+------------+---------------------------------------------------------------+
 
     kind   bits: UNITS 1, IDS 2, FLOOR 4, PAGED 8          form   2: this layout
+           or NUMBERS 16: rows, see `capline.store.local.numbers`
     words  [floor]           with FLOOR: the floor, where it is not the last stamp
            [total]           with UNITS: units of all hits here
            lead words        of heads (with PAGED) and pages: see `capline.store.local.log_pages`
@@ -38,8 +39,10 @@ __all__ = [
     "FLOOR",
     "FORM",
     "IDS",
+    "NUMBERS",
     "PAGED",
     "UNITS",
+    "log_words",
     "newest_word",
     "pack_first_hit",
     "pack_log",
@@ -52,11 +55,11 @@ __all__ = [
     "unseal",
 ]
 
-UNITS, IDS, FLOOR, PAGED = 1, 2, 4, 8
+UNITS, IDS, FLOOR, PAGED, NUMBERS = 1, 2, 4, 8, 16
 FORM = 2
 _HEAD = struct.Struct("<BBHI")
 HEAD_BYTES = _HEAD.size
-_SEED = [kind | FORM << 8 for kind in range(16)]
+_SEED = [kind | FORM << 8 for kind in range(NUMBERS + 1)]
 _UNIT_SEED = _SEED[0]
 _pack_head = _HEAD.pack
 _unpack_head = _HEAD.unpack_from
@@ -135,10 +138,16 @@ def newest_word(value: bytes) -> int:
 
 def pack_log(log: ColumnLog, key: bytes, kind: int = 0, lead: tuple[int, ...] = ()) -> bytes:
     """The log as its key's value, in the shortest kind that holds it; `lead` are words before its columns."""
+    bits, words = log_words(log, lead)
+    return pack_words(kind | bits, words, key)
+
+
+def log_words(log: ColumnLog, lead: tuple[int, ...] = ()) -> tuple[int, array[int]]:
+    """The shortest kind that holds the log, and its words."""
     if log.start:
         log.pack()
     stamps = log.stamps
-    words = array("Q")
+    kind, words = 0, array("Q")
     if log.high_water_us != log.last_us():
         kind |= FLOOR
         words.append(log.high_water_us)
@@ -153,7 +162,7 @@ def pack_log(log: ColumnLog, key: bytes, kind: int = 0, lead: tuple[int, ...] = 
         kind |= IDS
         named = log.names()
         words.extend(named.get(stamp_us, 0) for stamp_us in stamps)
-    return pack_words(kind, words, key)
+    return kind, words
 
 
 def unpack_log(kind: int, words: array[int], lead: int = 0) -> tuple[ColumnLog, tuple[int, ...]]:

@@ -1,19 +1,32 @@
 """The numbers of a policy on a store of this machine: all rows of a subject in one value beside its logs.
 
+    words   row, row, ...
+    row     number of the reader's algorithm << 8 | kind    window_us    quota    carried    carried_us + 1
+            number of words that follow                     the words of a log of this kind (`log_bytes`)
+
+Such is the value where bytes are kept. Where it is missing, each limit has a log, as older releases have them: their
+sums become rows, in the step that removes these logs, once the store is told to begin the next forms (`forms=next`).
+
 The rule: what a step takes over after a change is worked out on logs of its own, and kept by the step if it may write,
 whatever it answers. So a look changes nothing stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from capline.model.clock import LATEST_US
+from capline.model.errors import StoreDamagedError
+from capline.model.limit import Limit
 from capline.store.local.log import ColumnLog
+from capline.store.local.log_bytes import NUMBERS, log_words, pack_words, unpack_log
 from capline.window.carry import NumberRow, carry_hits, carry_numbers, rows_of, take_over
+from capline.window.counters import CounterReader, FixedReader, LevelReader, counter_of, level_of
+from capline.window.log import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,15 +34,23 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.transaction import LocalRule, LogTransaction, StoredLog
     from capline.window.bound_log import BoundLog
+    from capline.window.limit_reader import LimitReader
     from capline.window.merge import Row
 
-__all__ = ["OpenNumbers", "StoredNumbers"]
+__all__ = ["OpenNumbers", "StoredNumbers", "pack_numbers", "unpack_numbers"]
+
+_ALGORITHMS: dict[type[LimitReader], int] = {CounterReader: 3, LevelReader: 4, FixedReader: 5}
+_READERS: dict[int, Callable[[Limit], LimitReader]] = {3: counter_of, 4: level_of, 5: FixedReader}
+_HEAD_WORDS = 6
+MOST_SUMS = 64
+"""Of more sums in a row those go that no number counts: a limit of a second beside one of a day has one each second."""
 
 
 class StoredNumbers(msgspec.Struct):
-    """The value: what a store asks of any log, and the rows."""
+    """The value: what a store asks of any log, and the rows; `fresh` if the subject had none before."""
 
     rows: Sequence[NumberRow]
+    fresh: bool = False
 
     @property
     def high_water_us(self) -> int:
@@ -44,6 +65,32 @@ class StoredNumbers(msgspec.Struct):
         """What all rows have, as (stamp, units, fingerprint)."""
         for row in self.rows:
             yield from cast("StoredLog", row.log).recorded(first_us, last_us)
+
+
+def pack_numbers(numbers: StoredNumbers, key: bytes) -> bytes:
+    """The rows as their key's value."""
+    words = array("Q")
+    for row in numbers.rows:
+        limit, (kind, of_log) = row.reader.limit, log_words(row.log)  # pyright: ignore[reportArgumentType] - `OpenNumbers` made it
+        words.extend((_ALGORITHMS[type(row.reader)] << 8 | kind, limit.window_us, limit.quota))
+        words.extend((row.carried, row.carried_us - NEVER, len(of_log)))
+        words.extend(of_log)
+    return pack_words(NUMBERS, words, key)
+
+
+def unpack_numbers(words: array[int]) -> StoredNumbers:
+    """The rows that `pack_numbers` wrote; raises `StoreDamagedError`."""
+    rows: list[NumberRow] = []
+    at = 0
+    try:
+        while at < len(words) or not rows:
+            head, window_us, quota, carried, since, count = words[at : at + _HEAD_WORDS]
+            reader, at = _READERS[head >> 8](Limit(quota, window_us)), at + _HEAD_WORDS + count
+            log, _ = unpack_log(head & 255, words[at - count : at])
+            rows.append(NumberRow(reader, log, carried, since + NEVER))
+    except (KeyError, ValueError):
+        raise StoreDamagedError("stored numbers are damaged; nothing is decided on them and they are left") from None
+    return StoredNumbers(rows)
 
 
 class OpenNumbers:
@@ -62,20 +109,27 @@ class OpenNumbers:
 
         Where each number has a log of its own these take over from hits if this step `carries`.
         """
-        own = logs[0]
+        own, begins = logs[0], self._compiled.begins
+        for bound in logs[1:] if own.log_limits.keeps == "ids" and (self._rows or begins) else ():
+            if not isinstance(bound.log, ColumnLog):  # in pages, which go with the log that a row takes the place of
+                bound.log = ColumnLog.copy_of(cast("StoredLog", bound.log))
         if own.log_limits.keeps != "ids":
             if self._rows:
                 carry_numbers(self._rows, own, now_us, ColumnLog.copy_of)  # pyright: ignore[reportArgumentType] - it came from `load`
                 self._took = True
         elif self._rows:
             self._took = take_over(self._rows, logs, now_us, ColumnLog)
-        elif carries or self._compiled.numbers is not None:
+        elif carries or begins:
             self._took = carry_hits(logs, now_us, ColumnLog)
 
     def save(self, logs: Sequence[BoundLog]) -> Sequence[BoundLog]:
-        """Keep the rows if one was changed or took over, or no rows where hits took over; the logs still to be kept."""
-        ref, own = self._compiled.numbers, logs[0]
-        if ref is None:
+        """Keep the rows if one was changed or took over, or no rows where hits took over; the logs still to be kept.
+
+        The log of a limit whose sums are in a row from now on is removed.
+        """
+        compiled, own = self._compiled, logs[0]
+        ref = compiled.numbers
+        if ref is None or not (self._rows or compiled.begins):
             return logs
         if own.log_limits.keeps != "ids":
             if self._took:
@@ -83,6 +137,13 @@ class OpenNumbers:
                 self._transaction.remove(ref, self._subject)
             return logs
         if self._took or any(bound.changed for bound in logs[1:]):
-            rows = StoredNumbers(rows_of(self._rows, logs))
+            for bound in logs[1:]:
+                if len(cast("ColumnLog", bound.log)) > MOST_SUMS:
+                    bound.log.trim(bound.log.high_water_us - 2 * bound.readers[0].limit.window_us)
+            rows = StoredNumbers(rows_of(self._rows, logs), not self._rows)
             self._transaction.save(ref, self._subject, cast("StoredLog", rows))
+            before = [row.reader for row in self._rows]
+            for former, bound in zip(compiled.refs[1:], logs[1:], strict=True):
+                if bound.readers[0] not in before:
+                    self._transaction.remove(former, self._subject)
         return logs[:1]

@@ -46,9 +46,9 @@ class LogRef(msgspec.Struct):
 class LocalRule(msgspec.Struct):
     """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply.
 
-    `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `meters`
-    are the readers of these, where they have a fast path. `former` are logs that its policy had before it was changed
-    and does not read: they are erased with the others.
+    `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `begins` if
+    numbers of a subject who has none there go there; `meters` are the readers of these, where they have a fast path.
+    `former` are logs that its policy had before it was changed and does not read: they are erased with the others.
     """
 
     rule: BoundPolicy
@@ -58,6 +58,7 @@ class LocalRule(msgspec.Struct):
     decide_one: Callable[[Subject], Decision]
     record: LogRef | None = None
     numbers: LogRef | None = None
+    begins: bool = False
     meters: list[LimitReader] = []
     former: tuple[LogRef, ...] = ()
 

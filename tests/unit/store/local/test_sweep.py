@@ -30,14 +30,16 @@ def test_a_clock_that_jumps_ahead_for_less_than_half_a_window_costs_no_history(
         assert limiter.decide("p", "a").allowed is not is_kept
 
 
-@pytest.mark.parametrize("scheme", ["memory", "lmdb"])
+@pytest.mark.parametrize(
+    ("scheme", "algorithm"), [("memory", "sliding_log"), ("lmdb", "sliding_log"), ("lmdb", "gcra")]
+)
 @pytest.mark.parametrize("name", ["{:08d}", "{:x}"])
-def test_no_more_than_twice_the_live_logs_are_kept(tmp_path: Path, scheme: str, name: str) -> None:
+def test_no_more_than_twice_the_live_logs_are_kept(tmp_path: Path, scheme: str, algorithm: str, name: str) -> None:
     # Keys that grow lie at the end of a file's table; others anywhere in it.
     live, come = 300, 6_000
     clock = ManualClock(1_700_000_000_000_000)
-    url = "memory://" if scheme == "memory" else f"lmdb://{tmp_path}/store"
-    with Limiter(url, [Policy("p", [f"1/{live}ms"])], clock=clock) as limiter:
+    url = "memory://" if scheme == "memory" else f"lmdb://{tmp_path}/store?forms=next"
+    with Limiter(url, [Policy("p", [f"1/{live}ms"], algorithm=algorithm)], clock=clock) as limiter:
         for number in range(come):
             limiter.decide("p", name.format(number if "08" in name else number * 2_654_435_761 % 2**32))
             clock.advance_us(1000)

@@ -24,8 +24,9 @@ from capline.store.local.lmdb.files import DATABASES, FORMAT, META, find_store
 from capline.store.local.lmdb.keys import subject_of
 from capline.store.local.lmdb.lock import StoreLock
 from capline.store.local.lmdb.pages import SUBTABLE, TABLE, Meta, Table, Walk, read_metas
-from capline.store.local.log_bytes import PAGED, read_words, unpack_log, unseal
+from capline.store.local.log_bytes import NUMBERS, PAGED, read_words, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS, PAGE_HITS
+from capline.store.local.numbers import unpack_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,6 +206,9 @@ class _Values:
         elif len(key) != 4 + 33:
             raise StoreDamagedError("the key names no subject")
         kind, words = read_words(value, key)
+        if kind == NUMBERS:
+            unpack_numbers(words)
+            return
         log, lead = unpack_log(kind, words, LEAD_WORDS if kind & PAGED else 0)
         if any(later <= earlier for earlier, later in zip(log.stamps, log.stamps[1:], strict=False)):
             raise StoreDamagedError("its hits are out of order")

@@ -4,7 +4,8 @@
     meta      "format"                                         which layout this is
               "begun"                                          u64 when the store was made (us), u64 drawn then
               "log:" + name                                    u32 number of that log, u64 longest window on it (us)
-    logs      u32 log, subject                                 a packed log (`log_bytes`), or the head of a paged one
+    logs      u32 log, subject                                 a packed log (`log_bytes`), or the head of a paged one,
+                                                               or all numbers of a policy (`numbers`)
     pages     u32 log, subject, u32 page                       sealed pages of long logs (`log_pages`)
     receipts  16-byte hash of the receipt's name               u64 expiry, then the answers
 
@@ -102,9 +103,10 @@ class LmdbStore(LocalStore):
         *,
         durability: str = "relaxed",
         most_bytes: int | None = None,
+        next_forms: bool = False,
         create: bool = True,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(clock, next_forms=next_forms)
         self._environment: Environment | None = open_environment(path, durability, most_bytes, create=create)
         self._path = path
         self._sweeper = Sweeper()

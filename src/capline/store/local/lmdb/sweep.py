@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import StoreDamagedError, StoreError
 from capline.store.local.lmdb.keys import LOG_META, LOG_NUMBER
-from capline.store.local.log_bytes import PAGED, newest_word, read_words, unpack_log, unseal
+from capline.store.local.log_bytes import NUMBERS, PAGED, newest_word, read_words, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS
+from capline.store.local.numbers import unpack_numbers
 from capline.store.local.pace import Pace
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def _is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:
         return False
     try:
         kind, words = read_words(value, key)
-        log, _ = unpack_log(kind, words, LEAD_WORDS if kind & PAGED else 0)
+        lead = LEAD_WORDS if kind & PAGED else 0
+        log = unpack_numbers(words) if kind == NUMBERS else unpack_log(kind, words, lead)[0]
     except StoreError:
         return False
     return max(log.last_us(), log.high_water_us) <= cutoff_us

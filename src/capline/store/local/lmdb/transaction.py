@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from capline.model.errors import CaplineError, StoreError
 from capline.store.local.lmdb.keys import log_key, log_prefix, subject_key
 from capline.store.local.log import ColumnLog
-from capline.store.local.log_bytes import PAGED, pack_log, read_words, seal, unpack_log, unseal
+from capline.store.local.log_bytes import NUMBERS, PAGED, pack_log, read_words, seal, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, IdTables, PagedLog, PageIds, Pages, page_key
+from capline.store.local.numbers import StoredNumbers, pack_numbers, unpack_numbers
 from capline.store.local.transaction import SWEEP_RECEIPTS, LogRef, LogTransaction, StoredLog
 from capline.support.override import override
 
@@ -48,6 +49,10 @@ class LmdbTransaction(LogTransaction):
     @override
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         key = log_key(ref, subject)
+        if isinstance(log, StoredNumbers):
+            self.txn.put(key, pack_numbers(log, key), db=self.tables[b"logs"])
+            self.fresh += log.fresh
+            return
         if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
             log.pack()
             log = PagedLog(log, LmdbPages(self.txn, self.tables[b"pages"], key), self.ids)
@@ -124,6 +129,8 @@ class LmdbTransaction(LogTransaction):
 
     def _open(self, key: bytes, value: bytes) -> StoredLog:
         kind, words = read_words(value, key)
+        if kind == NUMBERS:
+            return cast("StoredLog", unpack_numbers(words))
         if not kind & PAGED:
             return unpack_log(kind, words)[0]
         tail, lead = unpack_log(kind, words, LEAD_WORDS)

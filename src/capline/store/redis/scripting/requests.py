@@ -187,7 +187,9 @@ def hit_call(operation: Operation, now: bytes) -> Call:
     compiled: RedisRule = operation.compiled
     family = compiled.family
     tag = tag_of(operation.subject, family.buckets)
-    keys = keys_of((*compiled.refund_logs, *family.records), tag)
+    # Channels that the policy had are of no algorithm but sliding_log.
+    logs = compiled.refund_logs[: len(compiled.rule.logs) if compiled.refund_keeps else None]
+    keys = keys_of((*logs, *family.records), tag)
     field = field_of(operation.subject) if family.buckets else b""
     numbers = (family.retention_us, family.grace_ms, family.stamp_bytes, operation.cost)
     payload = pack(

@@ -59,6 +59,15 @@ class ChangeLaw(StoreSetting):
         assert [limiter.refund("p", "s", hits[1]) for _ in range(2)] == [True, False]
         assert sum(bool(limiter.decide("p", "s")) for _ in range(4)) == 1
 
+    @pytest.mark.parametrize("algorithm", ["bucketed", *COUNTERS])
+    def test_a_hit_on_a_channel_is_given_back_where_channels_were_given_up_for_sums(self, algorithm: str) -> None:
+        limiter = self.one("3/hour", channels={"push": ["1/hour"]})
+        hit = limiter.decide("p", "s", channel="push", id="x").hit
+        limiter.use([self.policy("p", ["3/hour"], algorithm=algorithm)])
+        assert limiter.decide("p", "s")
+        assert [limiter.refund("p", "s", hit) for _ in range(2)] == [True, False]
+        assert limiter.usage("p", "s")[0].used == 1
+
     @each_counter
     def test_policies_that_share_a_log_keep_each_its_own_numbers(self, algorithm: str) -> None:
         limiter = self.limiter(

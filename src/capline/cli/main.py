@@ -27,6 +27,7 @@ from capline.cli.commands import (
 from capline.cli.commands.segments import build
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import BAD_INPUT, INTERRUPTED, note, plain
+from capline.cli.render.front import FrontPage
 from capline.cli.render.output import output
 from capline.model.errors import CaplineError
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "command", "main"]
 
-app = Commands("capline", "Exact, fast, durable sliding-window limits.")
+app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
 for part in (init, decisions, logs, replay, worker, serve, up, campaign, build, store, policies, token, config):
     app.add_typer(part.app)
 

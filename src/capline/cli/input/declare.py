@@ -12,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typer.core import TyperGroup
+
     from capline.cli.render.console import Answer
 
 __all__ = ["Commands"]
@@ -35,9 +37,12 @@ class Commands(typer.Typer):
     A parameter whose type is a dataclass stands for the options that are the fields of the dataclass.
     """
 
-    def __init__(self, name: str | None = None, summary: str | None = None) -> None:
+    def __init__(
+        self, name: str | None = None, summary: str | None = None, *, cls: type[TyperGroup] | None = None
+    ) -> None:
         super().__init__(
             name=name,
+            cls=cls,
             help=summary,
             no_args_is_help=True,
             rich_markup_mode="rich",

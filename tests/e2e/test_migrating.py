@@ -1,4 +1,4 @@
-"""The small apps of docs/howto/migrating.md run as they were and as they become; each asserts its own answers."""
+"""The small apps of docs/howto/migrated.md run as they were and as they become; each asserts its own answers."""
 
 import importlib.util
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.kit.guests import guests
 
-PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "migrating.md").read_text()
-SECTIONS: list[tuple[str, str]] = re.findall(r"^### (\S+)\n((?:(?!^### )[\s\S])*)", PAGE, re.MULTILINE)
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "migrated.md").read_text()
+SECTIONS: list[tuple[str, str]] = re.findall(r"^## (\S+)\n((?:(?!^## )[\s\S])*)", PAGE, re.MULTILINE)
 DIFFS: dict[str, str] = {
     f"{name}{number or ''}": diff
     for name, section in SECTIONS

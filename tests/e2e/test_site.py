@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 from tests.e2e.test_demo_report import dom_of
 from tests.kit.gateway import free_port
+from tools.site import too_long, words_of_pages
 from tools.tutorial import PAGES, masked, played
 
 OUTSIDE = r"""["']?(?:https?:)?//"""
 LOADED = re.compile(rf"(?:src|srcset|action|data)={OUTSIDE}|<link [^>]*href={OUTSIDE}|@import|url\({OUTSIDE}")
+
+
+def test_no_page_that_is_read_is_long() -> None:
+    assert too_long(words_of_pages()) == []
 
 
 @pytest.mark.deep
@@ -39,6 +44,6 @@ def test_the_site_is_whole_loads_nothing_and_is_searched(tmp_path: Path) -> None
 def test_the_tutorial_shows_what_its_commands_show(page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     port = str(free_port())
-    ports = re.compile(r"\b8000\b")
+    ports = re.compile(r"(?<=app\.py )8000|(?<=localhost:)8000")
     again = played(ports.sub(port, text), tmp_path)
     assert masked(again.replace(port, "PORT")) == masked(ports.sub("PORT", text))

@@ -119,7 +119,8 @@ class IdTables:
         kept = self._kept
         for key, ids in self._logs.items():
             whole = ids.committed or ids
-            whole.numbers.update(ids.numbers)
+            newest = {name: max(number, whole.numbers.get(name, number)) for name, number in ids.numbers.items()}
+            whole.numbers.update(newest)
             whole.next = max(whole.next, ids.next)
             if whole is ids or ids.numbers:
                 kept.pop(key, None)

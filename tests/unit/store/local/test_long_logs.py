@@ -11,7 +11,7 @@ from capline.store.local.lmdb.environment import Environment
 from capline.store.local.lmdb.transaction import LmdbPages
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import PAGED, read_words
-from capline.store.local.log_pages import PAGE_HITS, IdTables, PagedLog, SeenPages, UnitPages
+from capline.store.local.log_pages import PAGE_HITS, IdTables, PagedLog, PageIds, SeenPages, UnitPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,3 +137,17 @@ def test_ids_of_a_transaction_that_is_dropped_are_not_there(tmp_path: Path, monk
         again = decided("other", "dropped", "first")
         assert again[200:] == first
         assert len({*again}) == 300 == limiter.usage("p", "s")[0].used
+
+
+def test_a_thread_that_tells_late_what_it_committed_hides_no_later_page() -> None:
+    kept: dict[bytes, PageIds] = {}
+    first, earlier, later = IdTables(kept), IdTables(kept), IdTables(kept)
+    for tables, number in ((first, 0), (earlier, 5), (later, 9)):
+        table = tables.of(KEY, 1)
+        table.numbers[7], table.next, table.pages = number, number + 1, number + 1
+        if tables is first:
+            first.commit()
+    later.commit()
+    earlier.commit()
+    found = IdTables(kept).of(KEY, 1)
+    assert (found.page_of(7), found.next) == (9, 10)

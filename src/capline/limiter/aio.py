@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable
 from contextlib import asynccontextmanager
+from itertools import count
+from types import coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capline.limiter.checks import check_iterable, fingerprint, typed
@@ -20,7 +22,7 @@ from capline.store.open import open_async_store
 from capline.store.protocol import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
 
     from capline.limiter.overrides import Unit
     from capline.limiter.patience import Acquisition
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncLimiter"]
 
 _ONE = 1
+SLOTS_A_TURN = 64
+"""Of so many slots that are free at once one lets the event loop have its turn."""
+_SLOTS = count(1)
 T = TypeVar("T")
 Slot = TypeVar("Slot", "Decision", "Joint")
 
@@ -237,10 +242,11 @@ async def _acquired(wanted: Acquisition[Slot]) -> Slot:
     """Take a slot and sleep until it. It is given back if the wait is cancelled, or if it was missed: then another."""
     while True:
         # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
-        taking = asyncio.create_task(run_awaited(wanted.taken()))
+        steps = run_awaited(wanted.taken())
+        taking = asyncio.create_task(steps) if wanted.patience.may_lose_answers else _begun(steps)
         try:
-            slot = await asyncio.shield(taking)
-            if slot.allowed:
+            slot = taking.result() if taking.done() else await asyncio.shield(taking)
+            if slot.wait_us or (slot.allowed and not next(_SLOTS) % SLOTS_A_TURN):
                 await wanted.sleep(slot.wait)
         except asyncio.CancelledError as stopped:
             wanted.patience.give_up()
@@ -258,7 +264,36 @@ async def _acquired(wanted: Acquisition[Slot]) -> Slot:
             raise
 
 
-async def _gave_back(taking: asyncio.Task[Slot], wanted: Acquisition[Slot], stopped: BaseException) -> None:
+def _begun(taking: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    """What it comes to: at once where it waits for nothing, else in a task of its own.
+
+    Only for a store of this machine: what is begun here has no timeout, which would be that of the caller's task.
+    """
+    answer = asyncio.get_running_loop().create_future()
+    try:
+        waits_for = taking.send(None)
+    except StopIteration as done:
+        answer.set_result(done.value)
+        return answer
+    return asyncio.ensure_future(_resumed(taking, waits_for))
+
+
+@coroutine
+def _resumed(taking: Coroutine[Any, Any, T], waits_for: object) -> Generator[Any, Any, T]:
+    """The rest of what waits for this."""
+    try:
+        while True:
+            try:
+                sent = yield waits_for
+            except BaseException as error:  # noqa: BLE001 - it is the coroutine's
+                waits_for = taking.throw(error)
+            else:
+                waits_for = taking.send(sent)
+    except StopIteration as done:
+        return done.value
+
+
+async def _gave_back(taking: asyncio.Future[Slot], wanted: Acquisition[Slot], stopped: BaseException) -> None:
     try:
         await run_awaited(wanted.given_back(await taking))
     except CaplineError as error:

@@ -276,7 +276,8 @@ def _acquired(wanted: Acquisition[Slot]) -> Slot:
         if not slot.allowed:
             raise wanted.refusal(slot)
         try:
-            wanted.sleep(slot.wait)
+            if slot.wait_us:
+                wanted.sleep(slot.wait)
         except BaseException as stopped:
             try:
                 run(wanted.given_back(slot))

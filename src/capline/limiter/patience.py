@@ -53,6 +53,7 @@ class Patience:
         self._asked = 0.0
         self._named = named
         self._used = 0
+        self.may_lose_answers = may_lose_answers
         self._own = secrets.token_hex(12) if may_lose_answers else None
         self._timeout = None if timeout is None else _seconds_left(timeout)
         self._began = time.monotonic()

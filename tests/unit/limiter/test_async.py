@@ -13,6 +13,7 @@ import pytest
 from tests.kit.limiter import Door, gone
 
 from capline import AsyncLimiter, Attempt, Limiter, LimitExceeded, ManualClock, Policy
+from capline.limiter.aio import SLOTS_A_TURN
 from capline.model.errors import StoreClosedError, StoreUnavailableError
 from capline.store.local.aio import AsyncLocalStore
 from capline.store.open import open_async_store, open_store
@@ -106,6 +107,46 @@ def test_a_slot_whose_answer_is_still_on_its_way_is_given_back_too() -> None:
         assert await hits(limiter) == [0]
 
     asyncio.run(main())
+
+
+def test_a_store_of_this_machine_that_is_away_while_it_is_awaited_is_asked_again() -> None:
+    class Away(AsyncLocalStore):
+        errors = 1
+
+        async def step(self, operation: Operation, /) -> Any:
+            if self.errors:
+                self.errors -= 1
+                answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                asyncio.get_running_loop().call_soon(answer.set_exception, StoreUnavailableError("away"))
+                return await answer
+            return await super().step(operation)
+
+    async def main() -> None:
+        limiter, _ = with_store(Away)
+        await acquire(limiter)
+        assert await hits(limiter) == [1]
+
+    asyncio.run(main())
+
+
+def test_slots_that_are_free_at_once_give_the_loop_its_turn_now_and_then() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with AsyncLimiter("memory://", [Policy("p", ["100000/h"])]) as limiter:
+            counting = asyncio.create_task(others())
+            for _ in range(4 * SLOTS_A_TURN):
+                await acquire(limiter)
+            counting.cancel()
+
+    asyncio.run(main())
+    assert 4 <= turns <= 5
 
 
 def test_cancelling_again_while_the_slot_is_given_back_changes_nothing() -> None:

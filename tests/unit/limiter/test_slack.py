@@ -11,18 +11,20 @@ from capline import AsyncLimiter, Attempt, InvalidValueError, Limiter, LimitExce
 from capline.limiter import patience
 from capline.limiter.patience import MOST_MISSED
 from capline.model.errors import StoreUnknownError
+from capline.store.local.memory import MemoryStore
 from capline.store.protocol import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 POLICIES = (Policy("p", ["1/10s"]), Policy("q", ["5/10s"]))
+STEP = MemoryStore.step
 PARTS = [Attempt("p", "s"), Attempt("q", "s", 2)]
 
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManualClock, list[float]], None]:
-    """Sleeping advances the clock, by so many seconds too much the first times."""
+    """Sleeping advances the clock, by so many seconds too much the first times; so does a slot that is now."""
 
     def fake(clock: ManualClock, late: list[float]) -> None:
         def slept(seconds: float) -> None:
@@ -31,6 +33,13 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManualClock, list[float
         async def awaited(seconds: float) -> None:
             slept(seconds)
 
+        def answered(store: MemoryStore, operation: Operation) -> Any:
+            answer = STEP(store, operation)
+            if operation.kind == "schedule" and not answer.wait_us:
+                slept(0)
+            return answer
+
+        monkeypatch.setattr(MemoryStore, "step", answered)
         monkeypatch.setattr(patience.time, "monotonic", lambda: clock.now_us() / 1e6)
         monkeypatch.setattr("capline.limiter.limiter.time.sleep", slept)
         monkeypatch.setattr("capline.limiter.aio.asyncio.sleep", awaited)

@@ -144,6 +144,7 @@ class LocalStore(Store, ABC):
         if rule.algorithm not in LOGS or was_left(rule.numbers):
             compiled.numbers, compiled.unit = ref_of(rule.numbers), None
             compiled.begins = self.keeps_rows or self._next_forms
+            # The fast path begins rows, and looks at no logs of single limits beside them: only where there are none.
             if self.keeps_rows and rule.algorithm not in LOGS and not compiled.refs[0].readers:
                 compiled.meters = [ref.readers[0] for ref in compiled.refs[1:]]
         if rule.reserved:

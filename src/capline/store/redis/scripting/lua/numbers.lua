@@ -7,7 +7,7 @@
 -- Complexity: O(rows) a step.
 
 local function load_numbers()
-  local TICKS = 2 ^ 20
+  local TICKS, MOST_SUMS = 2 ^ 20, 64
 
   local function empty_log()
     return {s = {}, c = {[0] = 0}, n = 0, floor = 0}
@@ -144,7 +144,7 @@ local function load_numbers()
       kept[k - 1] = {by[1], window_of(by), quota, log}
       horizon = math.max(horizon, log.floor)
       -- What is older no number counts; without this a limit of a second beside one of a day has a sum a second.
-      trim(log, log.floor - 2 * window_of(by))
+      if log.n > MOST_SUMS then trim(log, log.floor - 2 * window_of(by)) end
     end
     for _, row in ipairs(logs[1].storage == -3 and rows or {}) do
       local log, mine = row[4], false

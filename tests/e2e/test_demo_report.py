@@ -70,25 +70,29 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.write_text("\n".join((header, *(row for row in rows if row.partition(",")[0].endswith("4")))))
     page = place / "report.html"
     write_report(run_demo(data, place / "out"), page)
-    page.write_text(page.read_text(encoding="utf-8").replace("<head>", "<head>" + PROBE, 1), encoding="utf-8")
+    text = page.read_text(encoding="utf-8").replace("<head>", "<head>" + PROBE, 1)
+    # The probe is a script, which the page itself forbids.
+    page.write_text(text.replace("default-src 'none';", "default-src 'none'; script-src 'unsafe-inline';", 1), "utf-8")
     return page
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_charts_are_drawn_and_nothing_goes_wrong(report: Path, tmp_path: Path, scheme: str) -> None:
-    dom = dom_of(report, tmp_path, [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"])
+    probe = (
+        'onload = () => { const shown = [...document.querySelectorAll(".wide-drawing .mark")];'
+        "const seen = shown.filter((mark) => mark.getBoundingClientRect().width > 1).length;"
+        'const fill = getComputedStyle(document.querySelector(".wide-drawing path[style]")).fill;'
+        'document.documentElement.dataset.marks = seen + " of " + shown.length + " " + fill; };</script>'
+    )
+    page = tmp_path / "probed.html"
+    page.write_text(report.read_text(encoding="utf-8").replace("</script>", probe, 1), encoding="utf-8")
+    dom = dom_of(page, tmp_path, [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"])
     assert notes_of(dom) == ""
-    charts = re.findall(r'id="(weeks|spread|people)" role="img".*?(?=<section|</main>)', dom, re.DOTALL)
-    assert charts == ["weeks", "spread", "people"]
-    weeks, spread, people = re.split(r'id="(?:weeks|spread|people)" role="img"', dom)[1:]
-    assert 'class="main-svg"' in weeks
-    assert weeks.partition("</section>")[0].count('class="point"') >= 78 * 4
-    assert spread.partition("</section>")[0].count('class="point"') >= 10
-    assert people.partition("</section>")[0].count('class="fills"') == 4
-    for title in ("messages a week", "customer-weeks (logarithmic)", "customers", "week beginning"):
-        assert title in dom
-    assert ("rgb(86, 180, 233)" if scheme == "dark" else "rgb(0, 114, 178)") in weeks
+    marks = re.search(r'data-marks="(\d+) of (\d+) ([^"]+)"', dom)
+    assert marks is not None
+    assert int(marks[1]) == int(marks[2]) >= 78 * 2 + 10
+    assert marks[3] == ("rgb(86, 180, 233)" if scheme == "dark" else "rgb(0, 114, 178)")
 
 
 @pytest.mark.deep
@@ -104,7 +108,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page(report: Path, tmp_path: Path)
         "return cells.slice(1).filter((cell) => cell.getBoundingClientRect().right <= "
         "box.getBoundingClientRect().right).length; };"
         "document.body.dataset.tables = boxes.map((box) => [box.scrollWidth > box.clientWidth,"
-        'box.previousElementSibling.matches(".hint.shown"), seen(box)].join(" ")).join(";"); };</script>'
+        'box.tabIndex === 0, seen(box)].join(" ")).join(";"); };</script>'
     )
     dom = dom_of(narrow, tmp_path, ["--allow-file-access-from-files"])
     found = re.search(r'data-widths="(\d+) (\d+)"', dom)
@@ -115,7 +119,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page(report: Path, tmp_path: Path)
     tables = re.search(r'data-tables="([^"]*)"', dom)
     assert tables is not None
     spread, segments, messages, *_ = states = [state.split() for state in tables[1].split(";")]
-    assert all(scrolls == hinted for scrolls, hinted, _ in states)
+    assert all(reached == "true" for _, reached, _ in states)
     assert segments[0] == messages[0] == "true"
     # Figures are seen before anybody scrolls.
     assert all(int(seen) >= 2 for _, _, seen in (spread, segments, messages)), states

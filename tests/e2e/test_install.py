@@ -34,7 +34,6 @@ NEEDS = {
     "campaign": ["from capline.campaign.senders.find import _load; _load('webhook')"],
     "http": ["import capline.middleware.httpx"],
     "requests": ["import capline.middleware.requests"],
-    "report": ["from capline.replay.demo.report import check_report_parts; check_report_parts()"],
     "prometheus": ["from capline.observe import PrometheusObserver; PrometheusObserver()"],
     "otel": ["from capline.observe import OpenTelemetryObserver; OpenTelemetryObserver()"],
     "serve": ["from capline.service.parts import check_service_parts; check_service_parts()"],
@@ -48,7 +47,6 @@ HIDDEN = {
     "campaign": ("httpx",),
     "http": ("httpx",),
     "requests": ("requests",),
-    "report": ("plotly",),
     "prometheus": ("prometheus_client",),
     "otel": ("opentelemetry",),
     "serve": ("uvicorn", "httptools", "uvloop"),
@@ -100,7 +98,6 @@ def test_who_needs_an_extra_says_what_to_install(extra: str, code: str, tmp_path
 COMMANDS = {
     "redis": ["peek", "p", "42", "--store", "redis://127.0.0.1:1"],
     "segments": ["segments", "contains", ".", "42"],
-    "report": ["demo", "--data", "data.csv"],
     "serve": ["serve", "--check"],
 }
 
@@ -112,8 +109,7 @@ def test_a_command_that_needs_an_extra_says_so_in_one_line(tmp_path: Path) -> No
     all_hidden = tuple(name for names in HIDDEN.values() for name in names)
     start = "from capline.cli.start import main; main()"
     for extra, words in COMMANDS.items():
-        hidden = HIDDEN["report"] if extra == "report" else all_hidden
-        code = f"{WITHOUT.format(hidden=hidden)}sys.argv[1:] = {words!r}; {start}"
+        code = f"{WITHOUT.format(hidden=all_hidden)}sys.argv[1:] = {words!r}; {start}"
         done = run(sys.executable, code, tmp_path)
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
         assert done.stderr.count("\n") == 1
@@ -233,5 +229,5 @@ def test_the_wheel_in_a_new_environment(wheel: Path, extra: str | None, tmp_path
             if has_all:
                 assert "pip install" not in done.stderr
             else:
-                # Campaigns and the demo stand on segments: what is missing first is told first.
-                says_what_to_install(done, other, *(["segments"] if other in ("campaign", "report") else []))
+                # Campaigns stand on segments: what is missing first is told first.
+                says_what_to_install(done, other, *(["segments"] if other == "campaign" else []))

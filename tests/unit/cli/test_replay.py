@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import sys
 from datetime import UTC, datetime
 from importlib import import_module
@@ -176,3 +177,23 @@ def test_what_real_purchases_and_a_real_access_log_come_to(capline: CommandLine)
         pytest.skip("the access log is not part of the project")
     found = capline.json("replay", str(ACCESS), "--limit", "10/minute")["policies"]["default"]
     assert (found["allowed"], found["events"]) == (8_271, 10_000)
+
+
+def test_the_report_says_its_findings_and_holds_them_in_one_small_file(tmp_path: Path, capline: CommandLine) -> None:
+    words = ("--compare", "loose=1/week", "--compare", "wide=9/day", "--report", "out.html")
+    (tmp_path / "<b>.csv").write_text(FORMS["events.csv"].replace("ann", "<i>ann"))
+    done = capline("replay", "<b>.csv", *LIMITS, *words)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert len(text) < 1_000_000
+    assert not re.search(r"https?://|src=|href=|@import|url\(|<script|<b>|<i>ann", text)
+    for title in (
+        "Of 7 events default refuses 42.9%, loose refuses 71.4%, wide refuses 0.0%",
+        "loose refuses 71.4% of the events, wide 0.0%",
+        "default refuses 42.9% of the events, most of them from 1970-01-01 00:00:30: 1",
+        "1/minute is the first to refuse in 100.0% of the refusals of default",
+        "1 of 2 subjects are refused by default; the 1 most refused have 100.0% of all refusals",
+        "wide refuses nothing",
+    ):
+        assert f">{title}</h" in text, title
+    assert text.count("<details>") == text.count("<h2>") == 7

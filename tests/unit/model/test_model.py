@@ -322,7 +322,7 @@ def test_importing_capline_pulls_in_none_of_the_optional_parts() -> None:
 
     code = "import sys, capline; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    extras = {"pyroaring", "pyarrow", "typer", "rich", "httpx", "plotly", "lmdb", "hypothesis"}
+    extras = {"pyroaring", "pyarrow", "typer", "rich", "httpx", "lmdb", "hypothesis"}
     assert not (extras | {"prometheus_client", "opentelemetry"}) & set(loaded)
 
 

@@ -25,6 +25,8 @@ from capline.model.policy import Policy
 from capline.replay.blocks import EventFile
 from capline.replay.count import Trial, count_events
 from capline.replay.events import ReplayError
+from capline.replay.page import write_page
+from capline.replay.report import render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +43,7 @@ DEFAULT_OUT = Path("build/demo")
 
 @app.answers(
     "capline replay access.log.gz --limit 10/minute",
-    "zcat access.log.*.gz | capline replay - --limit 20/minute --limit 1000/day",
+    "zcat access.log.*.gz | capline replay - --limit 20/minute --limit 1000/day --report out.html",
     "capline replay sends.csv --compare tight=3/week --compare loose=1/day,5/week",
     "capline replay calls.parquet --subject-column provider --time-column ts --limit 100/second --json",
     "capline replay sends.jsonl --policy promo --policies policies.yaml --segment-column segment --zone-column zone",
@@ -70,6 +72,9 @@ def replay(
     segment_column: Annotated[str | None, typer.Option(help="The column of segments, if there is one.")] = None,
     zone_column: Annotated[
         str | None, typer.Option(help="The column of time zones; an empty cell means the policy's.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="OUT.HTML", help="Write charts and tables, as one page without a network.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse broken lines of a log.")] = False,
     sort: Annotated[bool, typer.Option("--sort", hidden=True)] = False,  # noqa: ARG001 - events are always sorted
@@ -103,6 +108,9 @@ def replay(
             warn(line)
         with progress_bar("deciding", len(found.at_us), "events") as advance:
             counted = count_events(trials, file, found, advance)
+    if report is not None:
+        write_page(render(events.name, counted, file.subjects()), report)
+        warn(f"wrote {report}")
     by_segment = segment_column is not None
     return Answer(replay_facts(counted, file), lambda: show_replay(counted, file, by_segment=by_segment))
 
@@ -128,12 +136,12 @@ def demo(
     and each week a message goes to everyone.
     """
     # Imports roaring bitmaps and the report, which other commands should not wait for.
-    from capline.replay.demo.report import check_report_parts, size_text, write_report  # noqa: PLC0415
+    from capline.replay.demo.report import write_report  # noqa: PLC0415
     from capline.replay.demo.run import run_demo  # noqa: PLC0415
+    from capline.replay.page import size_text  # noqa: PLC0415 - as above
 
     if not data.exists():
         raise ReplayError(f"{data}: no such file; name the purchases with --data")
-    check_report_parts()
     try:
         with progress_bar("simulated days", None) as advance:
             result = run_demo(data, out_dir, policies, advance)
@@ -157,7 +165,7 @@ def demo(
 
 def _show_demo(result: DemoResult) -> None:
     from capline.replay.demo.figures import NO_SEGMENT, by_window  # noqa: PLC0415 - as above
-    from capline.replay.demo.report import size_text  # noqa: PLC0415 - as above
+    from capline.replay.page import size_text  # noqa: PLC0415 - as above
 
     figures = result.figures
     out.print(

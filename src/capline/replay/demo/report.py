@@ -1,36 +1,24 @@
-"""The result as one HTML page that loads nothing from elsewhere.
-
-Charts are drawn by Plotly, a well maintained library, whose script the page contains: 4.8 MB, the price of interactive
-charts that can be read on a phone and mailed as one file. Only that script is taken from its Python package, so it is
-imported here alone, and only for a report.
-
-Two safeguards: whatever is put into the page is escaped unless it is `Html`, which only this module makes; and a
-Content-Security-Policy in the page forbids every request.
-"""
+"""The demo's result as one HTML page; see `capline.replay.page`."""
 
 from __future__ import annotations
 
 from html import escape
 from importlib import resources
-from string import Template
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from capline.replay.demo.charts import messages_by_week, people_by_segment, per_customer_week
 from capline.replay.demo.figures import NO_SEGMENT, Figures, Line, by_window, limit_name
 from capline.replay.demo.messages import MESSAGES
 from capline.replay.demo.recency import SEGMENTS
-from capline.replay.events import ReplayError
-from capline.segment import files
+from capline.replay.page import Html, fill, page, share, size_text, table, write_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from capline.replay.demo.run import DemoResult
 
-__all__ = ["Html", "check_report_parts", "render", "share", "size_text", "write_report"]
+__all__ = ["render", "write_report"]
 
 _DAYS_A_MONTH = 365.25 / 12
 
@@ -46,37 +34,21 @@ _DEFINITIONS = {
 }
 
 
-class Html(str):
-    """Text that is HTML already, and goes into a page as it is."""
-
-    __slots__ = ()
-
-
-def check_report_parts() -> None:
-    """Raise `ReplayError` where a report could not be written, before the run."""
-    _plotly()
-
-
 def write_report(result: DemoResult, path: Path) -> int:
-    """Write the page, whole or not at all, and return its size in bytes. About 0.1 s."""
-    data = render(result).encode()
-    files.write(path, data)
-    return len(data)
+    """Write the page, whole or not at all, and return its size in bytes."""
+    return write_page(render(result), path)
 
 
 def render(result: DemoResult) -> str:
-    """Return the whole page. Raises `ReplayError` where the `report` extra is not installed."""
+    """Return the whole page."""
     figures = result.figures
     total = figures.total
     refused = total.asked - total.sent
-    charts = {
-        "weeks": messages_by_week(figures),
-        "spread": per_customer_week(figures),
-        "people": people_by_segment(figures),
-    }
-    return _fill(
-        (resources.files("capline.replay.demo") / "report.html").read_text(encoding="utf-8"),
-        title=f"capline demo: {refused:,} of {total.asked:,} simulated messages held back",
+    body = fill(
+        resources.files("capline.replay.demo") / "report.html",
+        weeks_chart=messages_by_week(figures),
+        spread_chart=per_customer_week(figures),
+        people_chart=people_by_segment(figures),
         period=f"{result.first_day} to {result.last_day}",
         headline=f"The caps held back {share(refused, total.asked)} of {total.asked:,} simulated messages",
         lead=_lead(result),
@@ -100,48 +72,8 @@ def render(result: DemoResult) -> str:
         checks_table=_checks_table(result),
         purchases_count=f"{result.purchases:,}",
         customers_count=f"{result.customers:,}",
-        plotly=_plotly(),
-        charts=_json(charts),
     )
-
-
-def share(part: int, whole: int) -> str:
-    """Write a share in percent, one place after the point."""
-    return f"{part / whole:.1%}" if whole else "-"
-
-
-def size_text(size_bytes: int) -> str:
-    """Write a size: 16.8 MB."""
-    return f"{size_bytes / 1e6:.1f} MB"
-
-
-def _fill(template: str, **values: str) -> str:
-    """Fill the template, with every value escaped that is not `Html`."""
-    return Template(template).substitute({name: _escaped(value) for name, value in values.items()})
-
-
-def _escaped(value: str) -> str:
-    return value if isinstance(value, Html) else escape(value)
-
-
-def _table(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    total: bool = False,
-    wrap: Sequence[int] = (),
-    text: Sequence[int] = (),
-) -> Html:
-    """Make a table; `total` sets off the last row, `wrap` and `text` name columns of sentences and of words."""
-
-    def cell(tag: str, place: int, value: str) -> str:
-        kind = ' class="wrap"' if place in wrap else ' class="text"' if place in text else ""
-        return f"<{tag}{kind}>{_escaped(value)}</{tag}>"
-
-    lines = ["".join(cell("td", place, value) for place, value in enumerate(row)) for row in rows]
-    body = "".join(f"<tr{' class=total' if total and line is lines[-1] else ''}>{line}</tr>" for line in lines)
-    head = "".join(cell("th", place, heading) for place, heading in enumerate(headings))
-    return Html(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    return page(f"capline demo: {refused:,} of {total.asked:,} simulated messages held back", body)
 
 
 def _tiles(result: DemoResult) -> Html:
@@ -202,7 +134,7 @@ def _spread_table(figures: Figures) -> Html:
             count = sum(times for number, times in counts.items() if number >= low and (high is None or number <= high))
             row += [f"{count:,}", f"{count / sum(counts.values()):.2%}"]
         rows.append(row)
-    return _table(headings, rows)
+    return table(headings, rows)
 
 
 def _segments_title(lines: Sequence[Line]) -> str:
@@ -247,7 +179,7 @@ def _lines_table(
             [line.name, words, f"{line.asked:,}", f"{line.sent:,}", f"{held:,}", share(held, line.asked)]
             + [f"{by_window(line, window):,}" for window in figures.windows],
         )
-    return _table(headings, rows, total=True, text=(1,))
+    return table(headings, rows, total=True, text=(1,))
 
 
 def _people_title(figures: Figures) -> str:
@@ -264,24 +196,10 @@ def _policy_table(result: DemoResult) -> Html:
         [name, _DEFINITIONS[name], ", ".join(result.limits_by_segment["" if name == NO_SEGMENT else name])]
         for name in (NO_SEGMENT, *SEGMENTS)
     ]
-    return _table(("segment", "who that is, each morning", "limits"), rows, text=(1, 2))
+    return table(("segment", "who that is, each morning", "limits"), rows, text=(1, 2))
 
 
 def _checks_table(result: DemoResult) -> Html:
     marks = {True: Html('<b class="holds">holds</b>'), False: Html('<b class="fails">FAILS</b>')}
     rows = [[check.what, check.found, marks[check.holds]] for check in result.checks]
-    return _table(("what must hold", "what was found", ""), rows, wrap=(0, 1))
-
-
-def _json(value: object) -> Html:
-    """JSON that cannot end the script element it stands in."""
-    return Html(msgspec.json.encode(value).decode().replace("<", "\\u003c"))
-
-
-def _plotly() -> Html:
-    try:
-        # An optional part, which only a report needs; it brings no types along.
-        from plotly.offline import get_plotlyjs  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
-    except ModuleNotFoundError:
-        raise ReplayError('the report needs plotly: pip install "capline[report]"') from None
-    return Html(get_plotlyjs())
+    return table(("what must hold", "what was found", ""), rows, wrap=(0, 1))

@@ -70,9 +70,8 @@ def _over_time(counts: ReplayCounts) -> str:
     title = f"{name} refuses nothing"
     if any(refused):
         worst = refused.index(max(refused))
-        title = (
-            f"{name} refuses {_of_events(counts)} of the events, most of them from {times[worst]}: {refused[worst]:,}"
-        )
+        most = f"the most in the {_width(counts)} from {times[worst]}: {refused[worst]:,}"
+        title = f"{name} refuses {_of_events(counts)} of the events, {most}"
     series = [
         ("allowed", "sent", [all_of - held for all_of, held in zip(events, refused, strict=True)]),
         ("refused", "refused1", refused),

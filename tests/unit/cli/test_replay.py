@@ -190,7 +190,7 @@ def test_the_report_says_its_findings_and_holds_them_in_one_small_file(tmp_path:
     for title in (
         "Of 7 events default refuses 42.9%, loose refuses 71.4%, wide refuses 0.0%",
         "loose refuses 71.4% of the events, wide 0.0%",
-        "default refuses 42.9% of the events, most of them from 1970-01-01 00:00:30: 1",
+        "default refuses 42.9% of the events, the most in the second from 1970-01-01 00:00:30: 1",
         "1/minute is the first to refuse in 100.0% of the refusals of default",
         "1 of 2 subjects are refused by default; the 1 most refused have 100.0% of all refusals",
         "wide refuses nothing",

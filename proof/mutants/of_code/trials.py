@@ -71,6 +71,9 @@ def _test(source: str, tests: list[str], output: str) -> None:
     os.environ["PYTHONPATH"] = source
     sys.path.insert(0, source)
     sys.dont_write_bytecode = True
+    # Whoever started the process that forks this may have loaded capline there: a program has but one such process.
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("capline", "tests")]:
+        del sys.modules[name]
 
     with suppress(BaseException):  # else Python's own exit code for what failed here would be that of a failed test
         code = pytest.main([*OPTIONS, *tests])

@@ -127,9 +127,10 @@ class LocalStore(Store, ABC):
             return LogRef(LogLimits(name, (), retention_us), (), self._handle(name, retention_us))
 
         def was_left(name: str) -> bool:
-            return name in beside and self._transact(
-                lambda transaction: any(self._walk(transaction, ref_of(name), None))
-            )
+            if name not in beside:
+                return False
+            ref = ref_of(name)  # a new name takes a transaction of its own
+            return self._transact(lambda transaction: any(self._walk(transaction, ref, None)))
 
         compiled = LocalRule(
             rule,

@@ -151,3 +151,13 @@ def test_rows_that_do_not_fit_their_value_are_damage(tmp_path: Path, cut: int | 
         assert limiter.sweep() == 0
         assert limiter.erase("s") == 1
         assert limiter.decide("p", "s", 5)
+
+
+def test_who_was_there_before_finds_the_numbers_of_another_that_followed_them(tmp_path: Path) -> None:
+    """The name was never met there: it is numbered beside the look at its logs, not within."""
+    with opened(tmp_path, Policy("other", ["1/h"])) as limiter:
+        assert limiter.decide("other", "s")
+        with opened(tmp_path, Policy("p", ["5/h"], algorithm="gcra"), forms="next") as numbers:
+            assert numbers.decide("p", "s", 3)
+        limiter.use([Policy("p", ["5/h"])])
+        assert [state.used for state in limiter.usage("p", "s")] == [3]

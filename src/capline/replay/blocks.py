@@ -218,8 +218,11 @@ class EventFile:
             self.notes.append(f"{self._path}: read as {form}; {what} (--subject-column, --time-column)")
         at = dict(zip((name.strip() for name in names), first, strict=False)).get(str(found.time), "")
         if not has_zone(at):
-            self.notes.append(f"{self._path}: times without a zone, like {at}, are read as UTC")
+            self._note_no_zone(at)
         return found
+
+    def _note_no_zone(self, like: object) -> None:
+        self.notes.append(f"{self._path}: times without a zone, like {like}, are read as UTC")
 
     def _text(self, opened: Opened) -> Iterator[Block]:
         chunks = _chunks(self._path, opened.data)
@@ -306,6 +309,11 @@ class EventFile:
             file = parquet.ParquetFile(opened.raw if opened.raw.seekable() else pa.BufferReader(opened.raw.read()))
             names: list[str] = file.schema_arrow.names
             columns = self._columns(PARQUET, opened, names, ())
+            for name, kind in zip(names, file.schema_arrow.types, strict=True):
+                if name == columns.time and (
+                    pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
+                ):
+                    self._note_no_zone(kind)
             layout = layout_of(self._path, [name for name in names if name in columns], columns)
             row = 0
             for batch in file.iter_batches(BLOCK_ROWS, columns=[name for name in names if name in columns]):

@@ -151,7 +151,9 @@ class CompiledRules(ABC):
             if direct is not None:
                 self._direct[key] = direct
 
-    def _straight(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> CompiledRule | None:
+    def _direct_rule(
+        self, policy: str, segment: str | None, channel: str | None, zone: str | None
+    ) -> CompiledRule | None:
         """The rule under which an attempt goes straight to the store; None where it goes the general way."""
         try:
             if segment is None and channel is None and zone is None:

@@ -157,14 +157,14 @@ class Verbs(LimiterBase):
         **times: int | None,
     ) -> Steps[Decision]:
         """An operation of this kind on one log, straight to the store where nothing else looks at the attempt."""
-        compiled = self._straight(policy, segment, channel, zone)
+        compiled = self._direct_rule(policy, segment, channel, zone)
         if compiled is None:
             return self._attempted(kind, self._attempt(policy, subject, cost, id, segment, channel, zone), **times)
         operation = Operation(kind, compiled, check_subject(subject), check_cost(cost), fingerprint(id), **times)  # pyright: ignore[reportArgumentType] - each has its time
         names = segment, channel, zone
-        return self._straightly(operation, lambda: self._attempt(policy, subject, cost, id, *names), times)
+        return self._direct_step(operation, lambda: self._attempt(policy, subject, cost, id, *names), times)
 
-    def _straightly(
+    def _direct_step(
         self, operation: Operation, attempt: Callable[[], Attempt], times: dict[str, int | None]
     ) -> Steps[Decision]:
         try:

@@ -64,9 +64,10 @@ _ACCESS = {
     "referer": (b' "', _TEXT, b'"'),
     "agent": (b' "', _TEXT, b'"'),
 }
-_COMBINED = ("referer", "agent")
 """The fields of a line: what stands before each, the field, and what stands after it."""
-_STAMP = re.compile(rb"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)")
+_COMBINED = ("referer", "agent")
+_HOUR = re.compile(rb"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d) ([+-])(\d\d)(\d\d)")
+_PAST_THE_HOUR_US = {b":%02d:%02d" % (at // 60, at % 60): at * 1_000_000 for at in range(3600)}
 _MONTHS = {month.encode(): number for number, month in enumerate(month_abbr)}
 
 
@@ -173,21 +174,35 @@ def first_line(form: str, start: bytes) -> tuple[list[str], list[str]]:
     return [*fields], [str(value) for value in fields.values()]
 
 
-@lru_cache(maxsize=1 << 16)
 def log_instant_us(text: bytes | str) -> int:
     """Read the time of an access log, like 17/May/2015:10:05:03 +0000, or of JSON lines; -1 where it is none."""
+    if isinstance(text, str):
+        return _text_us(text)
+    hour_us, past_us = _hour_us(text[:14] + text[20:]), _PAST_THE_HOUR_US.get(text[14:20])
+    return -1 if hour_us is None or past_us is None else max(hour_us + past_us, -1)
+
+
+@lru_cache(maxsize=1 << 16)
+def _text_us(text: str) -> int:
     try:
-        if isinstance(text, str):
-            return instant_us(text)
-        found = _STAMP.fullmatch(text)
-        if found is None:
-            return -1
-        day, month, year, hour, minute, second, sign, hours, minutes = found.groups()
-        at = datetime(int(year), _MONTHS.get(month, 0), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
-        east = timedelta(hours=int(hours), minutes=int(minutes))
-        return max((at - EPOCH - (east if sign == b"+" else -east)) // MICROSECOND, -1)
+        return instant_us(text)
     except ValueError:
         return -1
+
+
+@lru_cache(maxsize=1 << 12)
+def _hour_us(text: bytes) -> int | None:
+    """When the hour of this stamp, like 17/May/2015:10 +0000, begins; None where it is none."""
+    found = _HOUR.fullmatch(text)
+    if found is None:
+        return None
+    day, month, year, hour, sign, hours, minutes = found.groups()
+    try:
+        at = datetime(int(year), _MONTHS.get(month, 0), int(day), int(hour), tzinfo=UTC)
+    except ValueError:
+        return None
+    east = timedelta(hours=int(hours), minutes=int(minutes))
+    return (at - EPOCH - (east if sign == b"+" else -east)) // MICROSECOND
 
 
 def _access_pattern(captured: Sequence[str]) -> re.Pattern[bytes]:

@@ -200,7 +200,7 @@ def _show_next(result: DemoResult, data: Path, out_dir: Path) -> None:
     )
     segments = shlex.quote(str(out_dir / "segments"))
     here = f"{segment}--policies {policies} --store {store}"
-    columns = "--subject-column customer_id --time-column date --sort"
+    columns = "--subject-column customer_id --time-column date"
     campaign = out_dir / "campaign.yaml"
     planned = f"campaign plan {shlex.quote(str(campaign))}"
     blast = ("the next blast, forecast on the store as it is now; consumes nothing", planned)

@@ -59,7 +59,7 @@ def played(text: str, folder: Path) -> str:
         "PYTHONUNBUFFERED": "1",
     }
     done = subprocess.run(  # noqa: S603 - our own pages
-        ["bash", "-c", "\n".join(script)],  # noqa: S607 - whichever bash is there
+        ["/usr/bin/env", "bash", "-c", "\n".join(script)],
         cwd=folder,
         env=environment,
         capture_output=True,

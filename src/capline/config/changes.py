@@ -25,13 +25,7 @@ from capline.config.records import (
     read_past,
     read_totals,
 )
-from capline.model.errors import (
-    ConfigConflictError,
-    InvalidTypeError,
-    InvalidValueError,
-    PolicyError,
-    quoted,
-)
+from capline.model.errors import ConfigConflictError, InvalidTypeError, InvalidValueError, PolicyError, quoted
 from capline.model.limit import Limit
 from capline.model.policy import Policy
 from capline.policy.shared_log import check_shared_log
@@ -43,17 +37,7 @@ if TYPE_CHECKING:
     from capline.config.backend import Backend
     from capline.config.view import View
 
-__all__ = [
-    "LEAD_US",
-    "MOST_PAST",
-    "Change",
-    "Plan",
-    "check_together",
-    "check_who",
-    "instant_us",
-    "own_of",
-    "planned",
-]
+__all__ = ["LEAD_US", "MOST_PAST", "Change", "Plan", "check_together", "check_who", "instant_us", "own_of", "planned"]
 
 LEAD_US = 3_000_000
 """How far ahead an instant must be, so that every process knows of the change in time."""

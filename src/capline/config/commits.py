@@ -9,14 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from capline.config.changes import check_together, check_who, instant_us, planned
-from capline.config.records import (
-    POLICIES,
-    Commit,
-    commit_bytes,
-    pending_bytes,
-    read_entry,
-    totals_bytes,
-)
+from capline.config.records import POLICIES, Commit, commit_bytes, pending_bytes, read_entry, totals_bytes
 from capline.config.view import finish
 from capline.model.errors import ConfigConflictError, StoreError
 

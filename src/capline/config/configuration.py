@@ -35,13 +35,7 @@ from capline.config.records import (
 )
 from capline.config.view import View
 from capline.model.clock import check_clock
-from capline.model.errors import (
-    CaplineError,
-    InvalidValueError,
-    PolicyError,
-    UnknownNameError,
-    quoted,
-)
+from capline.model.errors import CaplineError, InvalidValueError, PolicyError, UnknownNameError, quoted
 from capline.model.policy import check_name
 from capline.model.subject import check_subject, is_keyed
 

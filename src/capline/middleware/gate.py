@@ -119,11 +119,7 @@ class Gate(Generic[_R]):
         return answer
 
     async def awaited(
-        self,
-        limiter: AsyncLimiter,
-        request: _R,
-        send: Callable[[], Awaitable[_AA]],
-        repeatable: Callable[[int], bool],
+        self, limiter: AsyncLimiter, request: _R, send: Callable[[], Awaitable[_AA]], repeatable: Callable[[int], bool]
     ) -> _AA:
         """`sent`, awaited. A cancelled request gives its slot back, unless it was sent already."""
         subject = self.subject_of(request)

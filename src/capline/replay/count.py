@@ -196,10 +196,7 @@ class Trial(NamedTuple):
 
 
 def count_events(
-    trials: Sequence[Trial],
-    file: EventFile,
-    events: Events,
-    progress: Callable[[int], object] = lambda _events: None,
+    trials: Sequence[Trial], file: EventFile, events: Events, progress: Callable[[int], object] = lambda _events: None
 ) -> list[ReplayCounts]:
     """Count the events of a file under each policy; `progress` gets how many are done.
 

@@ -46,11 +46,7 @@ _DueT = TypeVar("_DueT", bound=Due)
 
 
 def replay(
-    limiter: Limiter,
-    clock: ManualClock,
-    policy: str,
-    segments: Sequence[str | None],
-    batches: Iterable[_DueT],
+    limiter: Limiter, clock: ManualClock, policy: str, segments: Sequence[str | None], batches: Iterable[_DueT]
 ) -> Iterator[tuple[_DueT, Decisions]]:
     """Decide each batch at its instant, consuming on the limiter's store; yields the batch with its answers.
 

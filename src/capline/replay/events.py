@@ -86,11 +86,7 @@ class Event(NamedTuple):
 
 
 def read_events(
-    path: Path,
-    subject_column: str,
-    time_column: str,
-    segment_column: str | None = None,
-    zone_column: str | None = None,
+    path: Path, subject_column: str, time_column: str, segment_column: str | None = None, zone_column: str | None = None
 ) -> Iterator[Event]:
     """Read CSV row by row, in the order of the file; an empty segment or zone is None.
 
@@ -173,7 +169,7 @@ def instant_us(text: str) -> int:
         at = datetime.fromisoformat("" if _HOUR_24.search(text) else text.strip())
     except ValueError:
         raise InvalidValueError(
-            f"time {shown(text)} is neither ISO 8601, like 2025-03-01T16:00:00Z, nor seconds since 1970",
+            f"time {shown(text)} is neither ISO 8601, like 2025-03-01T16:00:00Z, nor seconds since 1970"
         ) from None
     at_us = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
     if not 0 <= at_us <= LATEST_US:

@@ -171,7 +171,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     if header.format == FORMAT and header.format_version not in (_OLD_VERSION, FORMAT_VERSION):
         raise SegmentError(
             f"{where}: format version {header.format_version}, and this capline reads up to {FORMAT_VERSION}; "
-            "build the snapshot again, or use the capline that wrote it",
+            "build the snapshot again, or use the capline that wrote it"
         )
     if header.format != FORMAT or not is_sealed(data):
         raise SegmentError(f"{where}: does not match its own checksum; it is damaged or was edited: build it again")

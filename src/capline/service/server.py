@@ -207,10 +207,7 @@ def check(settings: Settings) -> int:
 
 
 def serve_here(
-    settings: Settings,
-    sockets: Mapping[str, socket.socket],
-    started: Callable[[], object],
-    lifeline: int | None = None,
+    settings: Settings, sockets: Mapping[str, socket.socket], started: Callable[[], object], lifeline: int | None = None
 ) -> None:
     """Serve on these sockets, by the name of their listener, until a signal; `started` is called once it listens.
 

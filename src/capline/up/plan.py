@@ -252,10 +252,7 @@ def _tries(front: int, receiver: int | None) -> tuple[tuple[str, str], ...]:
     )
     return (
         ("5 units of 20/minute; type it again until it is refused", f"curl -sS {base}/v1/decide --json {api}"),
-        (
-            "40/minute for you alone, in force everywhere in 2 s",
-            f"curl -sS -X PUT {yours} --json {mine}",
-        ),
+        ("40/minute for you alone, in force everywhere in 2 s", f"curl -sS -X PUT {yours} --json {mine}"),
         ("a message to a user, whose segment is looked up", f"curl -sS {base}/v1/decide --json {promo}"),
         ("what Envoy asks by gRPC, as JSON", f"curl -sS {base}/json --json {path}"),
         last,

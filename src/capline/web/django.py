@@ -143,11 +143,7 @@ class CaplineMiddleware:
         return _leave(visit, response)
 
 
-def limited(
-    policy: str,
-    key: Any,
-    **fields: Unpack[Fields[Any]],
-) -> Callable[[V], V]:
+def limited(policy: str, key: Any, **fields: Unpack[Fields[Any]]) -> Callable[[V], V]:
     """One more rule for a view, sync or async; the arguments are those of `Rule`, and `key` may be one of these words:
 
     `ip`, `user` (none for who is not logged in), `user_or_ip`, `header:X-Api-Key`, `get:name`, `post:name`.

@@ -54,12 +54,7 @@ class Limited:
     `Depends(...)` is called once a request, wherever else it is used. WebSocket routes may have it too.
     """
 
-    def __init__(
-        self,
-        policy: str,
-        key: Subject | Callable[..., Any],
-        **fields: Unpack[Fields[Any]],
-    ) -> None:
+    def __init__(self, policy: str, key: Subject | Callable[..., Any], **fields: Unpack[Fields[Any]]) -> None:
         check_made(key)
         dependency = key if callable(key) and not _takes_request(key) else None
         own_key = key if dependency is None else _found

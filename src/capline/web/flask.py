@@ -43,11 +43,7 @@ class Capline:
     """The limits of a Flask app. `limiter` is a `Limiter`, and stays open; for the options see `Gate`."""
 
     def __init__(
-        self,
-        limiter: Limiter,
-        rules: Sequence[Rule] = (),
-        app: flask.Flask | None = None,
-        **options: Unpack[Options],
+        self, limiter: Limiter, rules: Sequence[Rule] = (), app: flask.Flask | None = None, **options: Unpack[Options]
     ) -> None:
         self._gate = Gate(limiter, Limiter, rules, **options)
         if app is not None:
@@ -64,10 +60,7 @@ class Capline:
         app.register_error_handler(Refused, self._refused)
 
     def limit(
-        self,
-        policy: str,
-        key: Subject | Callable[[flask.Request], Any],
-        **fields: Unpack[Fields[flask.Request]],
+        self, policy: str, key: Subject | Callable[[flask.Request], Any], **fields: Unpack[Fields[flask.Request]]
     ) -> Callable[[V], V]:
         """One more rule for a view; the arguments are those of `Rule`. Above or below `@app.route`, and repeatable."""
         rule = Rule(policy, key, **fields)

@@ -42,8 +42,7 @@ _NEXT = {
 @app.answers("capline init campaign spring", "capline init provider", "capline init api shop --json")
 def init(
     kind: Annotated[
-        Kind,
-        typer.Argument(help="campaign: cap messages by segment; provider: share a quota; api: refuse requests."),
+        Kind, typer.Argument(help="campaign: cap messages by segment; provider: share a quota; api: refuse requests.")
     ],
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="An empty or a new folder.")] = Path(),
 ) -> Answer:

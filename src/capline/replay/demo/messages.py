@@ -109,7 +109,7 @@ def read_purchases(path: Path) -> Purchases:
     for event in read_events(path, "customer_id", "date"):
         if not isinstance(event.subject, int) or event.subject > _LARGEST_CUSTOMER:
             raise ReplayError(
-                f"{path}, row {event.row}: customer_id {event.subject!r} is not a number from 0 to {_LARGEST_CUSTOMER}",
+                f"{path}, row {event.row}: customer_id {event.subject!r} is not a number from 0 to {_LARGEST_CUSTOMER}"
             )
         customers.append(event.subject)
         days.append(event.at_us // DAY_US)
@@ -170,9 +170,7 @@ def _follow_ups(purchases: Purchases) -> tuple[NDArray[np.int64], NDArray[np.uin
 
 
 def _hourly(
-    hours: NDArray[np.int64],
-    customers: NDArray[np.uint32],
-    kinds: NDArray[np.uint8],
+    hours: NDArray[np.int64], customers: NDArray[np.uint32], kinds: NDArray[np.uint8]
 ) -> dict[int, tuple[NDArray[np.uint32], NDArray[np.uint8]]]:
     found, starts = np.unique(hours, return_index=True)
     ends = np.append(starts, hours.size)[1:].tolist()

@@ -160,10 +160,7 @@ def _most_refused(lines: Sequence[Line]) -> tuple[Line, int, str]:
 
 
 def _lines_table(
-    what: str,
-    lines: Sequence[Line],
-    figures: Figures,
-    limits: dict[str, tuple[str, ...]] | None = None,
+    what: str, lines: Sequence[Line], figures: Figures, limits: dict[str, tuple[str, ...]] | None = None
 ) -> Html:
     headings = [what, "due" if limits is None else "limits", "asked", "sent", "refused", "refused of asked"]
     headings += [limit_name(window) for window in figures.windows]
@@ -177,7 +174,7 @@ def _lines_table(
         held = line.asked - line.sent
         rows.append(
             [line.name, words, f"{line.asked:,}", f"{line.sent:,}", f"{held:,}", share(held, line.asked)]
-            + [f"{by_window(line, window):,}" for window in figures.windows],
+            + [f"{by_window(line, window):,}" for window in figures.windows]
         )
     return table(headings, rows, total=True, text=(1,))
 

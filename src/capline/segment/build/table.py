@@ -230,7 +230,7 @@ def _check_line_breaks(path: Input, there: list[str], batch: Any, row: int) -> N
             broken = _compute.match_substring(column.cast(_pa.string()), "\n")
             raise SegmentError(
                 f"{path}, row {row + _first(broken)}: {name} has a line break inside quotes; "
-                "close the quote, or leave line breaks out",
+                "close the quote, or leave line breaks out"
             )
 
 
@@ -245,7 +245,7 @@ def _arrow_errors(path: Input, invalid: list[Any] | None = None) -> Generator[No
             bad = invalid[0]
             raise SegmentError(
                 f"{path}, row {bad.number - 1}: {bad.actual_columns} values where the header has "
-                f"{bad.expected_columns}: {bad.text[:60]!r}; fix the row, or get the whole file",
+                f"{bad.expected_columns}: {bad.text[:60]!r}; fix the row, or get the whole file"
             ) from None
         reason = getattr(error, "strerror", None) or " ".join(str(error).split()).rstrip(".")
         raise SegmentError(
@@ -261,8 +261,7 @@ def first_null(column: Any) -> int | None:
 def first_not_decimal(column: Any, most_digits: int) -> int | None:
     """The index of the first text that is not 1 to `most_digits` decimal digits."""
     good = _compute.and_(
-        _compute.ascii_is_decimal(column),
-        _compute.less_equal(_compute.binary_length(column), most_digits),
+        _compute.ascii_is_decimal(column), _compute.less_equal(_compute.binary_length(column), most_digits)
     )
     return None if _compute.all(good).as_py() is not False else _first(_compute.invert(good))
 

@@ -81,11 +81,7 @@ def open_segments(address: str | Path, cache_dir: str | Path = DEFAULT_CACHE) ->
 
 
 def fetch_snapshot(
-    address: str | Path,
-    cache_dir: str | Path | None = None,
-    *,
-    version: str | None = None,
-    trust: Trust = "stamp",
+    address: str | Path, cache_dir: str | Path | None = None, *, version: str | None = None, trust: Trust = "stamp"
 ) -> tuple[Snapshot, str]:
     """Open one snapshot and name its version: the one in a directory, or the newest (or this version) at an address.
 

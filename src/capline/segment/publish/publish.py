@@ -41,14 +41,7 @@ from capline.segment.objects.address import open_objects
 from capline.segment.publish.collect import GRACE_US, KEEP, Collected, collect
 from capline.segment.publish.extends import check_extends
 from capline.segment.publish.fetch import read_manifest_of
-from capline.segment.publish.pointer import (
-    MOST_VERSIONS,
-    NOTHING,
-    OBJECTS,
-    Pointer,
-    Published,
-    check_version,
-)
+from capline.segment.publish.pointer import MOST_VERSIONS, NOTHING, OBJECTS, Pointer, Published, check_version
 from capline.segment.publish.versions import TRIES, Publication, Versions, read_pointer
 from capline.segment.snapshot.load import load_snapshot
 

@@ -26,14 +26,7 @@ from typing import TYPE_CHECKING
 from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.segment.dictionary.dictionary import link_or_copy
-from capline.segment.manifest import (
-    FORMAT,
-    FORMAT_VERSION,
-    MANIFEST,
-    MOST_PAIRED,
-    Manifest,
-    SegmentEntry,
-)
+from capline.segment.manifest import FORMAT, FORMAT_VERSION, MANIFEST, MOST_PAIRED, Manifest, SegmentEntry
 from capline.segment.seal import seal
 from capline.segment.snapshot.verified import VERIFIED
 
@@ -138,11 +131,7 @@ def _exchange(one: Path, other: Path) -> bool:
     """Swap the names of two directories at once; False where the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     return rename is not None and not rename(
-        _AT_FDCWD,
-        os.fsencode(one),
-        _AT_FDCWD,
-        os.fsencode(other),
-        ctypes.c_uint(_RENAME_EXCHANGE),
+        _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)
     )
 
 

@@ -42,12 +42,7 @@ class _Spec(NamedTuple):
 
 def _verb(method: str, takes_body: bool) -> Callable[..., Callable[[_Function], _Function]]:
     def verb(
-        path: str,
-        *forms: Any,
-        query: tuple[str, ...] = (),
-        has_maps: bool = False,
-        reads: bool = False,
-        **route: Any,
+        path: str, *forms: Any, query: tuple[str, ...] = (), has_maps: bool = False, reads: bool = False, **route: Any
     ) -> Callable[[_Function], _Function]:
         def declare(function: _Function) -> _Function:
             takes, gives = forms if takes_body else (None, *forms)

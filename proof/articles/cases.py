@@ -116,6 +116,9 @@ A_FULL_WEEK = [START_US + half * DAY_US // 2 for half in (0, 0, 4, 13, 13, 14)]
 AT_THE_END = [START_US + 990_000] * 100 + [START_US + SECOND_US + 600_000] * 100
 """A burst of 100 at the end of one window, and 100 attempts 0.61 s later, within 1 s of the burst."""
 
+EVERY_TEN_SECONDS = [START_US + step * 10 * SECOND_US for step in range(30)]
+"""An attempt every 10 s for 5 minutes."""
+
 BURSTS = [START_US + 900_000] * 100 + [START_US + SECOND_US + 500_000 + step * 1000 for step in range(100)]
 """100 attempts late in one second of the clock, 100 more in the middle of the next, all within one second."""
 
@@ -187,6 +190,28 @@ def _servers_clock(url: str) -> int:
         with Limiter(f"{url}?deadline=60s", [Policy("p", ["10/hour"])], namespace=name) as limiter:
             allowed += int(limiter.decide_many("p", ["s"] * 10).allowed.sum())
     return allowed
+
+
+def _read_between(client: Any) -> int:
+    """A minute after 3 hits somebody reads; then 3 attempts come whose time was taken 1 ms before."""
+    limiter = published.ReaderDeletes(client, 3, 60 * SECOND_US)
+    allowed = _asked(limiter, [START_US] * 3)
+    limiter.left("s", START_US + 60 * SECOND_US)
+    return allowed + _asked(limiter, [START_US + 60 * SECOND_US - 1000] * 3)
+
+
+def _capline_read_between(url: str) -> int:
+    """The same on a server: the reader has a clock of its own, 1 ms ahead of the callers'."""
+    policies, name = [Policy("p", ["3/minute"])], secrets.token_hex(8)
+    callers, reader = ManualClock(START_US), ManualClock(START_US + 60 * SECOND_US)
+    with (
+        Limiter(f"{url}?deadline=60s", policies, namespace=name, clock=callers) as limiter,
+        Limiter(f"{url}?deadline=60s", policies, namespace=name, clock=reader) as page,
+    ):
+        allowed = int(limiter.decide_many("p", ["s"] * 3).allowed.sum())
+        page.usage("p", "s")
+        callers.advance_us(60 * SECOND_US - 1000)
+        return allowed + int(limiter.decide_many("p", ["s"] * 3).allowed.sum())
 
 
 CASES = (
@@ -272,5 +297,32 @@ CASES = (
         100,
         _plays(lambda _: published.WeightedCounter(100, SECOND_US), AT_THE_END),
         _capline(["100/s"], AT_THE_END),
+    ),
+    Case(
+        "0 is taken for a yes",
+        "3/minute",
+        "10 attempts; a counter that stops at 0, and allowed is what answers 0 or more",
+        10,
+        3,
+        _plays(lambda client: published.DecrementToZero(client, 3, 60 * SECOND_US), [START_US] * 10),
+        _capline(["3/minute"], [START_US] * 10),
+    ),
+    Case(
+        "refusals are recorded",
+        "3/minute",
+        "an attempt every 10 s for 5 minutes; MULTI adds it and then counts",
+        30,
+        15,
+        _plays(lambda client: published.RefusalsRecorded(client, 3, 60 * SECOND_US), EVERY_TEN_SECONDS),
+        _capline(["3/minute"], EVERY_TEN_SECONDS),
+    ),
+    Case(
+        "a reader deletes",
+        "3/minute",
+        "3 attempts, a reader a minute later, 3 attempts whose time was taken 1 ms before the reader's",
+        6,
+        3,
+        _read_between,
+        _capline_read_between,
     ),
 )

@@ -18,10 +18,13 @@ __all__ = [
     "CallersClock",
     "CountThenAdd",
     "DayThenWeek",
+    "DecrementToZero",
     "FixedWindow",
     "MillisecondMember",
     "NanosecondExpiry",
     "Published",
+    "ReaderDeletes",
+    "RefusalsRecorded",
     "SecondsAsWindow",
     "WeightedCounter",
     "WithoutExpiry",
@@ -193,3 +196,43 @@ class WeightedCounter:
             return False
         self._counts[subject, window] += 1
         return True
+
+
+class DecrementToZero:
+    """A counter on Redis that goes down to 0 and stays there, where an answer of 0 or more is taken for a yes."""
+
+    SCRIPT = """
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX')
+    if redis.call('GET', KEYS[1]) == '0' then return 0 end
+    return redis.call('DECR', KEYS[1])
+    """
+
+    def __init__(self, client: Any, quota: int, window_us: int) -> None:
+        self._client, self._quota, self._window_ms = client, quota, window_us // 1000
+
+    def allows(self, subject: str, now_us: int) -> bool:
+        return self._client.eval(self.SCRIPT, 1, subject, self._quota, self._window_ms) >= 0
+
+
+class RefusalsRecorded:
+    """A sorted set on Redis, added to and counted in one MULTI: what is then refused stays recorded, and counts."""
+
+    def __init__(self, client: Any, quota: int, window_us: int) -> None:
+        self._client, self._quota, self._window_us = client, quota, window_us
+        self._members = 0
+
+    def allows(self, subject: str, now_us: int) -> bool:
+        self._members += 1
+        with self._client.pipeline(transaction=True) as transaction:
+            transaction.zremrangebyscore(subject, 0, now_us - self._window_us)
+            transaction.zadd(subject, {str(self._members): now_us})
+            transaction.zcard(subject)
+            return transaction.execute()[-1] <= self._quota
+
+
+class ReaderDeletes(CallersClock):
+    """A sorted set on Redis that is trimmed by whoever reads it, while an attempt that is older still counts."""
+
+    def left(self, subject: str, now_us: int) -> int:
+        self._client.zremrangebyscore(subject, 0, now_us - self._window_us)
+        return self._quota - self._client.zcard(subject)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from capline.limiter.outage import OutagePolicy
+from capline.limiter.outage.outage import OutagePolicy
 from capline.model.decision import Decision
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis import joint, steps

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from capline.config.configuration import Configuration
     from capline.limiter.aio import AsyncLimiter
+    from capline.limiter.arguments.records import Loaded, LogRecord, PastHit
     from capline.limiter.explain import Explanation
-    from capline.limiter.insurance import Insurance
     from capline.limiter.limiter import Limiter
-    from capline.limiter.records import Loaded, LogRecord, PastHit
+    from capline.limiter.outage.insurance import Insurance
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock, ManualClock, SystemClock
     from capline.model.decision import Decision, Joint, LimitExceeded
@@ -52,9 +52,9 @@ else:
             "capline.config.configuration": ("Configuration",),
             "capline.limiter.aio": ("AsyncLimiter",),
             "capline.limiter.explain": ("Explanation",),
-            "capline.limiter.insurance": ("Insurance",),
+            "capline.limiter.outage.insurance": ("Insurance",),
             "capline.limiter.limiter": ("Limiter",),
-            "capline.limiter.records": ("Loaded", "LogRecord", "PastHit"),
+            "capline.limiter.arguments.records": ("Loaded", "LogRecord", "PastHit"),
             "capline.model.attempt": ("Attempt",),
             "capline.model.clock": ("Clock", "ManualClock", "SystemClock"),
             "capline.model.decision": ("Decision", "Joint", "LimitExceeded"),

@@ -14,7 +14,7 @@ from tests.kit.server import Limiters, each_kind, each_layout, executed, units
 from tests.kit.servers import shared, single
 
 from capline import Attempt, ManualClock, Policy
-from capline.limiter.rules import Rules
+from capline.limiter.policies.rules import Rules
 from capline.model.errors import IdConflictError, StoreError, StoreUnknownError
 from capline.store.protocol import Operation
 from capline.store.redis.io.url import parse_url

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.kit.forked import run
 
-from capline.limiter.records import MOST_LINE_BYTES
+from capline.limiter.arguments.records import MOST_LINE_BYTES
 
 POLICIES = """
 namespace: shop

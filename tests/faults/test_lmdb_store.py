@@ -29,7 +29,7 @@ from capline import (
     StoreFullError,
     StoreVersionError,
 )
-from capline.limiter.rules import Rules
+from capline.limiter.policies.rules import Rules
 from capline.model.errors import StoreUnavailableError
 from capline.model.limit import Limit
 from capline.store.local import log_bytes as packed

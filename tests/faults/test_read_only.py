@@ -37,7 +37,7 @@ COPIED = 'mount -t tmpfs none "$2" && cp -a "$1/." "$2" && mount -o remount,ro "
 READS = """
 import fcntl, os, sys
 from capline import Limiter, Policy, StoreError
-from capline.limiter.records import PastHit
+from capline.limiter.arguments.records import PastHit
 policies = [
     Policy("promo", ["3/day"], channels={"push": ["2/day"]}),
     Policy("psp", ["5/day"], reservations=True),

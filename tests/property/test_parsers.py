@@ -15,7 +15,7 @@ from tests.profiles import size
 from capline.campaign.file import loads_campaign
 from capline.campaign.senders.template import Template, from_environment
 from capline.cli.input.subjects import read_also
-from capline.limiter.records import read_line
+from capline.limiter.arguments.records import read_line
 from capline.middleware.retry_after import LONGEST_SECONDS, retry_after
 from capline.model.errors import CaplineError, InvalidTypeError
 from capline.model.limit import Limit, parse_span

@@ -250,7 +250,7 @@ MUTANTS = (
     ),
     Mutant(
         "erase leaves what a channel holds that the policy has no more",
-        "limiter/rules.py",
+        "limiter/policies/rules.py",
         "set(self._past_channels.get(log, ()))",
         "set[str]()",
         ON_SERVERS + "test_erase_reaches_a_channel_that_the_policy_has_no_more",

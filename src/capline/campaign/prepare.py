@@ -24,7 +24,7 @@ from capline.campaign.audience import Audience, read
 from capline.campaign.ledger.inputs import Input
 from capline.campaign.ledger.ledger import RunFacts
 from capline.campaign.part import Part
-from capline.limiter.checks import MOST_CODES
+from capline.limiter.arguments.checks import MOST_CODES
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock, SystemClock
 from capline.model.errors import CampaignError, UnknownNameError

@@ -11,8 +11,8 @@ from itertools import count
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from capline.limiter.checks import check_iterable, fingerprint, typed
-from capline.limiter.records import LoadProgress
+from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
+from capline.limiter.arguments.records import LoadProgress
 from capline.limiter.steps import awaited, run_awaited
 from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs
 from capline.model.attempt import check_cost
@@ -24,9 +24,9 @@ from capline.store.protocol import Operation
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
 
-    from capline.limiter.overrides import Unit
+    from capline.limiter.arguments.records import Loaded, LogRecord, Record
     from capline.limiter.patience import Acquisition
-    from capline.limiter.records import Loaded, LogRecord, Record
+    from capline.limiter.policies.overrides import Unit
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint

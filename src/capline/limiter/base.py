@@ -15,15 +15,15 @@ import threading
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
-from capline.limiter.closed import CLOSED
-from capline.limiter.deny_cache import DenyCache, check_entries
-from capline.limiter.hashed_keys import keyed_hash
+from capline.limiter.arguments.hashed_keys import keyed_hash
 from capline.limiter.observed import Observers
-from capline.limiter.outage import OutagePolicy
+from capline.limiter.outage.closed import CLOSED
+from capline.limiter.outage.outage import OutagePolicy
+from capline.limiter.policies.deny_cache import DenyCache, check_entries
+from capline.limiter.policies.rules import DEFAULT_NAMESPACE, Rules
+from capline.limiter.policies.segments import SegmentLookup
+from capline.limiter.policies.unnamed import UnnamedPolicies
 from capline.limiter.prepared import MOST_JOINT, Prepared
-from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
-from capline.limiter.segments import SegmentLookup
-from capline.limiter.unnamed import UnnamedPolicies
 from capline.model.clock import check_clock
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.store.redis.io.url import safe_url
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capline.config.configuration import Configuration
-    from capline.limiter.insurance import Insurance
-    from capline.limiter.overrides import Overridden
-    from capline.limiter.segments import SegmentSource
+    from capline.limiter.outage.insurance import Insurance
+    from capline.limiter.policies.overrides import Overridden
+    from capline.limiter.policies.segments import SegmentSource
     from capline.model.clock import Clock
     from capline.model.limit import Limit
     from capline.model.policy import Policy

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.limiter.compiled_rules import CompiledRules
-from capline.limiter.rules import Rules
+from capline.limiter.policies.compiled_rules import CompiledRules
+from capline.limiter.policies.rules import Rules
 from capline.model.errors import CaplineError, InvalidTypeError, PolicyError, StoreError, quoted
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from capline.config.configuration import Configuration
-    from capline.limiter.outage import OutagePolicy
+    from capline.limiter.outage.outage import OutagePolicy
     from capline.model.clock import Clock
     from capline.model.limit import Limit
     from capline.model.policy import Policy

@@ -8,9 +8,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
+from capline.limiter.arguments.records import LoadProgress
 from capline.limiter.base import DEFAULT_URL
-from capline.limiter.checks import check_iterable, fingerprint, typed
-from capline.limiter.records import LoadProgress
 from capline.limiter.steps import blocking, run
 from capline.limiter.verbs import Verbs
 from capline.model.attempt import check_cost
@@ -22,9 +22,9 @@ from capline.store.protocol import Operation
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    from capline.limiter.overrides import Unit
+    from capline.limiter.arguments.records import Loaded, LogRecord, Record
     from capline.limiter.patience import Acquisition
-    from capline.limiter.records import Loaded, LogRecord, Record
+    from capline.limiter.policies.overrides import Unit
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint

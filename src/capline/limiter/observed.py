@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from capline.limiter.columns import AttemptColumns
+    from capline.limiter.arguments.columns import AttemptColumns
     from capline.model.attempt import Attempt
     from capline.model.limit import Limit
     from capline.observe.protocol import Observer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from capline.limiter.checks import seconds_us
+from capline.limiter.arguments.checks import seconds_us
 from capline.model.attempt import LONGEST_ID_BYTES
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from capline.limiter.checks import check_attempt, check_subjects, count_of, fingerprint, stamp, typed
-from capline.limiter.columns import AttemptColumns, columns_of, spread
+from capline.limiter.arguments.checks import check_attempt, check_subjects, count_of, fingerprint, stamp, typed
+from capline.limiter.arguments.columns import AttemptColumns, columns_of, spread
+from capline.limiter.arguments.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.configured import Configured
-from capline.limiter.deny_cache import DenyCache
 from capline.limiter.explain import Explanation, explain
 from capline.limiter.observed import UNSEEN, Observers, Unseen
-from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
+from capline.limiter.policies.deny_cache import DenyCache
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.decision import Decision
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, StoreError, quoted
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from capline.limiter.records import LoadProgress, Record
+    from capline.limiter.arguments.records import LoadProgress, Record
     from capline.model.limit import Limit
     from capline.store.columns import Decisions
     from capline.store.protocol import CompiledRule, Kind, Mode, ScannedLog

@@ -15,8 +15,16 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from capline.limiter.arguments.checks import (
+    count_of,
+    fingerprint,
+    joint_refusal,
+    refusal_text,
+    seconds_us,
+    stamp,
+    ttl_us,
+)
 from capline.limiter.base import LimiterBase
-from capline.limiter.checks import count_of, fingerprint, joint_refusal, refusal_text, seconds_us, stamp, ttl_us
 from capline.limiter.patience import Acquisition, Patience
 from capline.model.attempt import check_cost
 from capline.model.decision import LimitExceeded
@@ -32,12 +40,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from capline.limiter.columns import AttemptColumns
+    from capline.limiter.arguments.columns import AttemptColumns
+    from capline.limiter.arguments.records import LoadProgress
     from capline.limiter.explain import Explanation
-    from capline.limiter.overrides import Unit
+    from capline.limiter.policies.overrides import Unit
+    from capline.limiter.policies.rules import Names
     from capline.limiter.prepared import PendingBatch
-    from capline.limiter.records import LoadProgress
-    from capline.limiter.rules import Names
     from capline.limiter.steps import Steps
     from capline.model.attempt import Attempt
     from capline.model.decision import Decision, Joint

@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from capline.limiter.aio import AsyncLimiter
-from capline.limiter.checks import seconds_us
+from capline.limiter.arguments.checks import seconds_us
 from capline.limiter.limiter import Limiter
 from capline.middleware.threaded import acquired
 from capline.model.attempt import check_cost

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from capline.limiter.checks import seconds_us
+from capline.limiter.arguments.checks import seconds_us
 from capline.limiter.patience import numbered
 from capline.middleware.retry_after import wait_asked
 from capline.model.errors import InvalidTypeError, InvalidValueError, StoreError, quoted

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from capline.limiter.checks import refusal_text, seconds_us
+from capline.limiter.arguments.checks import refusal_text, seconds_us
 from capline.limiter.limiter import Limiter
 from capline.model.attempt import check_cost
 from capline.model.decision import LimitExceeded

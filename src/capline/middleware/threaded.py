@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from capline.limiter.checks import refusal_text
+from capline.limiter.arguments.checks import refusal_text
 from capline.limiter.patience import Patience
 from capline.model.decision import LimitExceeded
 from capline.model.errors import StoreError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from capline.limiter.rules import Rules
+from capline.limiter.policies.rules import Rules
 from capline.model.limit import DAY_US
 from capline.store.local.fast_path import fast_rule
 

@@ -19,7 +19,7 @@ from capline.service.verbs.segments import figures
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
-    from capline.limiter.segments import SegmentSource
+    from capline.limiter.policies.segments import SegmentSource
 
 __all__ = ["probes"]
 

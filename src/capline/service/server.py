@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable, Mapping
 
-    from capline.limiter.segments import SegmentSource
+    from capline.limiter.policies.segments import SegmentSource
 
 log = logging.getLogger("capline.service")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
-from capline.limiter.checks import fingerprint
-from capline.limiter.rules import Rules
+from capline.limiter.arguments.checks import fingerprint
+from capline.limiter.policies.rules import Rules
 from capline.model.decision import Decision, Joint
 from capline.model.policy import LogLimits
 from capline.window.bound_log import draft_logs

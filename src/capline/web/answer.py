@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from capline.limiter.outage import ASK_AGAIN_US
+from capline.limiter.outage.outage import ASK_AGAIN_US
 from capline.model.headers import limit_names
 from capline.model.limit import QuietHours, duration_text
 from capline.support.status_title import status_title

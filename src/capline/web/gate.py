@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
-from capline.limiter.outage import is_outage
+from capline.limiter.outage.outage import is_outage
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, StoreError, quoted
 from capline.model.headers import headers_of

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.profiles import size
 
 from capline import Policy
-from capline.limiter.rules import Rules
+from capline.limiter.policies.rules import Rules
 from capline.replay.count import ALLOWED, UnitCore
 from capline.window.log import Log
 from capline.window.rule import step

@@ -14,7 +14,7 @@ import pytest
 from tests.profiles import size
 
 from capline import CaplineError, Decision, Joint, Limiter, ManualClock, Policy
-from capline.limiter.rules import Rules
+from capline.limiter.policies.rules import Rules
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
 from capline.store.protocol import Operation

@@ -14,7 +14,7 @@ from tests.kit.servers import shared
 from tests.profiles import size
 
 from capline import Limiter, LogRecord, ManualClock, PastHit, Policy
-from capline.limiter.records import line_of, read_line
+from capline.limiter.arguments.records import line_of, read_line
 from capline.model.errors import InvalidValueError
 from capline.store.redis.scripting.keys import field_of, subject_of, tag_of
 from capline.testing import Reference

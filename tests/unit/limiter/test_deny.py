@@ -9,7 +9,7 @@ import pytest
 from tests.kit.limiter import behind_a_door, close, gone, inner_of
 
 from capline import Attempt, InvalidTypeError, InvalidValueError, Limiter, ManualClock, Policy
-from capline.limiter.deny_cache import DenyCache
+from capline.limiter.policies.deny_cache import DenyCache
 from capline.model.decision import Decision
 
 if TYPE_CHECKING:

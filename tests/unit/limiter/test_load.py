@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capline import Limiter, ManualClock, PastHit, Policy
-from capline.limiter.records import MOST_HITS, LoadProgress, LogRecord
+from capline.limiter.arguments.records import MOST_HITS, LoadProgress, LogRecord
 from capline.model.errors import InvalidValueError
 from capline.model.limit import LARGEST_QUOTA
 from capline.store.protocol import Merge

@@ -21,7 +21,7 @@ from capline import (
     StoreError,
     UnknownNameError,
 )
-from capline.limiter.outage import ASK_AGAIN_US
+from capline.limiter.outage.outage import ASK_AGAIN_US
 from capline.model.errors import (
     StoreDamagedError,
     StoreFullError,

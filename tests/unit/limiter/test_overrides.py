@@ -14,8 +14,8 @@ from tests.kit.limiter import behind_a_door, close, gone
 
 from capline import AsyncLimiter, Attempt, CaplineError, Insurance, Limit, Limiter, ManualClock, Policy
 from capline.config.configuration import Configuration
-from capline.limiter import overrides
-from capline.limiter.rules import Rules
+from capline.limiter.policies import overrides
+from capline.limiter.policies.rules import Rules
 from capline.model.errors import PolicyError, StoreUnavailableError, UnknownNameError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capline import CaplineError, Limiter, ManualClock, Policy
-from capline.limiter.checks import seconds_us
+from capline.limiter.arguments.checks import seconds_us
 
 MOST_US = 10**15
 

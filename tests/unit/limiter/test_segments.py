@@ -10,7 +10,7 @@ import pytest
 from tests.kit.segments import directory_site, make, make_text
 
 from capline import AsyncLimiter, Configuration, Limiter, Policy
-from capline.limiter.segments import SegmentLookup
+from capline.limiter.policies.segments import SegmentLookup
 from capline.model.errors import InvalidTypeError, InvalidValueError, SegmentError
 from capline.segment import IdSet, SegmentWatch, Snapshot, load_snapshot
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capline import AsyncLimiter, Insurance, Limit, Limiter, LimitExceeded, ManualClock, Policy
-from capline.limiter import unnamed
+from capline.limiter.policies import unnamed
 from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, StoreClosedError
 
 MINUTE_US = 60_000_000

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from capline import Limiter, LimitExceeded, ManualClock, Policy, UnknownNameError
-from capline.limiter.rules import Rules
+from capline.limiter.policies.rules import Rules
 from capline.model.errors import listed
 
 

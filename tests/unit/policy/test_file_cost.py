@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capline.limiter.rules import Rules
+from capline.limiter.policies.rules import Rules
 from capline.policy.file import LARGEST_FILE_BYTES, load, loads
 
 if TYPE_CHECKING:

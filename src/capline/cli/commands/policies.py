@@ -13,7 +13,7 @@ import typer
 
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import BAD_INPUT, NO_SEGMENT, Answer, counted, note, out, plain, table
-from capline.limiter.rules import Rules
+from capline.limiter.policies.rules import Rules
 from capline.model.errors import CaplineError, UnknownNameError
 from capline.model.limit import duration_text
 from capline.policy.file import PolicyFile, PolicyFileError, check_for_local, load

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from capline.limiter.aio import AsyncLimiter
-    from capline.limiter.segments import SegmentSource
+    from capline.limiter.policies.segments import SegmentSource
     from capline.observe.bounded import Figure
 
 __all__ = ["Metrics"]

@@ -23,7 +23,7 @@ from prometheus_client.core import GaugeMetricFamily
 from capline.config.document import document_of, own_facts, policy_of
 from capline.config.open import open_backend
 from capline.config.shown import entry_facts
-from capline.limiter.rules import DEFAULT_NAMESPACE
+from capline.limiter.policies.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
 from capline.model.policy import ALGORITHMS, LAYOUTS, check_no_replicas
 from capline.model.subject import Subject, check_subject, parse_subject, subject_text

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
-from capline.limiter.checks import check_subjects
-from capline.limiter.segments import segment_codes
+from capline.limiter.arguments.checks import check_subjects
+from capline.limiter.policies.segments import segment_codes
 from capline.model.errors import InvalidValueError, quoted
 from capline.model.subject import Subject, check_subject, parse_subject
 from capline.service.http.app import BATCH_BYTES
@@ -28,7 +28,7 @@ from capline.service.http.table import get, post, routes_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from capline.limiter.segments import SegmentSource
+    from capline.limiter.policies.segments import SegmentSource
     from capline.segment import Snapshot
     from capline.service.http.app import Request, Route
 

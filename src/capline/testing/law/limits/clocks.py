@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from capline.limiter.arguments.records import LogRecord
 from capline.limiter.limiter import Limiter
-from capline.limiter.records import LogRecord
 from capline.model.attempt import Attempt
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError

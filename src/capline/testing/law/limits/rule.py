@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capline.limiter.records import PastHit
+from capline.limiter.arguments.records import PastHit
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
 
 __all__ = ["RuleLaw"]

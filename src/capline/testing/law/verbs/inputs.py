@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from capline.limiter.insurance import Insurance
-from capline.limiter.records import PastHit
+from capline.limiter.arguments.records import PastHit
+from capline.limiter.outage.insurance import Insurance
 from capline.model.attempt import Attempt
 from capline.model.errors import CaplineError, StoreError, UnknownNameError
 from capline.testing.setting import START_US, StoreSetting

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capline.limiter.records import LogRecord, PastHit
+from capline.limiter.arguments.records import LogRecord, PastHit
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import Policy

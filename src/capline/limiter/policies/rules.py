@@ -12,7 +12,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from capline.config.records import Totals
-from capline.limiter.layered import Layered
+from capline.limiter.policies.layered import Layered
 from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError, listed, quoted
 from capline.model.limit import QuietHours
 from capline.model.policy import NUMBERS, RESERVED, BoundPolicy, LogLimits, Policy, check_name

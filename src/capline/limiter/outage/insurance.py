@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from capline.limiter.checks import fingerprint
-from capline.limiter.rules import Rules
-from capline.limiter.unnamed import UnnamedPolicies
+from capline.limiter.arguments.checks import fingerprint
+from capline.limiter.policies.rules import Rules
+from capline.limiter.policies.unnamed import UnnamedPolicies
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.store.columns import NEVER_US, NO_HIT
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from capline.config.configuration import Configuration
-    from capline.limiter.columns import AttemptColumns
-    from capline.limiter.overrides import Overridden
-    from capline.limiter.rules import Names
+    from capline.limiter.arguments.columns import AttemptColumns
+    from capline.limiter.policies.overrides import Overridden
+    from capline.limiter.policies.rules import Names
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
@@ -97,7 +97,7 @@ class Insurer:
         self._rules_by_names: dict[Names, LocalRule] = {}
         self._overrides: Overridden | None = None
         if config is not None and rules.overrides:
-            from capline.limiter.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
+            from capline.limiter.policies.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
 
             self._overrides = Overridden(config, self._rules, self._store.compiled, self._shares)
 

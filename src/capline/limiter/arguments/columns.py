@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capline.limiter.checks import check_kinds, check_subjects, count_of
+from capline.limiter.arguments.checks import check_kinds, check_subjects, count_of
 from capline.model.attempt import check_cost, check_id
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capline.limiter.checks import count_of
+from capline.limiter.arguments.checks import count_of
 from capline.model.clock import LATEST_US
 from capline.model.errors import (
     CaplineError,

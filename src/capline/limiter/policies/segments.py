@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from capline.limiter.checks import MOST_CODES
+from capline.limiter.arguments.checks import MOST_CODES
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 from capline.model.subject import subject_text
 from capline.support.lazy import LazyModule

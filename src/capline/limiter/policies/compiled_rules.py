@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from capline.limiter.checks import count_of, typed
+from capline.limiter.arguments.checks import count_of, typed
 from capline.model.subject import Subject, check_subject, short_subject
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from capline.config.configuration import Configuration
-    from capline.limiter.deny_cache import DenyCache
-    from capline.limiter.overrides import Overridden, Unit
-    from capline.limiter.rules import Names, Rules
-    from capline.limiter.segments import SegmentLookup
+    from capline.limiter.policies.deny_cache import DenyCache
+    from capline.limiter.policies.overrides import Overridden, Unit
+    from capline.limiter.policies.rules import Names, Rules
+    from capline.limiter.policies.segments import SegmentLookup
     from capline.model.policy import Policy
     from capline.store.protocol import CompiledRule, Store
     from capline.support.fork import ForkLock
@@ -257,7 +257,7 @@ class CompiledRules(ABC):
         return subject if self._keyed is None else self._keyed(subject)
 
     def _bring_overrides(self, config: Configuration, rules: Rules, names: AbstractSet[str] | None) -> None:
-        from capline.limiter.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
+        from capline.limiter.policies.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
 
         if names is None or self._overrides is None:
             self._overrides = Overridden(config, rules, self._store.compiled)

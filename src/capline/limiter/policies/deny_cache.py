@@ -22,7 +22,7 @@ from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from capline.limiter.rules import Names
+    from capline.limiter.policies.rules import Names
     from capline.model.attempt import Attempt
     from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from capline.config.configuration import Configuration
-    from capline.limiter.columns import AttemptColumns
-    from capline.limiter.rules import Names, Rules
+    from capline.limiter.arguments.columns import AttemptColumns
+    from capline.limiter.policies.rules import Names, Rules
     from capline.model.limit import Limit
     from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject

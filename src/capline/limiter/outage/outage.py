@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeGuard
 
-from capline.limiter.insurance import ASK_AGAIN_US, Insurance, Insurer
+from capline.limiter.outage.insurance import ASK_AGAIN_US, Insurance, Insurer
 from capline.model.decision import Decision, Joint
 from capline.model.errors import (
     CaplineError,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from capline.config.configuration import Configuration
-    from capline.limiter.columns import AttemptColumns
-    from capline.limiter.rules import Rules
+    from capline.limiter.arguments.columns import AttemptColumns
+    from capline.limiter.policies.rules import Rules
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.subject import Subject

@@ -1,0 +1,1 @@
+"""What callers hand in: checked, in rows and columns, as records of logs; and the hash in place of a subject."""

@@ -1,0 +1,1 @@
+"""What a decision is while the store cannot answer."""

@@ -1,0 +1,1 @@
+"""From the names of a call to compiled rules: policies, overrides, segments, limits of the call, cached refusals."""

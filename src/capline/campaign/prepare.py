@@ -157,7 +157,7 @@ def prepare(file: CampaignFile, version: str | None = None) -> Job:
                 raise UnknownNameError(
                     f"{file.policies}: policy {policy.name!r} has limits for segment {name!r}, which is not in "
                     f"{file.segments}; "
-                    f"there are: {', '.join(snapshot.names) or 'none'}",
+                    f"there are: {', '.join(snapshot.names) or 'none'}"
                 )
     audience = read(file.audience, snapshot)
     if policy.needs_zone and min(file.batch, (len(policy.by_segment) + 1) * len(audience.zones)) > MOST_CODES:

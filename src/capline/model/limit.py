@@ -107,7 +107,7 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
         if type(self.quota) is not int or type(self.window_us) is not int:
             raise InvalidTypeError(
                 f"a limit takes whole numbers: quota={quoted(self.quota)}, window_us={quoted(self.window_us)}; "
-                "for text use Limit.parse('3/day')",
+                "for text use Limit.parse('3/day')"
             )
         if not 0 <= self.quota <= LARGEST_QUOTA:
             raise InvalidValueError(f"a quota is 0 to {LARGEST_QUOTA} units, not {quoted(self.quota)}")
@@ -263,7 +263,7 @@ def _parse(text: str, approximate: bool) -> Limit:
     if match is None:
         raise InvalidValueError(
             "it is not 'quota/window'; write it like '3/day', '100/minute', '5 per 10s', '3/calendar-day', "
-            "'gap 30 minutes' or 'not between 22:00 and 08:00'",
+            "'gap 30 minutes' or 'not between 22:00 and 08:00'"
         )
     days = _USUAL_DAYS.get(match[3].lower())
     if days is not None and approximate:
@@ -301,7 +301,7 @@ def _span_us(count: str | None, word: str) -> int:
     if unit is None:
         raise InvalidValueError(
             f"unknown unit {word!r}; use us, ms, second, minute, hour, day or week "
-            "(a month has no fixed length: write '30 days')",
+            "(a month has no fixed length: write '30 days')"
         )
     return int(count or 1) * _UNITS_US[unit]
 

@@ -382,9 +382,7 @@ def _limits(limits: Sequence[Limit | str], where: str) -> tuple[Limit, ...]:
 
 
 def _named_limits(
-    named: Mapping[str, Sequence[Limit | str]] | None,
-    where: str,
-    what: str,
+    named: Mapping[str, Sequence[Limit | str]] | None, where: str, what: str
 ) -> Mapping[str, tuple[Limit, ...]]:
     if named is None:
         return {}

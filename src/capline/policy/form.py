@@ -179,12 +179,7 @@ class _Form:
             self._fault(line, f"policy {policy.name!r}", f"{shared}; give both the same")
 
     def _try(
-        self,
-        line: int,
-        where: str,
-        tried_as: str = _TRIED_AS,
-        name: str = _STAND_IN,
-        **parts: Any,
+        self, line: int, where: str, tried_as: str = _TRIED_AS, name: str = _STAND_IN, **parts: Any
     ) -> Policy | None:
         """Make a policy of these parts; the model's objection is a fault at `where`."""
         try:

@@ -435,12 +435,7 @@ class StoreMachine(RuleBasedStateMachine):
         not_before=st.sampled_from([0, 0, 20e-6]),
     )
     def schedule_all(
-        self,
-        data: st.DataObject,
-        asked: list[str | int],
-        id: str | None,
-        max_wait: float | None,
-        not_before: float,
+        self, data: st.DataObject, asked: list[str | int], id: str | None, max_wait: float | None, not_before: float
     ) -> None:
         """One slot for all of them, or for the first where a cluster keeps them apart."""
         asked = asked if self.in_one_step(asked) else asked[:1]

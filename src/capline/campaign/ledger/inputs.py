@@ -44,7 +44,7 @@ def refuse_changes(db: sqlite3.Connection, directory: Path, inputs: tuple[Input,
     if changed:
         raise CampaignError(
             f"{directory}: this run was begun with another {', another '.join(changed)}; put it back to go on, "
-            "or begin a new run under another name ('campaign:')",
+            "or begin a new run under another name ('campaign:')"
         )
 
 

@@ -318,9 +318,7 @@ def _rows(directory: Path, found: tuple[Any, ...]) -> BatchRows:
         texts = msgspec.json.decode(reasons, type=list[str])
         return BatchRows.unpack(number, at_us, rows, names, decided, outcome, texts)
     except (msgspec.DecodeError, TypeError, ValueError):
-        raise CampaignError(
-            f"{directory}: the ledger is damaged at batch {number}; restore it from a copy",
-        ) from None
+        raise CampaignError(f"{directory}: the ledger is damaged at batch {number}; restore it from a copy") from None
 
 
 def _json(value: object) -> str:

@@ -84,12 +84,7 @@ class BatchRows:
 
     @classmethod
     def of(
-        cls,
-        number: int,
-        at_us: int,
-        ids: NDArray[np.uint32],
-        codes: NDArray[np.integer[Any]],
-        answers: Decisions,
+        cls, number: int, at_us: int, ids: NDArray[np.uint32], codes: NDArray[np.integer[Any]], answers: Decisions
     ) -> BatchRows:
         """The rows of a batch that was just decided."""
         return cls(

@@ -64,7 +64,7 @@ def enqueue(job: Job, queue: Queue, progress: Callable[[int], object] | None = N
     if changed:
         raise CampaignError(
             f"queue {queue.server.url}: campaign {name!r} was enqueued with another {', another '.join(changed)}; "
-            "put it back to go on, or begin a new run under another name ('campaign:')",
+            "put it back to go on, or begin a new run under another name ('campaign:')"
         )
     state = queue.state(name)
     if not state.finished and not begun:
@@ -108,7 +108,7 @@ def _store_for_workers(file: CampaignFile) -> str:
     if parts.password and "${" not in parts.password:
         raise CampaignError(
             "the store's password would be stored in the queue; write it as ${NAME} in the campaign file's 'store:', "
-            "and set that variable for enqueue and for each worker",
+            "and set that variable for enqueue and for each worker"
         )
     if parts.scheme != "lmdb" or "${" in file.store_text:
         return ""

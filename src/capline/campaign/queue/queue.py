@@ -147,16 +147,7 @@ class Queue:
         steps = step_bytes(rows, decided=decided)
         done_rows = len(rows) if rows.is_done else 0
         return bool(
-            self._run(
-                "record",
-                claimed.campaign,
-                worker,
-                EXPIRY_MS,
-                claimed.entry,
-                *steps,
-                done_rows,
-                claimed.campaign,
-            )
+            self._run("record", claimed.campaign, worker, EXPIRY_MS, claimed.entry, *steps, done_rows, claimed.campaign)
         )
 
     def release(self, claimed: Claimed, worker: str, how: str, why: str = "") -> bool:

@@ -37,13 +37,7 @@ from capline.campaign.queue.worked import DeliveredBatch, Worked, delivered_batc
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
 from capline.campaign.store_facts import claim_run, store_input, why_no_rehearsal
-from capline.model.errors import (
-    CampaignError,
-    CaplineError,
-    StoreError,
-    StoreUnavailableError,
-    StoreUnknownError,
-)
+from capline.model.errors import CampaignError, CaplineError, StoreError, StoreUnavailableError, StoreUnknownError
 from capline.policy.file import loads
 
 if TYPE_CHECKING:

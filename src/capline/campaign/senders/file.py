@@ -66,7 +66,7 @@ class FileSender:
                 if has_parts:
                     raise CampaignError(
                         f"{self._directory}: holds the parts of another run{owner and ' (' + owner + ')'}; "
-                        "name an empty directory, or move them away",
+                        "name an empty directory, or move them away"
                     )
                 _put(mark, f"{run.run_id}\n".encode())
             for name in (f"{_MARK}.*", "part-*"):

@@ -14,8 +14,7 @@ __all__ = ["ChangeLaw"]
 COUNTERS = ("sliding_counter", "fixed_window", "gcra")
 each_counter = pytest.mark.parametrize("algorithm", COUNTERS)
 each_change = pytest.mark.parametrize(
-    ("before", "algorithm"),
-    [(before, after) for before in COUNTERS for after in ALGORITHMS if after != before],
+    ("before", "algorithm"), [(before, after) for before in COUNTERS for after in ALGORITHMS if after != before]
 )
 
 

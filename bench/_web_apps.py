@@ -112,10 +112,7 @@ def _django_home(_: object) -> HttpResponse:
     return HttpResponse(b"home")
 
 
-urlpatterns = [
-    path("", _django_home),
-    path("theirs", ratelimit(key="ip", rate=f"{QUOTA}/h", block=True)(_django_home)),
-]
+urlpatterns = [path("", _django_home), path("theirs", ratelimit(key="ip", rate=f"{QUOTA}/h", block=True)(_django_home))]
 
 
 def address(number: int) -> str:

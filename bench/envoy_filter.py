@@ -54,10 +54,7 @@ FILTER = {
         },
     },
 }
-ROUTER = {
-    "name": "envoy.filters.http.router",
-    "typed_config": {"@type": f"{TYPES}.filters.http.router.v3.Router"},
-}
+ROUTER = {"name": "envoy.filters.http.router", "typed_config": {"@type": f"{TYPES}.filters.http.router.v3.Router"}}
 MOST = 100_000
 
 

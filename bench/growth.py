@@ -126,7 +126,7 @@ def slots(url: str, size: int) -> Grown:
 
 
 DIMENSIONS = (
-    hits, hits_with_costs, hits_with_ids, reservations, policies, sets_of_limits, subjects, slots,
+    hits, hits_with_costs, hits_with_ids, reservations, policies, sets_of_limits, subjects, slots
 )  # fmt: skip
 
 

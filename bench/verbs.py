@@ -49,11 +49,7 @@ def slots(limiter: Limiter) -> dict[str, Callable[[], None]]:
     def behind_many() -> None:
         check(all(limiter.schedule("crowd", provider).wait > 0 for provider in PROVIDERS), "a slot behind many")
 
-    return {
-        "schedule": free,
-        "schedule, behind another": behind,
-        "schedule, behind 100 and more": behind_many,
-    }
+    return {"schedule": free, "schedule, behind another": behind, "schedule, behind 100 and more": behind_many}
 
 
 def timed(report: Report, kind: str, server: Server, rounds: int) -> None:

@@ -233,15 +233,7 @@ CASES = (
         _plays(lambda client: published.SecondsAsWindow(client, 10), AROUND_A_SECOND),
         _capline(["10/s"], AROUND_A_SECOND),
     ),
-    Case(
-        "count, then add",
-        "3/minute",
-        "10 callers; each counts before any of them adds",
-        10,
-        3,
-        _between,
-        _together,
-    ),
+    Case("count, then add", "3/minute", "10 callers; each counts before any of them adds", 10, 3, _between, _together),
     Case(
         "refusal by the week burns the day",
         "2/day and 3/week",

@@ -210,13 +210,7 @@ class _Writers:
     """The writers that run, forked by a process of their own."""
 
     def __init__(
-        self,
-        directory: Path,
-        durability: str,
-        library: Path | None = None,
-        *,
-        lies: bool = False,
-        pause_s: float = 0.0,
+        self, directory: Path, durability: str, library: Path | None = None, *, lies: bool = False, pause_s: float = 0.0
     ) -> None:
         self.running: dict[int, int] = {}
         self._life = 0

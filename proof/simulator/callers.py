@@ -181,11 +181,7 @@ class Caller:
         await self._answer([row], self._limiter.decide("p", subject, cost, attempt_id), _one)
 
     async def _answer(
-        self,
-        rows: list[dict[str, Any]],
-        call: Awaitable[Any],
-        rows_of: Callable[[Any], list[Any]],
-        deadlines: int = 1,
+        self, rows: list[dict[str, Any]], call: Awaitable[Any], rows_of: Callable[[Any], list[Any]], deadlines: int = 1
     ) -> None:
         """Await the answer, record that of each row, and see whether it came in time."""
         loop: SimulatedLoop = asyncio.get_running_loop()  # pyright: ignore[reportAssignmentType] - the simulation's

@@ -123,11 +123,7 @@ def test_envoy_of_another_pod_asks_by_tls_and_with_its_token(tmp_path: Path, env
     settings = {
         "store": "memory://",
         "tokens": "tokens.json",
-        "grpc": {
-            "listen": "0.0.0.0:0",
-            "envoy": "limits",
-            "tls": {"certificate": "cert.pem", "key": "key.pem"},
-        },
+        "grpc": {"listen": "0.0.0.0:0", "envoy": "limits", "tls": {"certificate": "cert.pem", "key": "key.pem"}},
     }
     (tmp_path / "capline.yaml").write_text(json.dumps(settings), encoding="utf-8")
     with Provider() as provider, Serving(tmp_path, "--config", "capline.yaml") as service:

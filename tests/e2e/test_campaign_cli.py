@@ -153,10 +153,7 @@ def test_by_mail_to_the_address_in_a_column(site: Site) -> None:
     with mail_server() as (box, port):
         options = {"server": f"127.0.0.1:{port}", "tls": "none", "from": "news@shop.example"}
         texts = {"to": "{email}", "subject": "Sale", "text": "Dear {segment} {id}"}
-        site.write(
-            audience="{csv: users.csv, columns: [email]}",
-            sender=json.dumps({"smtp": {**options, **texts}}),
-        )
+        site.write(audience="{csv: users.csv, columns: [email]}", sender=json.dumps({"smtp": {**options, **texts}}))
         report = answer("campaign", "run", site.file)
     assert report["failures"] == {"SMTP 550": 1}
     assert sorted(to for to, _ in box.mails) == [f"u{subject}@example.org" for subject in range(1, 7)]

@@ -18,10 +18,7 @@ ELSEWHERE = ("configuration", "service", "policies", "campaigns")
 """Pages with a test of their own, which runs their examples together."""
 BLOCKS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
-    for page in (
-        ROOT / "README.md",
-        *(page for page in sorted(DOCS.rglob("*.md")) if page.stem not in ELSEWHERE),
-    )
+    for page in (ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if page.stem not in ELSEWHERE))
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 ]
 

@@ -289,10 +289,7 @@ def test_a_store_in_use_is_compacted_only_into_a_new_directory(tmp_path: Path) -
     fill(tmp_path / "store")
     inside = content(tmp_path / "store")
     with subprocess.Popen(
-        [sys.executable, "-c", USER, f"lmdb://{tmp_path}/store"],
-        stdin=-1,
-        stdout=-1,
-        text=True,
+        [sys.executable, "-c", USER, f"lmdb://{tmp_path}/store"], stdin=-1, stdout=-1, text=True
     ) as user:
         assert user.stdout is not None
         assert user.stdout.readline() == "1\n"

@@ -35,10 +35,7 @@ DOUBT = "recorded, but .* replicas have it .*by the deadline"
 @pytest.fixture(scope="module", params=KINDS)
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
     """A master and its replica."""
-    with (
-        single(request.param) as master,
-        single(request.param, f"replicaof {HOST} {master.port}") as replica,
-    ):
+    with single(request.param) as master, single(request.param, f"replicaof {HOST} {master.port}") as replica:
         caught_up(master)
         yield master, replica
 

@@ -173,8 +173,8 @@ def test_nothing_of_the_line_is_without_need(server: Server) -> None:
         "MONITOR",
         "REPLICAOF NO ONE", "RENAME capline:a capline:b", "DUMP capline:a", "GET other:a", "SET other:a 1",
         "DEL other:a",
-        "HGET other:a f", "EVAL return 0", "SORT capline:a", "RESTORE capline:a 0 x", "LPUSH capline:a 1", "SELECT 1",
-    ],
+        "HGET other:a f", "EVAL return 0", "SORT capline:a", "RESTORE capline:a 0 x", "LPUSH capline:a 1", "SELECT 1"
+    ]
 )  # fmt: skip
 def test_everything_else_is_refused(server: Server, words: str) -> None:
     parts = [*words.split(" ", 1)[:1], *words.split(" ")[1:]]

@@ -253,10 +253,7 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     "a charge that is refused": ("charge-refused", (*FULL, refused(1050, 50, verb="charge"))),
     "a charge that is not counted": ("over-quota-by-stamps", (hit(1000, verb="charge", cost=2), hit(1050))),
     "a charge that is counted in part": ("final-units", (hit(1000, verb="charge", cost=5), final(1050, (1000, 2)))),
-    "a refusal past the end of a charge": (
-        "retry-after-wrong",
-        (hit(1000, verb="charge", cost=5), refused(1050, 51)),
-    ),
+    "a refusal past the end of a charge": ("retry-after-wrong", (hit(1000, verb="charge", cost=5), refused(1050, 51))),
     "what a charge is told to remain": ("remaining-wrong", (hit(1000, verb="charge", cost=5, remaining=1),)),
     "three of two": ("over-quota-by-stamps", (*FULL, hit(1050))),
     "a microsecond too early": ("over-quota-by-stamps", (*FULL, hit(1099))),
@@ -335,10 +332,7 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     ),
     "a peek that says yes": ("peek-wrong", (*FULL, attempt(1050, allowed=True, verb="peek"))),
     "a peek that says no": ("refusal-unjustified", (hit(1000), refused(1050, 50, verb="peek"))),
-    "a part of what was refused": (
-        "joint-torn",
-        (hit(1000, joint="j"), refused(1000, 10, subject="t", joint="j")),
-    ),
+    "a part of what was refused": ("joint-torn", (hit(1000, joint="j"), refused(1000, 10, subject="t", joint="j"))),
     "refused together, with room in each": (
         "refusal-unjustified",
         (hit(1000), refused(1050, 50, joint="j"), refused(1050, 50, subject="t", joint="j")),
@@ -403,10 +397,7 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         "final-lost",
         (reserved(1000, 20), commit(1010, 1000, done=True), final(1030)),
     ),
-    "a reservation that is not committed": (
-        "commit-refused",
-        (reserved(1000, 20), commit(1010, 1000, done=False)),
-    ),
+    "a reservation that is not committed": ("commit-refused", (reserved(1000, 20), commit(1010, 1000, done=False))),
     "a reservation that is committed when it has ended": (
         "commit-too-late",
         (reserved(1000, 20), commit(1021, 1000, done=True)),
@@ -431,10 +422,7 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         "final-extra",
         (attempt(1000, allowed=None, to=1005), final(1050, (1006, 1))),
     ),
-    "nor one of another cost": (
-        "final-extra",
-        (attempt(1000, allowed=None, to=1005, cost=2), final(1060, (1003, 1))),
-    ),
+    "nor one of another cost": ("final-extra", (attempt(1000, allowed=None, to=1005, cost=2), final(1060, (1003, 1)))),
     "full, but of a call that left nothing": (
         "refusal-unjustified",
         (attempt(1000, allowed=None, to=1005), hit(1010), refused(1050, 53), final(1060, (1010, 1))),

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from proof.concurrency.callers import run
 from proof.concurrency.cases import LIMITS, STORES, SUBJECTS, Case, cases
-from tests.conformance.test_oracle import (
-    consumes_part_by_part,
-    forgets_commits,
-    records_only_the_first,
-)
+from tests.conformance.test_oracle import consumes_part_by_part, forgets_commits, records_only_the_first
 from tests.kit.server import SLOW
 from tests.kit.servers import shared
 

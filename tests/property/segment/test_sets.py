@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 from tests.profiles import size, sized
 
 from capline.model.errors import SegmentError
-from capline.segment import (
-    IdSet,
-    Snapshot,
-    build_segments,
-    load_snapshot,
-    parse_expression,
-    write_snapshot,
-)
+from capline.segment import IdSet, Snapshot, build_segments, load_snapshot, parse_expression, write_snapshot
 from capline.segment.build.source import Rows
 
 NAMES = ("new", "active", "at-risk", "v1.2")

@@ -215,10 +215,7 @@ def test_segments_that_a_later_version_lacks_keep_no_override_back(tmp_path: Pat
     site = directory_site(tmp_path)
     with site.publisher() as publisher:
         publisher.publish(make(tmp_path, "v1", new=[1], active=[2]))
-        with (
-            site.watch(tmp_path / "cache") as watch,
-            Limiter("memory://", [PROMO], segments=watch) as limiter,
-        ):
+        with site.watch(tmp_path / "cache") as watch, Limiter("memory://", [PROMO], segments=watch) as limiter:
             publisher.publish(make(tmp_path, "v2", active=[2]))
             watch.poll()
             limiter.override("promo", 1, ["2/minute"])

@@ -283,9 +283,7 @@ def test_rows_that_were_lost_are_errors_where_nobody_stands_in(make: Any) -> Non
     }
 
 
-def test_an_id_with_another_cost_is_an_error_and_a_refusal_remembered_here_took_no_time_of_the_store(
-    make: Any,
-) -> None:
+def test_an_id_with_another_cost_is_an_error_and_a_refusal_remembered_here_took_no_time_of_the_store(make: Any) -> None:
     limiter, _, recorder = make(deny_cache=10)
     limiter.decide("q", "s", 1, "a")
     with pytest.raises(IdConflictError):

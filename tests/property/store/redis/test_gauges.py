@@ -288,12 +288,7 @@ class Pair:
         logs = {name: options.get("log", name) for name, _, options in self.setting.policies}
         parts = {(logs[one[0]], one[1]): one for one in chance.sample(places, chance.randrange(1, 4))}
         attempts = [
-            Attempt(
-                policy,
-                subject,
-                *chance.choice(((cost, None), self.named(cost))),
-                **self.where(policy),
-            )
+            Attempt(policy, subject, *chance.choice(((cost, None), self.named(cost))), **self.where(policy))
             for policy, subject in parts.values()
             for cost in [chance.choice(self.setting.costs)]
         ]

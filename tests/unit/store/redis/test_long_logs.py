@@ -20,10 +20,7 @@ def test_a_long_log_is_trimmed_on_the_way() -> None:
     clock, namespace = ManualClock(1_700_000_000_000_000), f"t{secrets.token_hex(8)}"
     policy, server = Policy("p", [f"{QUOTA}/{QUOTA * GAP_US}us"]), shared("redis")
     longest_bytes, client = 0, cast("Any", redis.Redis).from_url(server.url)
-    with (
-        Limiter(f"{server.url}?deadline=20s", [policy], clock=clock, namespace=namespace) as limiter,
-        closing(client),
-    ):
+    with Limiter(f"{server.url}?deadline=20s", [policy], clock=clock, namespace=namespace) as limiter, closing(client):
         for number in range(10 * QUOTA):
             clock.advance_us(GAP_US)
             assert limiter.decide("p", "s"), number

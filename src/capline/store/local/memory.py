@@ -23,6 +23,7 @@ from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import Batch, Operation
 from capline.support.override import override
+from capline.support.polled_lock import PolledLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +63,7 @@ class MemoryStore(LocalStore, LogTransaction):
         self._children: dict[str, set[str]] = {}
         self._receipts: dict[bytes, tuple[int, bytes]] = {}
         self._unswept: list[bytes] = []
-        self._lock = threading.Lock()
+        self._lock = PolledLock()
         self._naming = threading.Lock()
         self._keeping = threading.Lock()
 
@@ -96,13 +97,14 @@ class MemoryStore(LocalStore, LogTransaction):
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         logs, retention_us, now_us_of = table.logs, ref.retention_us, self._clock.now_us
         wall_ns = time_ns if type(self._clock) is SystemClock else None
-        acquire, release = self._lock.acquire, self._lock.release
+        try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
 
         def decide(subject: Subject) -> Decision:
             kind = type(subject)
             if kind is not str and kind is not int:
                 subject = check_subject(subject)
-            acquire()
+            if not try_acquire(False):
+                wait()
             try:
                 log = logs.get(subject)
                 if log is None:

@@ -43,6 +43,7 @@ from capline.model.errors import (
 from capline.store.local.lmdb.files import DATABASES, FORMAT, check_file, check_format, find_store, sync_directory
 from capline.store.local.lmdb.lock import StoreLock, why_read_only
 from capline.store.local.log_bytes import seal, unseal
+from capline.support.polled_lock import PolledLock
 from capline.support.private import PRIVATE_FILE, create_private_file, make_private_directory
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Environment:
         self.durability = durability
         self.users = 0
         self.most_bytes = most_bytes
-        self._lock = threading.Lock()
+        self._lock = PolledLock()
         self._env: lmdb.Environment | None = None
         self._file_lock: StoreLock | None = None
         self._synced = 0
@@ -255,7 +256,7 @@ class Environment:
 
     def hold(self) -> None:
         """Keep every transaction out until `let_go`."""
-        self._lock.acquire()
+        self._lock.__enter__()
 
     def let_go(self) -> None:
         """End what `hold` began."""

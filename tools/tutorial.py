@@ -64,11 +64,11 @@ def played(text: str, folder: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     # The shell tells when a job ends, at no fixed place.
-    said = re.sub(r"^\[\d\].*(Done|Terminated).*\n", "", done.stdout, flags=re.MULTILINE)
+    said = re.sub(r"\[\d\].*(Done|Terminated).*\n", "", done.stdout)
     shown = iter(said.replace(f"{folder}/", HOME).split(END))
 
     def filled(block: re.Match[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -38,17 +39,19 @@ def error(text: str) -> ServerError:
 def run(
     engine: Router, calls: list[Call], answer: Callable[[Request], list[Reply]], seconds: float = 0.3, replicas: int = 0
 ) -> list[Any]:
-    """Drive the engine against servers that are a function from a request to its replies."""
-    steps = engine.run(calls, time.monotonic() + seconds, replicas)
+    """Drive the engine against servers that are a function from a request to its replies; only pauses take time."""
+    now = time.monotonic()
+    steps = engine.run(calls, now + seconds, replicas)
     written: list[list[list[Reply]]] = []
     back: Any = None
     while True:
         try:
-            asked = steps.send(back)
+            with patch("time.monotonic", return_value=now):
+                asked = steps.send(back)
         except StopIteration as done:
             return done.value
         if isinstance(asked, Pause):
-            time.sleep(asked.seconds)
+            now += asked.seconds
             back = None
         elif isinstance(asked, Read):
             back = written.pop(0)
@@ -244,9 +247,7 @@ def test_after_any_number_of_redirects_the_answer_is_the_outcome(redirects: int)
 
 def test_servers_that_disagree_are_asked_until_the_deadline_with_pauses() -> None:
     servers = Script([error("MOVED 5 127.0.0.1:7001")])
-    start = time.monotonic()
     [outcome] = run(cluster(), [Call(5, A, ONE)], servers, 0.3)
-    assert time.monotonic() - start > 0.15
     assert isinstance(outcome, StoreUnavailableError)
     assert MOST_REDIRECTS < len(servers.requests) < 20 * MOST_REDIRECTS
 
@@ -305,9 +306,7 @@ def test_a_slot_that_nobody_served_is_asked_about_again() -> None:
 
 def test_the_deadline_ends_the_asking_again() -> None:
     servers = Script([error("LOADING Redis is loading the dataset in memory")])
-    start = time.monotonic()
     [outcome] = run(single(), [Call(0, A, ONE)], servers, 0.1)
-    assert 0.05 < time.monotonic() - start < 60
     assert isinstance(outcome, StoreUnavailableError)
     assert 1 < len(servers.requests) < 20
 

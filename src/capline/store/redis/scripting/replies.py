@@ -36,6 +36,8 @@ _KNOWN, _SLOTS_DIFFER, _NO_ROOM_IN_PART = 4, 5, 6
 """Of joint.lua."""
 _FORGOTTEN = 2
 """In place of whether a part's id was known: its slot is older than its log."""
+_SINGLE = struct.Struct(">QHBBQQQ")
+"""The only row of a reply, where it has a record of its own."""
 _JOINT = struct.Struct(">QBBBQQQ")
 _JOINT_PART = struct.Struct(">BQ")
 NO_ROOM = -2
@@ -68,7 +70,8 @@ def one_decision(reply: bytes, compiled: RedisRule, cost: int, *, slot: bool = F
         hit = None if peeked else int.from_bytes(reply[:8])
         seen = (_states, compiled, reply, SIMPLE_BYTES)
         return Decision(True, compiled.limits[reply[8]], reply[9], 0, compiled.widest_us, hit, _seen=seen)
-    answer = decisions(reply, [compiled], [cost], slot=slot, peeked=peeked)[0]
+    now_us, _, *record = _SINGLE.unpack_from(reply)
+    answer = _special(compiled, record, cost, now_us, slot, peeked, (_states, compiled, reply, _SINGLE.size))
     if isinstance(answer, Decision):
         return answer
     raise answer
@@ -102,7 +105,7 @@ def decisions(
 
 def _special(
     compiled: RedisRule,
-    record: tuple[int, int, int, int, int],
+    record: Sequence[int],
     cost: int,
     now_us: int,
     slot: bool,

@@ -24,6 +24,7 @@ from capline.cli.commands import (
     up,
     worker,
 )
+from capline.cli.commands.doctor import run as doctor
 from capline.cli.commands.segments import build
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import BAD_INPUT, INTERRUPTED, note, plain
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "command", "main"]
 
 app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
-for part in (init, decisions, logs, replay, worker, serve, up, campaign, build, store, policies, token, config):
+for part in (init, doctor, decisions, logs, replay, worker, serve, up, campaign, build, store, policies, token, config):
     app.add_typer(part.app)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "PoliciesOption",
     "ProgressOption",
     "Source",
+    "StoreOption",
     "SubjectArgument",
     "TextOption",
     "named_policies",
@@ -59,6 +60,7 @@ def _policies_typed(context: typer.Context) -> dict[str, Policy]:
 SubjectArgument = Annotated[str, typer.Argument(help="Who is limited: text, or an integer; s:42 is the text 42.")]
 HitArgument = Annotated[int, typer.Argument(help="The hit, as the decision showed it.")]
 PoliciesOption = Annotated[Path, typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.")]
+StoreOption = Annotated[str, typer.Option("--store", "-s", envvar="CAPLINE_STORE", help="The store's URL.")]
 IdOption = Annotated[
     str | None, typer.Option("--id", help="The attempt's id: a retry with the same id consumes nothing.")
 ]
@@ -77,7 +79,7 @@ class Source:
     """Where the limits and the hits are."""
 
     policies: PoliciesOption = DEFAULT_POLICIES
-    store: Annotated[str, typer.Option("--store", "-s", envvar="CAPLINE_STORE", help="The store's URL.")] = DEFAULT_URL
+    store: StoreOption = DEFAULT_URL
     config: Annotated[
         str | None,
         typer.Option(

@@ -24,6 +24,7 @@ OTHERS = {
     "the store": ("store", "sweep", "export", "import"),
     "the service": ("token", "up"),
     "on data of ours": ("demo",),
+    "is all well here?": ("doctor",),
 }
 
 

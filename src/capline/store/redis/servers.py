@@ -8,23 +8,31 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from capline.model.errors import StoreError, StoreUnavailableError
 from capline.model.server_state import ServerState
-from capline.store.redis.io.wire import Exchange, NoReply, Request, pack
-from capline.store.redis.scripting.scripts import Call
+from capline.store.redis.io.server_check import QUESTIONS, advice, info_of
+from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
+from capline.store.redis.scripting.scripts import SWEEP, Call
+from capline.store.redis.session import sound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capline.model.server_state import BreakerState
     from capline.store.redis.cluster.breaker import Breaker
+    from capline.store.redis.io.url import Address
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.session import Session
 
-__all__ = ["figures_of", "servers"]
+__all__ = ["Examined", "examine", "figures_of", "servers"]
 
 WITHIN_S = 2.0
 """For each server; one after the other, so that one that is gone takes no time from the next."""
 
+TIMES = 20
+"""Round trips for each figure of a server that is examined."""
 _INFO, _TIME = pack(b"INFO"), pack(b"TIME")
 _FIGURES = {
     "memory_bytes": "used_memory",
@@ -43,22 +51,65 @@ def servers(session: Session) -> Steps[list[ServerState]]:
     states: list[ServerState] = []
     for node in router.topology.primaries():
         [[reply]] = yield Exchange([Request(node, _INFO, 1)], time.monotonic() + WITHIN_S)
-        figures = _figures(reply)
+        figures = figures_of(info_of(reply))  # it may refuse INFO to this user, and an old server says less
         breaker = _state(router.breaker(node), time.monotonic())
         states.append(ServerState(f"{node[0]}:{node[1]}", not isinstance(reply, NoReply), breaker, **figures))
     return states
 
 
+class Examined(msgspec.Struct, frozen=True):
+    """What one server says of itself, and how it answers from here."""
+
+    server: str
+    info: dict[str, str]
+    """Empty where this user may not ask."""
+    advice: dict[str, str]
+    ahead_us: int
+    """How far its clock is ahead of this machine's, to half a round trip."""
+    round_trip_us: int
+    script_us: int
+    """The round trip of a script that does nothing."""
+
+
+def examine(session: Session) -> Steps[list[Examined]]:
+    """Ask each server that holds logs what `advice` needs, and time it; raises what keeps it from deciding."""
+    router, found = session.router, list[Examined]()
+    [outcome] = yield from router.run([Call(0, _TIME, repeatable=True)], session.until())
+    sound(outcome)
+    script = pack(b"EVALSHA", SWEEP.sha, b"0", b"0", b"", b"0")
+    questions = b"".join((pack(b"SCRIPT", b"LOAD", SWEEP.text), script, *QUESTIONS))
+    for node in router.topology.primaries():
+        place = f"{node[0]}:{node[1]}"
+        [[_, ran, *replies]] = yield Exchange([Request(node, questions, 4)], time.monotonic() + WITHIN_S)
+        trip_s, at_s, clock = yield from _quickest(node, _TIME)
+        script_s, _, _ = yield from _quickest(node, script)
+        for reply in (ran, clock):
+            if isinstance(reply, ServerError):
+                raise StoreError(f"{place}: {reply.text}")
+            if isinstance(reply, NoReply):
+                raise StoreUnavailableError(f"{place}: {reply.text}")
+        clock_us = int(clock[0]) * 1_000_000 + int(clock[1])
+        trips_us = round(trip_s * 1e6), round(script_s * 1e6)
+        found.append(Examined(place, info_of(replies[0]), advice(replies), clock_us - round(at_s * 1e6), *trips_us))
+    return found
+
+
+def _quickest(node: Address, question: bytes) -> Steps[tuple[float, float, Reply]]:
+    """The quickest round trip of some, as the others waited for something else; its middle, and the reply."""
+    trips: list[tuple[float, float, Reply]] = []
+    for _ in range(TIMES):
+        at_s, begun = time.time(), time.perf_counter()
+        [[reply]] = yield Exchange([Request(node, question, 1)], time.monotonic() + WITHIN_S)
+        trip_s = time.perf_counter() - begun
+        trips.append((trip_s, at_s + trip_s / 2, reply))
+        if isinstance(reply, NoReply):
+            break
+    return min(trips, key=lambda trip: trip[0])
+
+
 def _state(breaker: Breaker, now: float) -> BreakerState:
     until = breaker.open_until
     return "closed" if not until else "open" if now < until else "half-open"
-
-
-def _figures(reply: Reply) -> dict[str, int]:
-    """Those that the server tells; it may refuse INFO to this user, and an old one knows fewer."""
-    if not isinstance(reply, bytes):
-        return {}
-    return figures_of(dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line))
 
 
 def figures_of(info: Mapping[str, object]) -> dict[str, int]:

@@ -82,7 +82,7 @@ bench: setup ## run the benchmark programs, one after the other
 	@set -e; for program in bench/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
 docs: setup ## build the site into build/docs, a warning is an error; prints words, pages that are too long, the size
-	@$(BIN)/python tools/site.py
+	@$(BIN)/python -m tools.site
 
 articles: setup ## published limiters on the cases that break them, beside capline; writes docs/explanation/articles.md
 	@bash tools/setup.sh test

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tools.terms import link_terms
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -44,5 +46,6 @@ def terms(_app: object, _what: str, _name: str, _shown: object, _options: object
 
 
 def setup(app: Sphinx) -> None:
-    """Take the hook above in."""
+    """Take the hooks in."""
     app.connect("autodoc-process-docstring", terms)
+    app.connect("doctree-read", link_terms)

@@ -1,4 +1,4 @@
-"""Builds the site, `make docs`:  python tools/site.py [FOLDER]
+"""Builds the site, `make docs`:  python -m tools.site [FOLDER]
 
 The pages of docs/ are copied into build/docs-pages; the reference of the API and of the command line is written beside
 them from the program itself; Sphinx then builds the whole into build/docs (or FOLDER), and a warning is an error. Links
@@ -12,19 +12,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from sphinx.cmd.build import main as build
-
-import capline
+from tools.reference import PAGES as GENERATED
+from tools.terms import PAGE as GLOSSARY
+from tools.terms import glossary
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = ROOT / "build" / "docs-pages"
 MOST_WORDS, MOST_WORDS_OF_ALL = 1_500, 30_000
-VERBS = ("Limiter", "AsyncLimiter")
 
 
 def words_of_pages() -> dict[str, int]:
@@ -57,40 +56,16 @@ def within(page: Path) -> str:
     return re.sub(r"\[([^]]*)\]\(([^()\s]+)\)", link, page.read_text(encoding="utf-8"))
 
 
-def api() -> str:
-    """Write the page of every public name, from its docstring."""
-    names = [*VERBS, *(name for name in capline.__all__ if name not in VERBS and not name.startswith("_"))]
-    blocks = (
-        f"## {name}\n\n```{{eval-rst}}\n.. autoclass:: capline.{name}\n"
-        + ("" if isinstance(getattr(capline, name), type(Exception)) else "   :members:\n")
-        + ("   :inherited-members:\n" if name in VERBS else "")
-        + "```\n"
-        for name in names
-    )
-    return "# The Python API\n\nEvery public name, from its docstring.\n\n" + "\n".join(blocks)
-
-
-def commands() -> str:
-    """Write the page of the command line, from the program itself."""
-    made = subprocess.run(
-        [sys.executable, "-m", "typer", "capline.cli.main", "utils", "docs", "--name", "capline"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "NO_COLOR": "1"},
-    ).stdout
-    made = re.sub(r"<span[^>]*>|</span>", "", made)
-    return "# The command line\n\n" + made.partition("\n\n")[2]
-
-
 def lay_out() -> None:
     """Put the written and the generated pages into one folder."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(DOCS, PAGES, ignore=shutil.ignore_patterns("__pycache__"))
     for page in DOCS.rglob("*.md"):
         (PAGES / page.relative_to(DOCS)).write_text(within(page), encoding="utf-8")
-    (PAGES / "reference" / "api.md").write_text(api(), encoding="utf-8")
-    (PAGES / "reference" / "commands.md").write_text(commands(), encoding="utf-8")
+    page = PAGES / f"{GLOSSARY}.md"
+    page.write_text(glossary(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, made in GENERATED.items():
+        (PAGES / "reference" / f"{name}.md").write_text(made(), encoding="utf-8")
 
 
 def main() -> None:

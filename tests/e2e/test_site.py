@@ -1,15 +1,23 @@
 """The site: short pages, a build without a warning, nothing loaded from outside, a search that works from a disk."""
 
+import asyncio
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
+from sphinx import addnodes
 from tests.e2e.test_demo_report import dom_of
 from tests.kit.gateway import free_port
+from tools.reference import families, http, metrics, openapi, variables
 from tools.site import too_long, words_of_pages
+from tools.terms import TABLE, glossary, link_first, words
 from tools.tutorial import PAGES, masked, played
+
+from capline.service.run.file import VARIABLES
 
 OUTSIDE = r"""["']?(?:https?:)?//"""
 LOADED = re.compile(rf"(?:src|srcset|action|data)={OUTSIDE}|<link [^>]*href={OUTSIDE}|@import|url\({OUTSIDE}")
@@ -17,6 +25,43 @@ LOADED = re.compile(rf"(?:src|srcset|action|data)={OUTSIDE}|<link [^>]*href={OUT
 
 def test_no_page_that_is_read_is_long() -> None:
     assert too_long(words_of_pages()) == []
+
+
+def test_the_pages_of_the_program_name_all_that_it_has() -> None:
+    paths, told = http(), asyncio.run(openapi())
+    for path, methods in told["paths"].items():
+        assert all(f"| `{method.upper()} {path}` |" in paths for method in methods)
+    assert all(f"\n### {name}\n" in paths for name in told["components"]["schemas"])
+    page = metrics()
+    assert all(f"| `{family.name}" in page for _, family in asyncio.run(families()))
+    page = variables()
+    assert all(f"| `{name}` |" in page for name in VARIABLES)
+    assert "| `CAPLINE_QUEUE` | `--queue` of worker, " in page
+    assert {code for code in "0123" if f"\n| {code} | " in page} == set("0123")
+    assert "\n| 130 | " in page
+
+
+VOCABULARY = (
+    "subject, limit, policy, attempt, cost, hit, log, decision, store, segment, snapshot, peek, refund, schedule, "
+    "explain, erase, usage, charge, settle, reserve, commit, cancel, override, move, keep free, due, hold, yield, "
+    "hold-out, recipient, outcome"
+)
+
+
+def test_the_glossary_has_every_word_and_an_entry_for_each() -> None:
+    text = TABLE.read_text(encoding="utf-8")
+    assert set(VOCABULARY.split(", ")) <= set(words(text))
+    assert "\nreserve\ncommit\ncancel\n  a hit that expires by itself" in glossary(text)
+
+
+def test_a_word_is_linked_where_a_page_first_says_it() -> None:
+    said = nodes.paragraph("", "", nodes.literal("", "policy"), nodes.Text(" holds. Limits, a policy, a limit"))
+    page = new_document("page")
+    page += nodes.section("", nodes.title("", "Limits"), said)
+    link_first(page)
+    links = list(page.findall(addnodes.pending_xref))
+    assert [(link["reftarget"], link.astext()) for link in links] == [("limit", "Limits"), ("policy", "policy")]
+    assert page.astext() == "Limits\n\npolicy holds. Limits, a policy, a limit"
 
 
 @pytest.mark.deep

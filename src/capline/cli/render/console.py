@@ -43,9 +43,13 @@ __all__ = [
 ]
 
 FAILED = 1
+"""Something failed that may succeed later, or a check found a fault; with `--exit-code`, a refusal."""
 BAD_INPUT = 2
+"""Wrong input, or what is needed does not answer; one line says what to fix."""
 FAILED_FOR_GOOD = 3
+"""Messages failed that the receiver refused for good: a retry is not advised."""
 INTERRUPTED = 130
+"""Ended by Ctrl-C; 143 by SIGTERM."""
 
 NO_SEGMENT = "-"
 """Stands for "no segment" in answers for people."""

@@ -32,6 +32,7 @@ __all__ = ["LOST", "app", "versions_answer"]
 app = Commands()
 
 LOST = 3
+"""Another publisher was faster."""
 
 _T = TypeVar("_T")
 _HOUR_US = 3_600_000_000

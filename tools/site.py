@@ -23,6 +23,7 @@ from tools.terms import glossary
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = ROOT / "build" / "docs-pages"
+TO_ROOT = os.path.relpath(ROOT, PAGES)
 MOST_WORDS, MOST_WORDS_OF_ALL = 1_500, 30_000
 
 
@@ -53,7 +54,8 @@ def within(page: Path) -> str:
         name = full.relative_to(ROOT).as_posix()
         return f"`{name}`" if text in (name, full.name) else f"{text} (`{name}`)"
 
-    return re.sub(r"\[([^]]*)\]\(([^()\s]+)\)", link, page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8").replace("{literalinclude} ../../", f"{{literalinclude}} /{TO_ROOT}/")
+    return re.sub(r"\[([^]]*)\]\(([^()\s]+)\)", link, text)
 
 
 def lay_out() -> None:

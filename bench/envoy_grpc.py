@@ -28,8 +28,8 @@ from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.server import envoy_server
 from capline.service.envoy.service import Service
-from capline.service.envoy.settings import EnvoySettings
 from capline.service.metrics.registry import Metrics
+from capline.service.settings.values import EnvoySettings
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -22,7 +22,7 @@ from capline import AsyncLimiter, Policy
 from capline.service.http.app import App
 from capline.service.metrics.registry import Metrics
 from capline.service.run.listen import Listener
-from capline.service.run.settings import Bounds
+from capline.service.settings.values import Bounds
 from capline.service.verbs.routes import routes
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 
 from capline.model.errors import InvalidValueError
-from capline.service.run.settings import Tls
-from capline.service.run.tls import tls_context
+from capline.service.settings.tls import tls_context
+from capline.service.settings.values import Tls
 
 ASKED = {"policy": "promo", "subject": "u"}
 

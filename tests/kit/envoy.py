@@ -16,9 +16,9 @@ from capline.service.access.guard import Guard
 from capline.service.envoy.json import json_route
 from capline.service.envoy.messages import SERVICE, part, rls
 from capline.service.envoy.server import envoy_server
-from capline.service.envoy.settings import EnvoySettings
 from capline.service.http.app import App
 from capline.service.metrics.figures import Figures
+from capline.service.settings.values import EnvoySettings
 
 grpc, aio = part("grpc"), part("grpc.aio")
 OK, OVER = rls.RateLimitResponse.OK, rls.RateLimitResponse.OVER_LIMIT

@@ -13,7 +13,7 @@ from capline.service.gateways.check import check_route
 from capline.service.http.app import App, Observer
 from capline.service.http.openapi import described
 from capline.service.probes import probes
-from capline.service.run.settings import Bounds
+from capline.service.settings.values import Bounds
 from capline.service.verbs import segments
 from capline.service.verbs.routes import routes
 

@@ -342,14 +342,14 @@ MUTANTS = (
     ),
     Mutant(
         "a certificate that is replaced while it is read ends the service",
-        "service/run/tls.py",
+        "service/settings/tls.py",
         "    except OSError as error:  # SSLError is one\n",
         "    except ssl.SSLError as error:\n",
         "unit/service/test_tls.py::test_a_file_that_breaks_after_it_was_checked",
     ),
     Mutant(
         "with client_ca a client that shows no certificate is let in",
-        "service/run/tls.py",
+        "service/settings/tls.py",
         "context.verify_mode = ssl.CERT_REQUIRED",
         "context.verify_mode = ssl.CERT_OPTIONAL",
         "unit/service/test_tls.py::test_with_a_client_ca_a_client_has_to_show_a_certificate",

@@ -3,7 +3,7 @@
 import pytest
 
 from capline.model.errors import InvalidValueError
-from capline.service.run.settings import parse_address
+from capline.service.settings.values import parse_address
 
 
 @pytest.mark.parametrize(

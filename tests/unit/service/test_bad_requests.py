@@ -13,7 +13,7 @@ from capline import Policy
 from capline.model.errors import StoreDamagedError, StoreError, StoreUnavailableError, StoreUnknownError
 from capline.service.http import app as http
 from capline.service.http.app import App
-from capline.service.run.settings import Bounds
+from capline.service.settings.values import Bounds
 from capline.service.verbs.routes import routes
 from capline.store.local.aio import AsyncLocalStore
 

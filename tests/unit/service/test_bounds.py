@@ -18,7 +18,7 @@ from capline.service.access.log import AccessLog
 from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
 from capline.service.http.app import Answered
-from capline.service.run.settings import Bounds, Observers
+from capline.service.settings.values import Bounds, Observers
 
 POLICIES = [Policy("promo", ["3/day"])]
 ASKED = {"policy": "promo", "subject": "user:42"}

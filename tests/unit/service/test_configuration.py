@@ -15,8 +15,8 @@ from capline import Configuration, ManualClock, Policy
 from capline.model.errors import CaplineError, InvalidValueError, StoreUnavailableError
 from capline.segment import FixedSegments, IdSet, Snapshot
 from capline.service.metrics.registry import Metrics
-from capline.service.run.settings import Settings
-from capline.service.server import check
+from capline.service.run.server import check
+from capline.service.settings.values import Settings
 
 NOW_US = 1_800_000_000_000_000
 AT = "2027-01-15T08:00:00.000Z"

@@ -17,7 +17,7 @@ from capline.service.access.tokens import TokenFile
 from capline.service.http.app import Answered, App, Reply, Request, Route
 from capline.service.run.connection import Connection
 from capline.service.run.listen import Listener
-from capline.service.run.settings import Bounds
+from capline.service.settings.values import Bounds
 from capline.service.verbs.routes import routes
 
 NOW_US = 1_763_700_000_000_000

@@ -7,8 +7,8 @@ from tests.kit.service import Service
 
 from capline import Policy
 from capline.service.access.guard import Guard
-from capline.service.access.pages import Pages
 from capline.service.access.tokens import TokenFile
+from capline.service.http.pages import Pages
 from capline.service.http.problems import Problem
 
 GATEWAY = [("X-Capline-Subject", "s:ip:192.0.2.1")]

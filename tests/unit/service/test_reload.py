@@ -16,11 +16,11 @@ from capline.service.access.tokens import TokenFile
 from capline.service.envoy.files import Files
 from capline.service.metrics.registry import Metrics
 from capline.service.run import reload
-from capline.service.run.last_good import LastGood, last_good_tls
 from capline.service.run.reload import Followed, follow
-from capline.service.run.settings import Tls
-from capline.service.run.tls import renewed, tls_context
 from capline.service.run.workers import KEPT
+from capline.service.settings.last_good import LastGood, last_good_tls
+from capline.service.settings.tls import renewed, tls_context
+from capline.service.settings.values import Tls
 
 
 def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(

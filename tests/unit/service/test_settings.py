@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from capline.model.errors import InvalidValueError
-from capline.service.envoy.settings import Modes
 from capline.service.run.file import KEYS, VARIABLES, read_settings
-from capline.service.run.settings import Address, Bounds, Settings, Tls
+from capline.service.settings.values import Address, Bounds, Modes, Settings, Tls
 
 ALL = """\
 store: lmdb://logs?durability=full

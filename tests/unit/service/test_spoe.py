@@ -13,7 +13,7 @@ from capline.model.errors import InvalidValueError
 from capline.service.gateways import spoe
 from capline.service.gateways.spoe import answered, spoe_server
 from capline.service.run.listen import bound
-from capline.service.run.settings import Address
+from capline.service.settings.values import Address
 
 HEAD = b"\0\0\0\1"
 

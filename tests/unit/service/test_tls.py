@@ -8,9 +8,9 @@ import pytest
 import trustme
 
 from capline.model.errors import InvalidValueError
-from capline.service.run import tls as module
-from capline.service.run.settings import Tls
-from capline.service.run.tls import load, renewed, tls_context
+from capline.service.settings import tls as module
+from capline.service.settings.tls import load, renewed, tls_context
+from capline.service.settings.values import Tls
 
 
 @pytest.fixture(scope="module")

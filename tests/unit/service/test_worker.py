@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from capline.service.run.settings import Settings
+from capline.service.run.server import _on_signals, _Stop
 from capline.service.run.workers import AT_ONCE, Job
-from capline.service.server import _on_signals, _Stop
+from capline.service.settings.values import Settings
 
 
 def test_a_reload_while_it_starts_does_not_end_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from capline.cli.render.console import Answer, counted, note
 from capline.service.parts import check_service_parts
 
 if TYPE_CHECKING:
-    from capline.service.run.settings import Address, Settings
+    from capline.service.settings.values import Address, Settings
 
 __all__ = ["app"]
 
@@ -96,7 +96,7 @@ def serve(
     for warning in warnings:
         note.print(f"warning: {warning}", markup=False, soft_wrap=True)
     if check:
-        from capline.service.server import check as checked  # noqa: PLC0415 - as above
+        from capline.service.run.server import check as checked  # noqa: PLC0415 - as above
 
         count = checked(settings)
         found = f"{counted(count, 'policy', 'policies')} of {settings.policies}"

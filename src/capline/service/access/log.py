@@ -23,7 +23,7 @@ from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.service.http.app import Answered
-    from capline.service.run.settings import Observers
+    from capline.service.settings.values import Observers
 
 __all__ = ["AccessLog"]
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from capline.model.errors import InvalidValueError
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.http.problems import Problem
-from capline.service.run.last_good import last_good_tls
-from capline.service.run.tls import renewed
+from capline.service.settings.last_good import last_good_tls
+from capline.service.settings.tls import renewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capline.service.access.guard import Guard
     from capline.service.envoy.metrics import EnvoyMetrics
-    from capline.service.run.settings import Tls
+    from capline.service.settings.values import Tls
 
 __all__ = ["Certificate", "checked_by"]
 

@@ -15,13 +15,13 @@ from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidValueError
 from capline.model.subject import LONGEST_TEXT_BYTES
 from capline.service.envoy.rules import UNITS_US, Match, Rule, policy_name
-from capline.service.envoy.settings import USUAL_MODES
+from capline.service.settings.values import USUAL_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.service.envoy.rules import Configuration
-    from capline.service.envoy.settings import Modes
+    from capline.service.settings.values import Modes
 
 __all__ = ["LARGEST_REMAINING", "MOST_DESCRIPTORS", "Descriptor", "Part", "Plan", "Status", "plan_of", "subject_of"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from capline.model.attempt import Attempt
 from capline.service.envoy.plan import MOST_DESCRIPTORS, Part, Plan, Status, plan_of
 from capline.service.envoy.rules import UNITS_US, Rule, policies_of, policy_name
-from capline.service.envoy.settings import USUAL_MODES
+from capline.service.settings.values import USUAL_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capline.service.envoy.metrics import EnvoyMetrics
     from capline.service.envoy.plan import Descriptor
     from capline.service.envoy.rules import Configuration
-    from capline.service.envoy.settings import Modes
+    from capline.service.settings.values import Modes
 
 __all__ = ["RateLimit"]
 

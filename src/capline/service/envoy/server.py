@@ -22,7 +22,7 @@ from capline.service.envoy.messages import SERVICE, part
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.service import Service
-from capline.service.run.last_good import LastGood
+from capline.service.settings.last_good import LastGood
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from capline.limiter.aio import AsyncLimiter
     from capline.service.access.guard import Guard
-    from capline.service.envoy.settings import EnvoySettings
     from capline.service.metrics.figures import Figures
+    from capline.service.settings.values import EnvoySettings
 
 __all__ = ["EnvoyServer", "envoy_server"]
 

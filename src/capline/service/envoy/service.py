@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from capline.service.envoy.plan import Part, Plan, Status
     from capline.service.envoy.ratelimit import RateLimit
-    from capline.service.envoy.settings import Modes
+    from capline.service.settings.values import Modes
 
 __all__ = ["Response", "Service"]
 

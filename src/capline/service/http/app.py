@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from functools import lru_cache
 from http import HTTPStatus
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from capline.model.errors import CaplineError
-from capline.service.access.pages import Pages
 from capline.service.http.body import (
     JSON,
     MSGPACK,
@@ -30,12 +29,10 @@ from capline.service.http.body import (
     is_unread,
     rest_of,
 )
+from capline.service.http.pages import Pages
 from capline.service.http.paths import Paths
 from capline.service.http.problems import PROBLEM, RETRY_AFTER_S, Problem, document, problem_of
-from capline.service.run.settings import Bounds
-
-if TYPE_CHECKING:
-    from capline.service.access.guard import Guard
+from capline.service.settings.values import Bounds
 
 __all__ = ["BATCH_BYTES", "ONE_BODY_BYTES", "App", "Observer", "Reply", "Request", "Route"]
 
@@ -185,6 +182,14 @@ class Observer(Protocol):
 
     def answered(self, request: Answered) -> None:
         """Called after each answer."""
+        ...
+
+
+class Guard(Protocol):
+    """Knows who calls; `service.access.guard` is the only one."""
+
+    async def who(self, headers: list[tuple[bytes, bytes]], roles: tuple[str, ...]) -> str:
+        """The caller's name; raises the `Problem` that says why it may not."""
         ...
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Generator
 
     from capline.service.http.app import App, Reply
-    from capline.service.run.settings import Bounds
+    from capline.service.settings.values import Bounds
 
     _Answer = tuple[Reply, bytes]
 

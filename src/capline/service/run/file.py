@@ -32,8 +32,18 @@ from capline.model.errors import CaplineError, InvalidValueError
 from capline.policy.file import PolicyFileError
 from capline.segment.files import read
 from capline.service.envoy.environment import upstream_settings
-from capline.service.envoy.settings import USUAL_MODES, Modes
-from capline.service.run.settings import Address, Bounds, Grpc, Http, Observers, Settings, Tls, parse_address
+from capline.service.settings.values import (
+    USUAL_MODES,
+    Address,
+    Bounds,
+    Grpc,
+    Http,
+    Modes,
+    Observers,
+    Settings,
+    Tls,
+    parse_address,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from capline.service.http.app import App
-    from capline.service.run.settings import Address, Bounds
+    from capline.service.settings.values import Address, Bounds
 
 __all__ = ["Listener", "bound", "grace_s"]
 

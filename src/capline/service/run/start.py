@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from capline.service.run.listen import bound
-from capline.service.run.settings import Address
 from capline.service.run.workers import serve_by_workers
+from capline.service.settings.values import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capline.service.run.settings import Settings
+    from capline.service.settings.values import Settings
 
 __all__ = ["log_to_stderr", "serve"]
 
@@ -40,7 +40,7 @@ def serve(
         if settings.http.workers > 1:
             serve_by_workers(settings, answering, {"admin": private}, listens, note)
             return
-        from capline.service.server import serve_here  # noqa: PLC0415 - a parent of workers serves nothing itself
+        from capline.service.run.server import serve_here  # noqa: PLC0415 - a parent of workers serves nothing itself
 
         log_to_stderr()
         serve_here(settings, {**answering, "admin": private}, listens)

@@ -26,8 +26,8 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
     with os.fdopen(STDIN, "rb", buffering=0, closefd=False) as told:
         job = msgspec.json.decode(told.readline(), type=Job)
+    from capline.service.run.server import serve_here  # noqa: PLC0415 - as above
     from capline.service.run.start import log_to_stderr  # noqa: PLC0415 - metrics are set up by what is loaded here
-    from capline.service.server import serve_here  # noqa: PLC0415 - as above
 
     log_to_stderr()
     sockets = {name: socket.socket(fileno=number) for name, number in job.sockets.items()}

@@ -22,20 +22,19 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 import msgspec
 
 from capline.model.errors import CaplineError
-from capline.service.run.settings import Settings
+from capline.service.settings.last_good import KEPT
+from capline.service.settings.values import Settings
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-__all__ = ["AT_ONCE", "FOLDER", "KEPT", "READY", "Job", "serve_by_workers"]
+__all__ = ["AT_ONCE", "FOLDER", "READY", "Job", "serve_by_workers"]
 
 READY = b"ready\n"
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Of the workers of one service: what they count."""
-KEPT = "CAPLINE_LAST_GOOD"
-"""The same folder, where workers keep the last good files: FOLDER alone may be somebody else's."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _ENDING = {signal.SIGTERM, signal.SIGINT}
 AT_ONCE = signal.SIGUSR1

@@ -14,7 +14,7 @@ from capline.service.access.guard import Guard
 from capline.service.access.tokens import TokenFile
 from capline.service.envoy.access import Certificate
 from capline.service.envoy.messages import SERVICE, rls
-from capline.service.run.settings import Tls
+from capline.service.settings.values import Tls
 
 FILE = "domain: edge\ndescriptors: [{key: path, rate_limit: {unit: minute, requests_per_unit: 20}}]\n"
 HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"

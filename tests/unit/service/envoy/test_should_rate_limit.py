@@ -18,7 +18,7 @@ from capline.model.errors import CaplineError
 from capline.service.envoy import server
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.envoy.plan import LARGEST_REMAINING, subject_of
-from capline.service.envoy.settings import Modes
+from capline.service.settings.values import Modes
 
 NOW_US = 1_763_700_000_000_000
 MINUTE_US = 60_000_000

@@ -12,7 +12,7 @@ from capline.model.errors import InvalidValueError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capline.service.run.settings import Tls
+    from capline.service.settings.values import Tls
 
 __all__ = ["load", "renewed", "tls_context"]
 

@@ -32,7 +32,6 @@ from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
 from capline.service.envoy.files import load
 from capline.service.envoy.messages import check_grpc_parts
-from capline.service.envoy.settings import EnvoySettings
 from capline.service.gateways.check import check_route
 from capline.service.gateways.spoe import spoe_server
 from capline.service.http.app import App, Observer, Route
@@ -40,13 +39,13 @@ from capline.service.http.openapi import described
 from capline.service.metrics.registry import Metrics
 from capline.service.metrics.servers import watch_servers
 from capline.service.probes import probes
-from capline.service.run.last_good import LastGood, last_good_tls
 from capline.service.run.listen import Listener, grace_s
 from capline.service.run.reload import Followed, follow
-from capline.service.run.settings import Settings
-from capline.service.run.tls import load as load_tls
-from capline.service.run.tls import renewed, tls_context
 from capline.service.run.workers import AT_ONCE
+from capline.service.settings.last_good import LastGood, last_good_tls
+from capline.service.settings.tls import load as load_tls
+from capline.service.settings.tls import renewed, tls_context
+from capline.service.settings.values import EnvoySettings, Settings
 from capline.service.verbs import configuration, segments
 from capline.service.verbs.routes import routes
 

@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from capline.model.errors import CaplineError
-from capline.service.run.settings import Tls
-from capline.service.run.tls import tls_context
-from capline.service.run.workers import KEPT
+from capline.service.settings.tls import tls_context
+from capline.service.settings.values import Tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LastGood", "last_good_tls"]
+__all__ = ["KEPT", "LastGood", "last_good_tls"]
 
 log = logging.getLogger("capline.service")
+
+KEPT = "CAPLINE_LAST_GOOD"
+"""Names the folder of a service's workers, where they keep the last good files."""
 
 _T = TypeVar("_T")
 

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from capline.limiter.base import DEFAULT_URL
 from capline.model.errors import InvalidValueError, quoted
-from capline.service.envoy.settings import USUAL_MODES, Modes
 
-__all__ = ["Address", "Bounds", "Grpc", "Http", "Observers", "Settings", "Tls", "parse_address"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "USUAL_MODES",
+    "Address",
+    "Bounds",
+    "EnvoySettings",
+    "Grpc",
+    "Http",
+    "Modes",
+    "Observers",
+    "Settings",
+    "Tls",
+    "parse_address",
+]
 
 _LARGEST_PORT = 65535
 
@@ -59,6 +73,26 @@ class Http(msgspec.Struct, frozen=True):
     workers: int = 1
     trusted_proxies: int = 0
     tls: Tls | None = None
+
+
+class Modes(msgspec.Struct, frozen=True):
+    """What holds for all limits, as the variables of envoyproxy/ratelimit say it.
+
+    `shadow_mode` lets every request through; `quota_mode` makes every limit one of quota mode. `dynamic_metadata` tells
+    Envoy in each answer what it asked for. `response_headers` adds headers of the limit that is nearest.
+    """
+
+    shadow_mode: bool = False
+    quota_mode: bool = False
+    near_limit_ratio: float = 0.8
+    dynamic_metadata: bool = False
+    response_headers: bool = False
+    limit_header: str = "RateLimit-Limit"
+    remaining_header: str = "RateLimit-Remaining"
+    reset_header: str = "RateLimit-Reset"
+
+
+USUAL_MODES = Modes()
 
 
 class Grpc(msgspec.Struct, frozen=True):
@@ -148,3 +182,19 @@ def parse_address(text: str) -> Address:
     except ValueError:
         raise InvalidValueError(f"{quoted(text)}: name an address, like 127.0.0.1:8080") from None
     return Address(name, number)
+
+
+class EnvoySettings(NamedTuple):
+    """`listen` as gRPC writes an address: `127.0.0.1:8082`, `[::1]:8082`, `unix:/run/envoy.sock`.
+
+    `files` are files and folders. A connection older than `max_connection_age` is told to go, and closed after
+    `max_connection_age_grace`, both in seconds; None is never.
+    """
+
+    listen: str
+    files: tuple[Path, ...]
+    merge_domains: bool = False
+    tls: Tls | None = None
+    modes: Modes = USUAL_MODES
+    max_connection_age: float | None = None
+    max_connection_age_grace: float | None = None

@@ -27,13 +27,12 @@ from capline.model.server_state import ServerState
 from capline.observe.worker import WorkerMetrics
 from capline.segment import WatchStatus
 from capline.service.envoy.metrics import EnvoyMetrics
-from capline.service.envoy.settings import USUAL_MODES
 from capline.service.gateways.check import check_route
 from capline.service.http.openapi import described, document
 from capline.service.metrics.registry import Metrics
 from capline.service.probes import probes
 from capline.service.run.file import VARIABLES
-from capline.service.run.settings import Settings
+from capline.service.settings.values import USUAL_MODES, Settings
 from capline.service.verbs import segments
 from capline.service.verbs.routes import routes
 

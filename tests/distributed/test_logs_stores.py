@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 import pytest
 import redis
+from tests.kit.server import Limiters, each_layout
 from tests.kit.servers import shared
 
 from capline import CaplineError, Limiter, LogRecord, ManualClock, PastHit, Policy, StoreDamagedError
@@ -94,7 +95,7 @@ def test_what_was_merged_expires_a_while_after_its_last_hit_has_left_every_windo
         limiter.load([PastHit("p", 1, hour_ago, channel="push")])
         limiter.load([LogRecord("p", 2, [(hour_ago - i, 1, 0) for i in range(900)])])
         limiter.load([LogRecord("p", 2, [(hour_ago + 1, 1, 0)])])
-        keys = server.keys(f"{namespace}:*")
+        keys = server.keys(f"{namespace}:p*")
         left = [server.pttl(key) / 3_600_000 for key in keys]
     assert len(left) == (3 if layout == "subject" else 2)
     assert all(23 < hours < 23.1 for hours in left)
@@ -115,3 +116,38 @@ def test_on_this_machine_every_log_comes_once(url: str, tmp_path: Path) -> None:
         limiter.decide_many("q", range(1500))
         found = [(record.log, record.subject) for record in limiter.export()]
     assert len(found) == len(set(found)) == 3000
+
+
+@each_layout
+@pytest.mark.parametrize("shape", ["single", "cluster"])
+def test_erase_reaches_a_channel_that_no_policy_of_its_process_ever_had(
+    limiters: Limiters, layout: str, shape: Any
+) -> None:
+    """A process of before told the server; it may have ended since."""
+    server = shared("redis", shape)
+    like: dict[str, Any] = {"layout": layout, "population": 640}
+    before, after = (Policy("p", ["9/day"], channels=channels, **like) for channels in ({"push": ["2/day"]}, None))
+    past = limiters(server, before, Policy("q", ["9/day"], channels={"mail": ["2/day"]}, **like))
+    past.decide_many("q", range(640), channel="mail")  # some on each server
+    for subject in ("s", 7):
+        assert past.decide("p", subject, 2, channel="push")
+        assert past.decide_many("p", [subject], channel="push").allowed.tolist() == [False]
+    past.decide_many("p", range(100, 740), channel="push")
+    begun = limiters(server, after)
+    assert [begun.erase(subject) for subject in ("s", 7, 700, "s")] == [2, 2, 2, 0]
+    assert past.usage("q", 7, channel="mail")[1].used == 1
+    assert past.decide("p", "s", 2, channel="push")
+
+
+def test_the_names_of_channels_are_told_again_before_they_expire(sync_limiters: Limiters) -> None:
+    server, key = shared("redis"), f"{sync_limiters.namespace}:/channels:{{channels}}"
+    limiter = sync_limiters(server, Policy("p", ["9/day"], channels={"push": ["2/day"]}))
+    for _ in range(2):
+        limiter.decide("p", "s", channel="push")
+        assert server.command("HKEYS", key) == [f"{sync_limiters.namespace}:p/push".encode()]
+        assert 3 * 86_400_000 < server.command("PTTL", key) <= 3 * 86_460_000
+        server.command("DEL", key)
+        limiter.decide("p", "s", channel="push")
+        assert server.command("HKEYS", key) == []
+        names = limiter._store.session.router.names
+        names.due_s -= names.least_ms / 2000

@@ -26,7 +26,7 @@ from capline.store.redis.scripting.replies import NO_ROOM, damaged
 from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
-from capline.store.redis.session import confirmed, sound
+from capline.store.redis.session import CHANNELS_TAG, channels_key, confirmed, sound
 from capline.window.bound_log import draft_logs
 from capline.window.carry import carry_hits, carry_numbers, take_over
 from capline.window.charge import too_many
@@ -189,11 +189,23 @@ def _ids_of(compiled: RedisRule) -> bytes:
 
 
 def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) -> Steps[int]:
-    """Forget the subject in these logs, in both layouts; where a policy waits for replicas, in theirs too."""
+    """Forget the subject in these logs, in both layouts; where a policy waits for replicas, in theirs too.
+
+    Also in those of channels that any process's policies on these logs had.
+    """
+    if not all_terms:
+        return 0
+    noted = Call(slot_of(CHANNELS_TAG), pack(b"HGETALL", channels_key(all_terms[0].rule.logs[0].log)), repeatable=True)
+    [outcome] = yield from session.router.run([noted], session.until())
+    channels: dict[bytes, list[bytes]] = {}
+    for name in sound(outcome)[::2]:
+        channels.setdefault(name.rpartition(b"/")[0], []).append(name)
     replicas = max([one.family.replicas for one in all_terms], default=0)
     calls: list[Call] = []
     kept = [(one, buckets) for one in all_terms for buckets in (0, bucket_count(one.rule.population))]
-    logs = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.refund_logs)
+    logs = dict.fromkeys(
+        (log, buckets) for one, buckets in kept for log in (*one.refund_logs, *channels.get(one.family.logs[0], ()))
+    )
     records = dict.fromkeys((log, buckets) for one, buckets in kept for log in (_record_of(one), _ids_of(one)))
     for log, buckets in (*logs, *records):
         tag = tag_of(subject, buckets)

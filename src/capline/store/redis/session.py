@@ -9,8 +9,9 @@ from weakref import WeakValueDictionary
 from msgspec.structs import astuple
 
 from capline.model.errors import CaplineError
-from capline.store.redis.cluster.router import Router, UnderReplicated
+from capline.store.redis.cluster.router import Names, Router, UnderReplicated
 from capline.store.redis.scripting.compiled_rule import Family, RedisRule, bind
+from capline.store.redis.scripting.keys import slot_of
 
 if TYPE_CHECKING:
     from capline.model.clock import Clock
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from capline.store.redis.io.url import Settings
     from capline.store.redis.io.wire import Reply
 
-__all__ = ["Session", "confirmed", "sound"]
+__all__ = ["CHANNELS_TAG", "Session", "channels_key", "confirmed", "sound"]
+
+CHANNELS_TAG = b"channels"
 
 
 class Session:
@@ -36,6 +39,10 @@ class Session:
         compiled = bind(rule, self.clock is not None, self.next_forms)
         # Equal families are one object, so that rows are sorted by it at no cost.
         compiled.family = self._families.setdefault(astuple(compiled.family), compiled.family)
+        for log in [one.log for one in rule.logs if one.keeps == "hits" and "/" in one.log]:
+            # A channel's: who erases may be a process that began when the policy had it no more.
+            names = self.router.names = self.router.names or Names(channels_key(log), slot_of(CHANNELS_TAG))
+            names.add(log.encode(), compiled.family.retention_us // 1000 + compiled.family.grace_ms)
         return compiled
 
     def now(self) -> bytes:
@@ -49,6 +56,11 @@ class Session:
     def bulk_until(self) -> float:
         """The deadline of a batch, or of each step of a long job."""
         return time.monotonic() + self.router.settings.bulk_deadline_s
+
+
+def channels_key(log: str) -> bytes:
+    """The key of the names of all logs of channels; no log has a name that begins with a slash."""
+    return b"%b:/channels:{%b}" % (log.partition(":")[0].encode(), CHANNELS_TAG)
 
 
 def confirmed(outcome: Reply) -> Any:

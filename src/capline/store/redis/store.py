@@ -97,7 +97,7 @@ class RedisStore(Store):
         """The outcome of a single call: one command, one reply; any other reply goes to the router."""
         router = self.session.router
         node = router.topology.node(call.slot)
-        if replicas or node is None or router.topology.stale or router.breaker(node).failures:
+        if replicas or node is None or router.topology.stale or router.breaker(node).failures or router.untold(node):
             return self.drive(alone(self.session, call, replicas))
         until = self.session.until()
         reply = self.transport.ask(node, call.payload)

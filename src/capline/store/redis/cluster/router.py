@@ -20,6 +20,7 @@ A script is refused whole or runs whole: its first line makes the server check m
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ from capline.store.redis.scripting.scripts import Call, Script
 if TYPE_CHECKING:
     from capline.store.redis.io.url import Settings
 
-__all__ = ["InFlight", "Router", "UnderReplicated"]
+__all__ = ["InFlight", "Names", "Router", "UnderReplicated"]
 
 _REDIRECTS = ("MOVED", "ASK")
 _LATER = frozenset(("TRYAGAIN", "CLUSTERDOWN", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE"))
@@ -87,12 +88,13 @@ class UnderReplicated(msgspec.Struct, frozen=True):
 class InFlight(msgspec.Struct):
     """Calls in flight.
 
-    `sent` has for each request: its server, its calls' numbers, whether it follows an ASK, the scripts that it loads.
+    `sent` has for each request: its server, its calls' numbers, whether it follows an ASK, the scripts that it loads,
+    and the names that it tells first.
     """
 
     calls: Sequence[Call]
     outcomes: list[Reply]
-    sent: list[tuple[Address, list[int], bool, list[bytes]]]
+    sent: list[tuple[Address, list[int], bool, list[bytes], list[bytes]]]
     replicas: int = 0
     todo: list[int] = msgspec.field(default_factory=list[int])
 
@@ -100,6 +102,40 @@ class InFlight(msgspec.Struct):
         """Set the error of call i, unless a resend answers it. A call that may have run stays unknown."""
         if not isinstance(self.outcomes[i], StoreUnknownError):
             self.outcomes[i] = error
+
+
+class Names(msgspec.Struct):
+    """Names that are to lie in a hash of a server: they go along with the next calls to it, and again on the way."""
+
+    key: bytes
+    slot: int
+    names: dict[bytes, bytes] = {}
+    missing: dict[bytes, bytes] = {}
+    """Those that no answer has confirmed, or not for so long."""
+    least_ms: int = sys.maxsize
+    """The shortest time that what a name stands for lives, and the longest: they are told twice in the shortest."""
+    most_ms: int = 0
+    due_s: float = 0.0
+
+    def add(self, name: bytes, lives_ms: int) -> None:
+        """Tell this name from now on."""
+        self.least_ms, self.most_ms = min(self.least_ms, lives_ms), max(self.most_ms, lives_ms)
+        if name not in self.names:
+            self.names[name] = self.missing[name] = b""
+
+    def due(self) -> list[bytes]:
+        """Those to tell now."""
+        now = time.monotonic()
+        if now >= self.due_s:
+            self.due_s = now + self.least_ms / 2000
+            self.missing.update(self.names)
+        return [*self.missing]
+
+    def commands(self, names: list[bytes]) -> list[bytes]:
+        """What tells these; the hash outlives what is written before they are told again."""
+        lives = b"%d" % (3 * self.most_ms)
+        put = pack(b"HSET", self.key, *(part for name in names for part in (name, b"")))
+        return [put, *(pack(b"PEXPIRE", self.key, lives, when) for when in (b"NX", b"GT"))]
 
 
 class Router:
@@ -111,6 +147,7 @@ class Router:
         self.breakers: dict[Address, Breaker] = {}
         self._loaded: set[tuple[Address, bytes]] = set()
         """Which server was sent which script; it may have flushed it since."""
+        self.names: Names | None = None
         self._why_unknown = ""
 
     def breaker(self, node: Address) -> Breaker:
@@ -119,6 +156,11 @@ class Router:
         if found is None:
             found = self.breakers.setdefault(node, Breaker())
         return found
+
+    def untold(self, node: Address) -> list[bytes]:
+        """The names to tell this server now."""
+        names = self.names
+        return names.due() if names is not None and self.topology.node(names.slot) == node else []
 
     def run(self, calls: Sequence[Call], until: float, replicas: int = 0) -> Steps[list[Reply | CaplineError]]:
         """Every call's reply, or the error that it ends with; in order."""
@@ -135,7 +177,7 @@ class Router:
 
     def resume(self, call: Call, reply: Reply, node: Address, until: float) -> Steps[Reply | CaplineError]:
         """Go on from the first reply to a single call, which was no answer."""
-        flight = InFlight([call], [None], [(node, [0], False, [])])
+        flight = InFlight([call], [None], [(node, [0], False, [], [])])
         outcomes = yield from self._go_on(flight, [[reply]], until)
         return outcomes[0]
 
@@ -215,7 +257,9 @@ class Router:
                 for i in numbers:
                     flight.fail(i, error)
                 continue
-            parts: list[bytes] = []
+            names = self.untold(node)
+            told = self.names.commands(names) if self.names and names else []
+            parts = [*told]
             scripts: dict[bytes, Script] = {}
             if node in load:
                 scripts = {one.sha: one for i in numbers if (one := flight.calls[i].script)}
@@ -229,9 +273,9 @@ class Router:
             parts += [(ASKING if ask else b"") + flight.calls[i].payload for i in numbers]
             if flight.replicas:
                 parts.append(pack(b"WAIT", b"%d" % flight.replicas, b"%d" % max(1, int((until - now) * WAIT_MS))))
-            replies = len(scripts) + len(numbers) * (2 if ask else 1) + (1 if flight.replicas else 0)
+            replies = len(told) + len(scripts) + len(numbers) * (2 if ask else 1) + (1 if flight.replicas else 0)
             requests.append(Request(node, b"".join(parts), replies))
-            flight.sent.append((node, numbers, ask, [*scripts]))
+            flight.sent.append((node, numbers, ask, [*scripts], names))
         return requests
 
     def _sort(
@@ -246,9 +290,9 @@ class Router:
         load: set[Address] = set()
         wait = False
         in_time = time.monotonic() < until
-        for (node, numbers, ask, loaded), all_replies in zip(flight.sent, answers, strict=True):
+        for (node, numbers, ask, loaded, names), all_replies in zip(flight.sent, answers, strict=True):
             self._tell_breaker(node, all_replies)
-            replies = all_replies
+            replies = self._behind_names(all_replies, names)
             if loaded:
                 refused = next((one for one in replies[: len(loaded)] if isinstance(one, (ServerError, NoReply))), None)
                 replies = replies[len(loaded) :]
@@ -275,6 +319,16 @@ class Router:
                 elif verdict == "later":
                     wait = True
         return again, asking, load, wait
+
+    def _behind_names(self, replies: list[Reply], told: list[bytes]) -> list[Reply]:
+        """The replies without those to these names, which are told again where one of them is an error."""
+        if self.names is None or not told:
+            return replies
+        own = len(self.names.commands(told))
+        if not any(isinstance(reply, (ServerError, NoReply)) for reply in replies[:own]):
+            for name in told:
+                self.names.missing.pop(name, None)
+        return replies[own:]
 
     def _verdict(  # noqa: PLR0911 - one line for each line of the table above
         self, call: Call, reply: ServerError | NoReply, asked: Address, asking: dict[int, Address], i: int

@@ -11,7 +11,7 @@ from capline import __version__
 from capline.cli.commands.doctor.finding import Finding, readable, wrong
 from capline.cli.input.options import DEFAULT_POLICIES
 from capline.cli.render.console import counted
-from capline.limiter.rules import Rules
+from capline.limiter.policies.rules import Rules
 from capline.policy.file import load
 
 if TYPE_CHECKING:

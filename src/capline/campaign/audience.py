@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from capline.campaign.file import AudienceSource
     from capline.segment import Snapshot
 
-__all__ = ["MOST_ZONES", "Audience", "read"]
-
 MOST_ZONES = 1024
 """Distinct zones in one audience; some 600 names exist."""
 

@@ -23,8 +23,6 @@ from capline.model.errors import CampaignError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Breaker", "SenderFailingError"]
-
 
 class SenderFailingError(CampaignError):
     """The breaker is open: so many messages in a row were not sent that the campaign stopped early."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["csv_cell"]
-
 _FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
 """A spreadsheet may drop white space before a formula, and takes the wide forms of the signs (U+FF0B …) for them."""
 

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
 
-__all__ = ["AGAIN", "Delivery", "Record", "as_campaign_errors", "backoff_s"]
-
 _NO_LIMIT = 1 << 16
 AGAIN = "nothing is lost: fix it and run the same command again"
 

@@ -47,8 +47,6 @@ from capline.segment.files import read
 if TYPE_CHECKING:
     from capline.campaign.senders.find import BuiltSender
 
-__all__ = ["LARGEST_BATCH", "AudienceSource", "CampaignFile", "Retry", "load_campaign", "loads_campaign"]
-
 LARGEST_FILE_BYTES = 1 << 20
 LARGEST_BATCH = 100_000
 """A batch is one transaction of the store, which blocks others: some 0.3 s for 100,000."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from capline.campaign.ledger.ledger import Ledger, RunFacts
     from capline.campaign.ledger.rows import BatchRows
 
-__all__ = ["OUTCOMES", "Outcome", "export_outcomes", "outcome_of"]
-
 OUTCOMES = ("sent", "refused", "failed", "not known", "under way")
 _ENDS = {REFUSED: "refused", DELIVERED: "sent", FAILED: "failed", REFUNDED: "failed", NOT_KNOWN: "not known"}
 _OF_STATE = np.array([OUTCOMES.index(_ENDS.get(state, "under way")) for state in range(STATES)], np.int8)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["LARGEST_PART_BYTES", "Part"]
-
 LARGEST_PART_BYTES = 64 << 20
 """Before deflating: what a worker holds for one batch."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.prepare import Job
 
-__all__ = ["plan"]
-
 
 def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
     """Forecast a campaign as if it were begun now; `progress` is called with the subjects so far."""

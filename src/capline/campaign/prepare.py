@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 SNAPSHOT, NONE = "snapshot", "none"
 """The name of the input of segments, and its text if there are none."""
 
-__all__ = ["Job", "begun_version", "limiter_kinds", "open_limiter", "open_segments", "pick_policy", "prepare"]
-
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from capline.campaign.ledger.ledger import Ledger, RunFacts
     from capline.campaign.ledger.rows import BatchRows
 
-__all__ = ["Eligible", "OutcomeCounts", "Report", "SegmentReport", "StoreFacts", "report_of"]
-
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
 _MOST_HOURS = 48

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from capline.campaign.stop import Stop
     from capline.limiter.limiter import Limiter
 
-__all__ = ["open_run", "run"]
-
 
 @contextmanager
 def open_run(job: Job, directory: Path) -> Generator[tuple[Limiter, Ledger]]:

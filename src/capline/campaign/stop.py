@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import FrameType
 
-__all__ = ["CampaignStopped", "Stop"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from capline.limiter.limiter import Limiter
     from capline.model.decision import Decision
 
-__all__ = ["claim_run", "new_store", "refuse_new_run", "store_facts", "store_input", "why_no_rehearsal"]
-
 _RUNS = "capline/runs"
 _ONE_RUN = "1/3650 days"
 

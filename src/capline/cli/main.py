@@ -35,8 +35,6 @@ from capline.model.errors import CaplineError
 if TYPE_CHECKING:
     from typer.core import TyperGroup
 
-__all__ = ["app", "command", "main"]
-
 app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
 for part in (init, doctor, decisions, logs, replay, worker, serve, up, campaign, build, store, policies, token, config):
     app.add_typer(part.app)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from capline.config.records import Row
     from capline.model.server_state import ServerState
 
-__all__ = ["MOST_FEED", "Backend", "Head"]
-
 MOST_FEED = 1024
 """Commits in the feed. A process that is further behind reads everything again."""
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from capline.model.limit import Limit
     from capline.model.subject import Subject
 
-__all__ = ["MISSING", "Cached", "OverrideCache", "OwnLimits", "Recent", "Timed", "drop_oldest"]
-
 
 class OwnLimits:
     """The limits of an override, and its granularity. Equal ones are one object, so they are compared by identity."""

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from capline.config.backend import Backend
     from capline.config.view import View
 
-__all__ = ["LEAD_US", "MOST_PAST", "Change", "Plan", "check_together", "check_who", "instant_us", "own_of", "planned"]
-
 LEAD_US = 3_000_000
 """How far ahead an instant must be, so that every process knows of the change in time."""
 MOST_PAST = {POLICIES: 100, OVERRIDES: 16}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capline.config.view import View
     from capline.model.policy import Policy
 
-__all__ = ["Committer"]
-
 MOST_CHANGES = 1000
 """Changes in one commit; more make several."""
 MOST_NAMED = 100

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from capline.model.server_state import ServerState
     from capline.model.subject import Subject
 
-__all__ = ["POLL_EVERY_S", "Configuration"]
-
 POLL_EVERY_S = 0.5
 """Makes a change known everywhere within a second, and in force within two."""
 CACHED = 200_000

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from capline.model.limit import Limit
 
-__all__ = ["document_of", "limit_texts", "own_facts", "policy_of"]
-
 
 def document_of(policy: Policy) -> dict[str, Any]:
     """The document of a policy, without its name."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from capline.config.records import Row
 
-__all__ = ["LmdbBackend", "MemoryBackend", "open_lmdb"]
-
 _T = TypeVar("_T")
 _VERSION = b"h\0version"
 LONGEST_KEY = 400
@@ -46,7 +44,7 @@ LARGEST_BYTES = 64 << 30
 """The size of LMDB's map: address space, not disk."""
 
 
-class Table(Protocol):
+class _Table(Protocol):
     """The operations of a transaction."""
 
     def get(self, key: bytes) -> bytes | None: ...
@@ -64,7 +62,7 @@ class LocalBackend(Backend, ABC):
 
     @override
     def head(self, known: int) -> Head:
-        def work(table: Table) -> Head:
+        def work(table: _Table) -> Head:
             version = _number(table.get(_VERSION))
             feed: list[bytes] | None = None
             if 0 <= version - known <= MOST_FEED:
@@ -76,7 +74,7 @@ class LocalBackend(Backend, ABC):
 
     @override
     def commit(self, expected: int, token: bytes, commit: bytes, pending: bytes, totals: Mapping[str, bytes]) -> bool:
-        def work(table: Table) -> bool:
+        def work(table: _Table) -> bool:
             version = _number(table.get(_VERSION))
             if version != expected:
                 own = table.get(_numbered(b"f", expected + 1))
@@ -94,7 +92,7 @@ class LocalBackend(Backend, ABC):
 
     @override
     def put(self, rows: Sequence[Row]) -> None:
-        def work(table: Table) -> None:
+        def work(table: _Table) -> None:
             for kind, name, row in rows:
                 key = _key(kind, name)
                 old = table.get(key)
@@ -112,7 +110,7 @@ class LocalBackend(Backend, ABC):
     def get(self, table: str, names: Sequence[bytes]) -> list[bytes | None]:
         keys = [_key(table, name) for name in names]
 
-        def work(held: Table) -> list[bytes | None]:
+        def work(held: _Table) -> list[bytes | None]:
             found = [held.get(key) for key in keys]
             return [None if row is None else _row(key, row)[1] for key, row in zip(keys, found, strict=True)]
 
@@ -124,7 +122,7 @@ class LocalBackend(Backend, ABC):
         first = table.encode() + b"\0" + prefix
         start: bytes | None = _key(table, after) + b"\0" if after else first  # the next key that there can be
 
-        def work(held: Table) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        def work(held: _Table) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
             found: list[tuple[bytes, bytes]] = []
             for key, value in held.walk(start or first):
                 if not key.startswith(first):
@@ -140,7 +138,7 @@ class LocalBackend(Backend, ABC):
 
     @override
     def totals(self, policies: Sequence[str] | None = None) -> dict[str, bytes]:
-        def work(table: Table) -> dict[str, bytes]:
+        def work(table: _Table) -> dict[str, bytes]:
             if policies is None:
                 return {key[2:].decode(): value for key, value in _below(table, b"t")}
             found = {policy: table.get(b"t\0" + policy.encode()) for policy in policies}
@@ -304,7 +302,7 @@ def _numbered(kind: bytes, version: int) -> bytes:
     return kind + b"\0" + version.to_bytes(8)
 
 
-def _below(table: Table, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _below(table: _Table, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
     return takewhile(lambda row: row[0].startswith(kind + b"\0"), table.walk(kind + b"\0"))
 
 

@@ -12,8 +12,6 @@ from capline.store.redis.io.url import parse_url, safe_url, server_schemes
 if TYPE_CHECKING:
     from capline.config.backend import Backend
 
-__all__ = ["open_backend"]
-
 
 def open_backend(url: str, namespace: str, *, create: bool = True) -> Backend:
     """The backend that the URL names; servers are not asked yet.

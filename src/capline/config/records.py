@@ -24,32 +24,6 @@ import msgspec
 from capline.model.errors import StoreDamagedError
 from capline.model.subject import Subject, parse_subject, subject_text
 
-__all__ = [
-    "KEYED",
-    "OVERRIDES",
-    "PAST_OVERRIDES",
-    "PAST_POLICIES",
-    "POLICIES",
-    "Commit",
-    "Entry",
-    "Name",
-    "Row",
-    "Totals",
-    "commit_bytes",
-    "entry_bytes",
-    "name_of",
-    "names_of",
-    "past_bytes",
-    "pending_bytes",
-    "read_commit",
-    "read_entry",
-    "read_past",
-    "read_pending",
-    "read_totals",
-    "totals_bytes",
-    "version_of",
-]
-
 VERSION_BYTES = 5
 POLICIES, PAST_POLICIES, OVERRIDES, PAST_OVERRIDES = "p", "pp", "o", "op"
 Row = tuple[str, bytes, bytes]

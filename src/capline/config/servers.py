@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from capline.config.records import Row
     from capline.store.redis.io.url import Settings
 
-__all__ = ["ServerBackend"]
-
 _T = TypeVar("_T")
 BUCKETS = 1 << 16
 AT_ONCE = 512

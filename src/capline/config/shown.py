@@ -9,8 +9,6 @@ from capline.support.instant import instant_text
 if TYPE_CHECKING:
     from capline.config.records import Entry
 
-__all__ = ["entry_facts"]
-
 
 def entry_facts(entry: Entry) -> dict[str, Any]:
     """The version of an entry: its number, time, author, and the instant from which it is in force (None: at once)."""

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.model.subject import Subject
 
-__all__ = ["View"]
-
 READ_AT_ONCE = 1000
 MOST_KINDS = 4096
 """The most distinct sets of limits that are kept as one object each."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from capline.forms.tree import Fault
 
-__all__ = ["BOOLEANS", "WHOLE", "Fields", "misshapen"]
-
 WHOLE = re.compile(r"(?:[0-9]_?){0,31}[0-9]", re.ASCII)
 """A whole number in a form. Its length is bounded, since parsing takes time quadratic in it."""
 

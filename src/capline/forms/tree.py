@@ -26,22 +26,6 @@ import yaml
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = [
-    "DEEPEST",
-    "LOADER",
-    "MOST_NODES",
-    "Fault",
-    "Items",
-    "Node",
-    "Table",
-    "Text",
-    "Unusable",
-    "clipped",
-    "in_one_line",
-    "read_tree",
-    "shown",
-]
-
 Fault = tuple[int, str]
 """A line, counted from 1 (0: the text as a whole), and what is wrong there, with the fix."""
 

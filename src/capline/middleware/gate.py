@@ -25,20 +25,18 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.limiter import Limiter
 
-__all__ = ["Gate", "Turn", "is_safe_to_repeat"]
-
 MOST_RETRIES = 100
 
 _log = logging.getLogger("capline")
 _R = TypeVar("_R")
-_A = TypeVar("_A", bound="Answer")
-_AA = TypeVar("_AA", bound="AsyncAnswer")
+_A = TypeVar("_A", bound="_Answer")
+_AA = TypeVar("_AA", bound="_AsyncAnswer")
 
 # RFC 9110: the same request again has the same effect as one.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"})
 
 
-class Answer(Protocol):
+class _Answer(Protocol):
     """What is read of an answer, whatever the client."""
 
     @property
@@ -50,7 +48,7 @@ class Answer(Protocol):
         ...
 
 
-class AsyncAnswer(Protocol):
+class _AsyncAnswer(Protocol):
     """One that an awaited client gave, in the words of this module."""
 
     @property

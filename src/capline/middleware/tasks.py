@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from capline.model.decision import Decision
 
-__all__ = ["TaskSlots"]
-
 MOST_MISSED = 10
 """Slots that one task may miss before it goes late: never going would be no better."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.model.subject import Subject
 
-__all__ = ["acquired"]
-
 
 @asynccontextmanager
 async def acquired(

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from capline.limiter.limiter import Limiter
     from capline.model.subject import Subject
 
-__all__ = ["AsyncLimited", "Limited"]
-
-
 L = TypeVar("L", "Limiter", "AsyncLimiter")
 
 

@@ -11,8 +11,6 @@ from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.subject import Subject
 
-__all__ = ["LONGEST_ID_BYTES", "Attempt", "check_cost", "check_id"]
-
 LONGEST_ID_BYTES = 512
 
 

@@ -14,8 +14,6 @@ from typing import Protocol
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
-__all__ = ["LATEST_US", "CheckedClock", "Clock", "ManualClock", "SystemClock", "check_clock"]
-
 LATEST_US = 1 << 53
 """Every instant is before this one, in the year 2255: a double, and so a number in Lua, is exact up to here."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from capline.model.headers import HeaderForm
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["Decision", "Joint", "LimitExceeded"]
-
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
     """What every answer says; true when allowed."""

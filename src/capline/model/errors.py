@@ -12,29 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "CampaignError",
-    "CaplineError",
-    "ConfigConflictError",
-    "IdConflictError",
-    "InvalidTypeError",
-    "InvalidValueError",
-    "NoStoreError",
-    "PolicyError",
-    "SegmentConflictError",
-    "SegmentError",
-    "StoreClosedError",
-    "StoreDamagedError",
-    "StoreError",
-    "StoreFullError",
-    "StoreUnavailableError",
-    "StoreUnknownError",
-    "StoreVersionError",
-    "UnknownNameError",
-    "listed",
-    "quoted",
-]
-
 _LONGEST_QUOTED = 120
 _LONGEST_NUMBER_BITS = 300
 _MOST_LISTED = 20

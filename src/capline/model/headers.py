@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["HEADER_FORMS", "HeaderForm", "headers_of", "limit_names", "string_item"]
-
 HeaderForm = Literal["draft-11", "legacy"]
 HEADER_FORMS = ("draft-11", "legacy")
 

@@ -18,19 +18,6 @@ import msgspec
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
-__all__ = [
-    "CALENDAR_SLACK_US",
-    "DAY_US",
-    "LARGEST_QUOTA",
-    "LONGEST_WINDOW_US",
-    "CalendarLimit",
-    "Limit",
-    "QuietHours",
-    "duration_text",
-    "parse_span",
-    "window_text",
-]
-
 LARGEST_QUOTA = (1 << 53) - 1
 """Units are exact in a double, so in a Lua number, up to here."""
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from capline.model.policy import LogLimits
 
-__all__ = ["NUMBERS", "LimitStatus", "states_of"]
-
 NUMBERS = 3
 """Numbers of one state: units left (below 0: past the quota), microseconds until more are left, until all are left."""
 

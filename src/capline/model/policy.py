@@ -30,25 +30,6 @@ from capline.model.errors import (
 from capline.model.limit import LONGEST_WINDOW_US, CalendarLimit, Limit, QuietHours, parse_span, window_text
 from capline.model.zone import UTC_ZONE, check_zone
 
-__all__ = [
-    "ALGORITHMS",
-    "LARGEST_POPULATION",
-    "LAYOUTS",
-    "LOGS",
-    "MOST_LIMITS",
-    "MOST_REPLICAS",
-    "NAME_FORM",
-    "NUMBERS",
-    "POLICY_KEYS",
-    "POPULATION",
-    "RESERVED",
-    "BoundPolicy",
-    "LogLimits",
-    "Policy",
-    "check_name",
-    "check_no_replicas",
-]
-
 ALGORITHMS = ("sliding_log", "bucketed", "sliding_counter", "fixed_window", "gcra")
 LOGS = ("sliding_log", "bucketed")
 """The algorithms that keep a log which other limits can be read from as well."""

@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["BreakerState", "ServerState"]
-
 BreakerState = Literal["closed", "open", "half-open"]
 """Of a circuit breaker: calls go out; calls fail at once; the next call is a trial."""
 

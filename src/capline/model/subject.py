@@ -14,18 +14,6 @@ from operator import index
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
-__all__ = [
-    "LARGEST_ID",
-    "LONGEST_TEXT_BYTES",
-    "Subject",
-    "check_subject",
-    "hashed_text",
-    "is_keyed",
-    "parse_subject",
-    "short_subject",
-    "subject_text",
-]
-
 Subject = str | int
 
 LONGEST_TEXT_BYTES = 512

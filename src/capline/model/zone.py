@@ -14,8 +14,6 @@ from zoneinfo import ZoneInfo
 
 from capline.model.errors import InvalidTypeError, UnknownNameError, quoted
 
-__all__ = ["UTC_ZONE", "ZoneTable", "check_zone", "zone_table"]
-
 UTC_ZONE = "UTC"
 
 ZoneTable = tuple[int, ...]

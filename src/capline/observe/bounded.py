@@ -13,8 +13,6 @@ from capline.model.errors import InvalidTypeError, InvalidValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["LABEL_SETS", "Bounded", "Figure", "check_label_sets"]
-
 LABEL_SETS = 1000
 MOST_LABEL_SETS = 1_000_000
 

@@ -14,8 +14,6 @@ import msgspec
 if TYPE_CHECKING:
     from capline.model.limit import Limit
 
-__all__ = ["PEEKS", "Decided", "Outcome"]
-
 PEEKS = frozenset(("peek", "peek_all", "peek_many"))
 
 

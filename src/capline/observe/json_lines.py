@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from capline.observe.event import Decided
 
-__all__ = ["LogObserver"]
-
 MOST_LINES = 100_000
 
 

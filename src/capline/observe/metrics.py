@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from capline.observe.bounded import Figure
     from capline.observe.event import Decided
 
-__all__ = [
-    "BUCKETS_SECONDS",
-    "DECISIONS",
-    "DECISION_LABELS",
-    "OBSERVER_ERRORS",
-    "PEEKS",
-    "STORE_LABELS",
-    "STORE_SECONDS",
-    "Metrics",
-]
-
 DECISIONS = "capline_decisions_total"
 PEEKS = "capline_peeks_total"
 STORE_SECONDS = "capline_store_seconds"

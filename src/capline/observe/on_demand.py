@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-__all__ = ["NamedSources", "needs_prometheus"]
-
 MOST_SOURCES = 1000
 
 S = TypeVar("S")

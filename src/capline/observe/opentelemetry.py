@@ -21,8 +21,6 @@ from capline.observe.metrics import (
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-__all__ = ["OpenTelemetryObserver"]
-
 
 class OpenTelemetryObserver(Metrics):
     """The metrics of `capline.observe.metrics`, by this meter provider or the global one.

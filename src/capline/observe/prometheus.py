@@ -21,8 +21,6 @@ from capline.observe.on_demand import needs_prometheus
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["PrometheusObserver"]
-
 
 class PrometheusObserver(Metrics):
     """The metrics of `capline.observe.metrics` in a registry: prometheus-client's own or the one given.

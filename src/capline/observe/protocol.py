@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.observe.event import Decided
 
-__all__ = ["CountsOne", "HearsFailures", "Observer"]
-
 
 class Observer(Protocol):
     """Receives every call that decided something, before its caller has the answer.

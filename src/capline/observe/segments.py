@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-__all__ = ["SegmentMetrics", "WatchFigures", "Watched"]
-
 
 class WatchFigures(Protocol):
     """The figures of a watch; `capline.segment.WatchStatus` is one."""

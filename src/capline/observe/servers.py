@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from capline.model.server_state import ServerState
 
-__all__ = ["ServerMetrics"]
-
 _FIGURES = {
     "memory_bytes": "Memory that the server uses",
     "max_memory_bytes": "Memory that it may use; 0 for no limit",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-__all__ = ["new_registry", "served"]
-
 
 def new_registry() -> CollectorRegistry:
     """A new registry with this process's memory and processor time."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-__all__ = ["HasStats", "StoreMetrics"]
-
 _FIGURES = {
     "logs": "Subjects with a log",
     "readers": "Processes that hold a snapshot",

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-__all__ = ["CampaignFigures", "QueueFigures", "WorkedFigures", "WorkerMetrics"]
-
 
 class WorkedFigures(Protocol):
     """What a worker did; `capline.campaign.queue.worked.Worked` is one."""

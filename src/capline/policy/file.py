@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from capline.forms.tree import Fault
     from capline.model.policy import Policy
 
-__all__ = [
-    "LARGEST_FILE_BYTES",
-    "MOST_NODES",
-    "PolicyFile",
-    "PolicyFileError",
-    "check_for_local",
-    "load",
-    "loads",
-    "read_bytes",
-]
-
 LARGEST_FILE_BYTES = 16 << 20
 MOST_NODES = 1_500_000
 """Values in a policy file: enough for 100,000 policies, of which a plain one has five."""

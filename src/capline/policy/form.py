@@ -19,8 +19,6 @@ from capline.policy.shared_log import differing_option
 if TYPE_CHECKING:
     from capline.forms.tree import Fault
 
-__all__ = ["DEFAULT_NAMESPACE", "read_form"]
-
 DEFAULT_NAMESPACE = "capline"
 
 _FILE_KEYS = ("namespace", "policies")

@@ -9,8 +9,6 @@ from capline.model.errors import PolicyError
 if TYPE_CHECKING:
     from capline.model.policy import Policy
 
-__all__ = ["check_shared_log", "differing_option"]
-
 
 def differing_option(policy: Policy, other: Policy) -> str | None:
     """The first option that policies of one log must share, but these do not; None if they agree."""

@@ -22,8 +22,6 @@ from capline.model.clock import Clock, SystemClock
 from capline.model.errors import InvalidValueError
 from capline.policy.file import PolicyFile, PolicyFileError, check_for_local, loads, read_bytes
 
-__all__ = ["PolicyWatch"]
-
 _SETTLED_US = 2_000_000
 
 _Signature = tuple[int, int, int, int, int]

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
     from capline.model.subject import Subject
 
-__all__ = ["Block", "EventFile", "Events"]
-
 BLOCK_BYTES = 4 << 20
 LONGEST_LINE_BYTES = 64 << 20
 BLOCK_ROWS = 1 << 16

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.replay.blocks import EventFile, Events
 
-__all__ = ["ALLOWED", "Refusal", "ReplayCounts", "Trial", "UnitCore", "count_events"]
-
 _Key = TypeVar("_Key")
 
 ALLOWED = -1

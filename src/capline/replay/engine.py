@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
 
-__all__ = ["Due", "replay"]
-
 
 class Due(Protocol):
     """A batch for the engine: `codes[i]` is an index into the list of segments."""

@@ -33,25 +33,6 @@ if TYPE_CHECKING:
     from io import BufferedReader
     from pathlib import Path
 
-__all__ = [
-    "EPOCH",
-    "MICROSECOND",
-    "Columns",
-    "Event",
-    "Layout",
-    "Opened",
-    "ReplayError",
-    "events_of",
-    "instant_us",
-    "layout_of",
-    "needs_arrow",
-    "no_rows",
-    "read_events",
-    "reading",
-    "shown",
-    "subject_of",
-]
-
 _SECONDS = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6})0*)?")
 _HOUR_24 = re.compile(r"[^\d:.+W-]24")
 """24:00, which only Python 3.14 and later read: refused, so that a file means the same everywhere."""

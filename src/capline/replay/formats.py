@@ -22,20 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = [
-    "ACCESS",
-    "CSV",
-    "JSON",
-    "PARQUET",
-    "LogLines",
-    "first_line",
-    "has_zone",
-    "log_instant_us",
-    "misnamed",
-    "named_columns",
-    "sniff",
-]
-
 CSV, JSON, ACCESS, PARQUET = "CSV", "JSON lines", "an access log", "Parquet"
 
 _SUFFIXES = {".csv": CSV, ".jsonl": JSON, ".ndjson": JSON, ".parquet": PARQUET}

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
     from pathlib import Path
 
-__all__ = ["Html", "fill", "page", "share", "size_text", "table", "write_page"]
-
 
 class Html(str):
     """Text that is HTML already, and goes into a page as it is."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.replay.count import ReplayCounts
 
-__all__ = ["render"]
-
 
 def render(name: str, counted: Sequence[ReplayCounts], subjects: Sequence[Subject]) -> str:
     """Return the page for the counts of a file of this name, with a chart under each finding."""

@@ -15,8 +15,6 @@ from capline.replay.page import Html
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["bars", "dots", "stacked"]
-
 _SIZES = (("wide", 980, 330, 8), ("narrow", 350, 290, 3))
 """The two drawings: their class, width, height, and the most numbers below them."""
 _LEFT, _TOP, _BOTTOM, _ROW, _LETTER = 56, 12, 44, 26, 7.5

@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = [
-    "beside",
-    "create",
-    "fsync_directory",
-    "map_file",
-    "open_directory",
-    "opened",
-    "os_errors",
-    "read",
-    "replacing",
-    "write",
-]
-
 
 @contextmanager
 def os_errors(doing: str, path: str | Path) -> Generator[None]:

@@ -40,22 +40,6 @@ from capline.model.policy import check_name
 from capline.segment import files
 from capline.segment.seal import is_sealed
 
-__all__ = [
-    "FORMAT",
-    "FORMAT_VERSION",
-    "KINDS",
-    "MANIFEST",
-    "MOST_PAIRED",
-    "MOST_SEGMENTS",
-    "DictionaryEntry",
-    "FileEntry",
-    "Manifest",
-    "SegmentEntry",
-    "check_names",
-    "decode_manifest",
-    "read_manifest",
-]
-
 FORMAT = "capline-segments"
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"

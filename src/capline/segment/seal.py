@@ -16,8 +16,6 @@ import re
 
 import msgspec
 
-__all__ = ["is_sealed", "seal"]
-
 _SEAL = re.compile(rb',\n  "sha256": "([0-9a-f]{64})"\n}\n')
 _SEAL_BYTES = len(',\n  "sha256": ""\n}\n') + 64
 

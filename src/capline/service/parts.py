@@ -6,8 +6,6 @@ from importlib.util import find_spec
 
 from capline.model.errors import CaplineError
 
-__all__ = ["check_service_parts"]
-
 _PARTS = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 
 

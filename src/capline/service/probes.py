@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.policies.segments import SegmentSource
 
-__all__ = ["probes"]
-
 READY_WITHIN_S = 5.0
 """Longer than a store's usual deadline."""
 

@@ -6,8 +6,6 @@ import os
 import threading
 from weakref import WeakSet
 
-__all__ = ["ForkLock"]
-
 
 class ForkLock:
     """`threading.Lock` as a context manager; free in the child after a fork."""

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["LazyModule", "lazy_names"]
-
 
 class LazyModule:
     """Stands for the module of this name; an attribute is looked up once and then kept."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 from time import sleep
 
-__all__ = ["PolledLock"]
-
 PAUSE_S = 0.00005
 MOST_TRIES = 8
 """After so many it queues, so that it gets the lock at last, and many who wait long do not wake up all the time."""

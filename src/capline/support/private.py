@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["PRIVATE_FILE", "create_private_file", "make_private_directory", "private_opener"]
-
 PRIVATE_FILE = 0o600
 _PRIVATE_DIRECTORY = 0o700
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-__all__ = ["status_title"]
-
 _RENAMED = {
     413: "Content Too Large",
     414: "URI Too Long",

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from capline.testing.oracle import Judge
 
-__all__ = ["state_machine"]
-
 START_US = 1_700_000_000_000_000
 
 POLICY_SETS = (

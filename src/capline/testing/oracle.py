@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from capline.model.limit import Limit
     from capline.model.policy import Policy
 
-__all__ = ["Judge", "Oracle"]
-
 Judge: TypeAlias = "Callable[[Attempt, int, Decision], None]"
 """One of the oracle's verbs for a single attempt, its time and its answer."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from capline.window.bound_log import BoundLog
     from capline.window.reservation import Pending
 
-__all__ = ["Reference"]
-
 
 class _Opened:
     """The logs of an attempt, what is pending once they are kept, its rows, and whether anything was taken over."""

@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
     from pathlib import Path
 
-__all__ = [
-    "ALGORITHMS",
-    "DAY",
-    "POPULATION",
-    "SECOND",
-    "START_US",
-    "Awaited",
-    "StoreSetting",
-    "begins_next",
-    "each_algorithm",
-]
-
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 START_US = 1_700_000_000 * SECOND

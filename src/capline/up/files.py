@@ -10,20 +10,6 @@ from capline.up.ports import HOST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "AUDIENCE",
-    "SEGMENTS",
-    "alerts_yaml",
-    "campaign_yaml",
-    "nginx_conf",
-    "policies_yaml",
-    "prometheus_yaml",
-    "ratelimit_yaml",
-    "redis_conf",
-    "service_yaml",
-    "users_csv",
-]
-
 SEGMENTS = {"new": range(1, 201), "active": range(201, 701), "lapsed": range(701, 1001)}
 AUDIENCE = range(1, 301)
 """Of the campaign that is sent at the start."""

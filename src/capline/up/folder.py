@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-__all__ = ["run_folder"]
-
 _MARK = ".capline-up"
 
 

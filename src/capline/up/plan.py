@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["PORTS", "RATE", "Missing", "Part", "Plan", "Programs", "find_programs", "plan"]
-
 PORTS = 20
 """How many ports a plan may need."""
 NODES, REPLICAS = 6, 1

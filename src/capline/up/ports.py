@@ -11,8 +11,6 @@ from pathlib import Path
 
 from capline.model.errors import CaplineError
 
-__all__ = ["BUS", "HOST", "free_ports"]
-
 HOST = "127.0.0.1"
 BUS = 10_000
 _LOWEST, _USUAL_END = 10_000, 32_768

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from capline.up.plan import Part
 
-__all__ = ["Processes"]
-
 READY_WITHIN_S = 60.0
 ONCE_AGAIN_S = 2.0
 LOOK_EVERY_S = 0.1

@@ -22,8 +22,6 @@ from capline.model.errors import CaplineError
 from capline.segment import IdSet, Publisher, Snapshot, write_snapshot
 from capline.up.files import SEGMENTS
 
-__all__ = ["main"]
-
 EVERY_S = 60.0
 RETRY_S = 2.0
 _KEPT = 10

@@ -18,8 +18,6 @@ import msgspec
 
 from capline.up.ports import HOST
 
-__all__ = ["Received", "Server", "main"]
-
 LARGEST_BYTES = 64 << 10
 DISCARDED_BYTES = 1 << 20
 MOST_KEYS = 100_000

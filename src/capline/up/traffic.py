@@ -16,8 +16,6 @@ from typing import Any
 
 import httpx
 
-__all__ = ["main", "requests"]
-
 SEED = 42
 LINE_EVERY_S = 10.0
 TIMEOUT_S = 10.0

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from capline.model.attempt import Attempt
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["PROBLEM", "Answer", "Refusal", "answer_to", "named", "outage", "quota_exceeded"]
-
 PROBLEM = "application/problem+json"
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 

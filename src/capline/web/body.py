@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["MOST_BODY_BYTES", "check_size", "json_of"]
-
 MOST_BODY_BYTES = 1 << 20
 
 

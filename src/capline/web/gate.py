@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from capline.model.headers import HeaderForm
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["Gate", "Headers", "Options", "Outcome", "Refused", "Visit", "awaited", "run"]
-
 _log = logging.getLogger("capline")
 LOG_EVERY_SECONDS = 60
 

@@ -19,8 +19,6 @@ from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["header", "ip", "joined"]
-
 log = logging.getLogger("capline.web")
 
 MOST_PROXIES = 16

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from capline.limiter.base import LimiterBase
     from capline.model.limit import Limit
 
-__all__ = ["MOST_RULES", "Fields", "Round", "Rule", "check_made", "check_rules", "is_async", "rounds_of"]
-
 MOST_RULES = 16
 """Rules of one request, as one attempt is over at most 16 subjects."""
 

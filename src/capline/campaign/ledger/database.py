@@ -23,8 +23,6 @@ from capline.support.private import PRIVATE_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["FILE", "commits", "connect", "is_locked", "sqlite_errors", "take_lock"]
-
 FILE = "ledger.sqlite"
 _LOCK = "lock"
 _APPLICATION = 0x6361706C

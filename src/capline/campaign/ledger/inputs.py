@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["Input", "changed_inputs", "read_inputs", "refuse_changes", "write_inputs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Input:

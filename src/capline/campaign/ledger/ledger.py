@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.ledger.inputs import Input
 
-__all__ = ["Ledger", "RunFacts", "default_directory"]
-
 _PLAIN_FACTS = ("campaign", "policy", "channel", "cost", "audience", "begun_us")
 """Facts that are stored as they are."""
 

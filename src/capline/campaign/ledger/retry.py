@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.ledger.rows import BatchRows
 
-__all__ = ["put_retries"]
-
 
 def put_retries(db: sqlite3.Connection, batches: Iterable[BatchRows], number: int, most: int) -> int:
     """Put all failed rows into further batches of at most `most`; returns how many rows. Call it in a transaction.

@@ -37,22 +37,6 @@ if TYPE_CHECKING:
     from capline.campaign.senders.protocol import Outcomes
     from capline.store.columns import Decisions
 
-__all__ = [
-    "DELIVERED",
-    "FAILED",
-    "NOT_KNOWN",
-    "PENDING",
-    "REFUNDED",
-    "REFUSED",
-    "RETRIED",
-    "RETRY",
-    "STATES",
-    "UNSURE",
-    "BatchRows",
-    "damaged",
-    "inflate",
-]
-
 REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN, RETRIED = range(9)
 STATES = 9
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from capline.campaign.prepare import Job
     from capline.campaign.queue.queue import Queue
 
-__all__ = ["Enqueued", "enqueue"]
-
 
 class Enqueued(msgspec.Struct, frozen=True):
     """The result. `state`: "new", "continued" or "finished" (already before); `put`: batches queued by this call."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.queue.records import Claimed
 
-__all__ = ["LeaseKeeper"]
-
 
 class LeaseKeeper:
     """Renews the lease of a batch every second, in a thread with a connection of its own.

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from capline.campaign.ledger.rows import BatchRows
     from capline.campaign.queue.server import QueueServer
 
-__all__ = ["MOST_CLAIMS", "Queue", "UnreadableRunError"]
-
 EXPIRY_MS = 30 * 86_400_000
 MOST_CLAIMS = 10
 """A batch that was claimed so often without being finished becomes a dead letter: it may be what kills the workers."""

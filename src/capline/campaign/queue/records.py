@@ -15,19 +15,6 @@ from capline.campaign.ledger.rows import BatchRows, damaged
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "VERSION",
-    "Claimed",
-    "DeadLetter",
-    "InWork",
-    "Over",
-    "QueuedRun",
-    "State",
-    "Waiting",
-    "read_steps",
-    "step_bytes",
-]
-
 VERSION = b"2"
 """Of the run's fields; a run of another version is refused."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from capline.store.redis.io.url import Settings
 
-__all__ = ["QueueServer", "parse_queue_url"]
-
 _SCRIPTS = ("begin", "put", "claim", "renew", "record", "release", "store")
 _TIMEOUT_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0

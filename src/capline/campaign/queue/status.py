@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from capline.campaign.queue.queue import Queue
     from capline.campaign.queue.records import State
 
-__all__ = ["BatchInWork", "QueueProgress", "QueueReport", "QueueStatus"]
-
 _SILENT_S = 10.0
 """Leases are renewed every second: after so long without a renewal, nobody is at work."""
 

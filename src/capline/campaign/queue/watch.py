@@ -19,8 +19,6 @@ from capline.model.errors import CampaignError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["EVERY_S", "CampaignDepth", "QueueDepth", "read_depth", "watching"]
-
 EVERY_S = 5.0
 MOST_CAMPAIGNS = 100
 

@@ -12,8 +12,6 @@ from capline.campaign.ledger.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED
 if TYPE_CHECKING:
     from capline.campaign.ledger.rows import BatchRows
 
-__all__ = ["DeliveredBatch", "Worked", "delivered_batch"]
-
 
 class DeliveredBatch(msgspec.Struct, frozen=True):
     """A batch that this worker delivered."""

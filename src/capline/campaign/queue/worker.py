@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.observe import Observer
 
-__all__ = ["LEAST_TAKEOVER_S", "LONGEST_TAKEOVER_S", "Worker"]
-
 LEAST_TAKEOVER_S, LONGEST_TAKEOVER_S = 1.0, 86_400.0
 START_S = 5.0
 """How long a starting worker waits for the queue's server: longer than a restart takes."""

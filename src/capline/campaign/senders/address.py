@@ -14,8 +14,6 @@ from __future__ import annotations
 import re
 from email.headerregistry import Address
 
-__all__ = ["parse_address"]
-
 _LONGEST_BYTES = 254
 _LONGEST_LOCAL_BYTES = 64
 _LONGEST_LABEL = 63

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from capline.forms.fields import Fields
 
-__all__ = ["FileSender"]
-
 _MARK = ".capline-run"
 _TRIES = 5
 _OWN_COLUMNS = ("id", "segment", "key")

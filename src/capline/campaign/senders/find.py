@@ -23,8 +23,6 @@ from capline.model.errors import CampaignError
 if TYPE_CHECKING:
     from capline.campaign.senders.protocol import Sender, SenderType
 
-__all__ = ["BuiltSender", "build_sender"]
-
 _GROUP = "capline.senders"
 DEFAULT_BREAKER = 20
 """Messages in a row that were not sent, after which a campaign stops early."""

@@ -26,8 +26,6 @@ from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, U
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-__all__ = ["Answer", "clients", "outcome_of", "post"]
-
 _NOT_NOW = frozenset({408, 425, 429, 503})
 _IN_DOUBT = frozenset({303, 409})
 _REFUSED_5XX = frozenset({501, 505})

@@ -35,20 +35,6 @@ if TYPE_CHECKING:
 
     from capline.forms.fields import Fields
 
-__all__ = [
-    "DELIVERED",
-    "PERMANENT",
-    "TRANSIENT",
-    "UNKNOWN",
-    "Message",
-    "Messages",
-    "Outcomes",
-    "RunInfo",
-    "Sender",
-    "SenderType",
-    "asks_again",
-]
-
 DELIVERED, PERMANENT, TRANSIENT, UNKNOWN = range(4)
 """What became of a message: the values of `Outcomes.codes`."""
 

@@ -42,8 +42,6 @@ from capline.model.errors import CampaignError
 if TYPE_CHECKING:
     from capline.forms.fields import Fields
 
-__all__ = ["SmtpSender"]
-
 _TLS_PORTS = {"none": 25, "starttls": 587, "tls": 465}
 _LAST_LINE = b"\r\n.\r\n"
 _TAKEN, _TRANSIENT_FROM, _PERMANENT_FROM, _BEYOND = range(200, 300), 400, 500, 600

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.senders.protocol import Message
 
-__all__ = ["Template", "from_environment"]
-
 _PLACEHOLDER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _OWN = ("id", "key", "segment")

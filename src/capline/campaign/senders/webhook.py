@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from capline.campaign.senders.http_post import Answer
     from capline.forms.fields import Fields
 
-__all__ = ["WebhookSender"]
-
 _MOST_IN_BATCH = 10_000
 _HAND_OVER = 8
 """Requests for each connection in one `send`: enough to keep all busy, few enough to stop soon."""

@@ -23,8 +23,6 @@ from capline.campaign.senders.protocol import DELIVERED, UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["answers_of", "longest_answer_bytes"]
-
 _RESULT_BYTES = 1 << 10
 _ANSWER_BYTES = 1 << 16
 

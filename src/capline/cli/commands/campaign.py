@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.report import StoreFacts
 
-__all__ = ["app"]
-
 app = Commands("campaign", "Send a [bold]campaign[/] under its caps, forecast it, show its progress.")
 app.add_typer(outcomes.app)
 

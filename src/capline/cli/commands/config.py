@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from capline.config.configuration import Configuration
     from capline.config.records import Commit
 
-__all__ = ["app"]
-
 WhoOption = Annotated[str | None, typer.Option(help="Who makes the change; your user name, if left out.")]
 PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy's name.")]
 SubjectOption = Annotated[

@@ -23,8 +23,6 @@ from capline.model.subject import parse_subject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["app"]
-
 app = Commands()
 
 

@@ -14,8 +14,6 @@ from capline.cli.input.declare import Commands
 from capline.cli.render.console import Answer, out, plain
 from capline.model.errors import InvalidValueError
 
-__all__ = ["app"]
-
 app = Commands()
 
 

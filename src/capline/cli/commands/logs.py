@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from capline.limiter.arguments.records import Loaded, Record
 
-__all__ = ["app"]
-
 app = Commands()
 
 STDIO = Path("-")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from capline.campaign import Ledger
     from capline.campaign.outcomes import Outcome
 
-__all__ = ["app", "run_directory"]
-
 app = Commands()
 
 _LARGEST_ID = 0xFFFF_FFFF

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from capline.model.policy import Policy
 
-__all__ = ["app"]
-
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")]
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.")]
 NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this policy.")]

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from capline.replay.demo.run import DemoResult
 
-__all__ = ["app"]
-
 app = Commands()
 
 DEFAULT_DATA = Path(__file__).parents[2] / "replay/demo/cdnow_transactions.csv.gz"

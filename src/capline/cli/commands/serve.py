@@ -16,8 +16,6 @@ from capline.service.parts import check_service_parts
 if TYPE_CHECKING:
     from capline.service.settings.values import Address, Settings
 
-__all__ = ["app"]
-
 app = Commands()
 
 

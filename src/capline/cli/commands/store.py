@@ -17,8 +17,6 @@ from capline.limiter.limiter import DEFAULT_URL
 from capline.model.errors import InvalidValueError, StoreDamagedError
 from capline.store.open import lmdb_path
 
-__all__ = ["app"]
-
 app = Commands("store", "Check the file of an embedded [bold]store[/], or make it smaller.")
 
 StoreArgument = Annotated[

@@ -12,8 +12,6 @@ from capline.cli.input.declare import Commands
 from capline.cli.render.console import Answer, note, out
 from capline.service.access.tokens import LONGEST_CHOSEN, TokenFile
 
-__all__ = ["app"]
-
 app = Commands("token", "Manage [bold]tokens[/]: who may call the decision service, and for what.")
 
 DEFAULT_FILE = Path("tokens.json")

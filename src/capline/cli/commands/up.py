@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from capline.up.plan import Plan
 
-__all__ = ["app"]
-
 app = Commands()
 
 LOOK_EVERY_S = 0.2

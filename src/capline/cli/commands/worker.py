@@ -18,8 +18,6 @@ from capline.cli.render.console import BAD_INPUT, FAILED, Answer, note, stop_lin
 if TYPE_CHECKING:
     from capline.campaign.queue.worked import DeliveredBatch, Worked
 
-__all__ = ["app"]
-
 app = Commands()
 
 QueueOption = Annotated[

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from capline.cli.render.console import Answer
 
-__all__ = ["Commands"]
-
 _Verb = TypeVar("_Verb", bound="Callable[..., None]")
 _Answers = TypeVar("_Answers", bound="Callable[..., Answer | None]")
 

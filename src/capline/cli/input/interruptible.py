@@ -20,8 +20,6 @@ from capline.support.override import override
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["interruptible"]
-
 
 class _Reader(io.RawIOBase):
     """Reads a descriptor; each wait for it ends when the other one, to which signals write, can be read."""

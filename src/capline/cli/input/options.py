@@ -20,23 +20,6 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.model.subject import Subject
 
-__all__ = [
-    "DEFAULT_POLICIES",
-    "Attempted",
-    "HitArgument",
-    "IdOption",
-    "LedgerOption",
-    "Log",
-    "Place",
-    "PoliciesOption",
-    "ProgressOption",
-    "Source",
-    "StoreOption",
-    "SubjectArgument",
-    "TextOption",
-    "named_policies",
-]
-
 DEFAULT_POLICIES = Path("policies.yaml")
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from capline.limiter.explain import Explanation
     from capline.limiter.limiter import Limiter
 
-__all__ = ["is_empty", "twin_of", "warn_of_twin"]
-
 
 def twin_of(subject: Subject) -> Subject | None:
     """The other subject with the same digits, if there is one."""

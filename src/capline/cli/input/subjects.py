@@ -12,8 +12,6 @@ from capline.model.subject import parse_subject
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["read_also"]
-
 _COST = re.compile(r"[0-9]{1,20}")
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.segment import Snapshot
 
-__all__ = ["Target", "target"]
-
 _OF_A_CAMPAIGN = ("policies", "store", "config", "segment", "segments", "channel", "zone")
 """Options whose values are in a campaign's file."""
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from capline.campaign.queue.status import QueueProgress
     from capline.campaign.report import Eligible, SegmentReport, StoreFacts
 
-__all__ = ["report_answer"]
-
 _MOST_IN_WORK = 20
 _MOST_TIMES = 14
 _MOST_REASONS = 5

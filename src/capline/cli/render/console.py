@@ -24,24 +24,6 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-__all__ = [
-    "BAD_INPUT",
-    "FAILED",
-    "FAILED_FOR_GOOD",
-    "INTERRUPTED",
-    "NO_SEGMENT",
-    "Answer",
-    "answer_json",
-    "counted",
-    "note",
-    "out",
-    "plain",
-    "printable",
-    "stop_lines",
-    "table",
-    "warn",
-]
-
 FAILED = 1
 """Something failed that may succeed later, or a check found a fault; with `--exit-code`, a refusal."""
 BAD_INPUT = 2

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["decision_answer", "explanation_answer", "joint_answer", "usage_answer"]
-
 
 def decision_answer(decision: Decision, now_us: int, zone: str, *, exit_code: bool) -> Answer:
     """A decision; with `exit_code`, a refusal exits 1."""

@@ -14,8 +14,6 @@ from capline.support.override import override
 if TYPE_CHECKING:
     from typer._click import Context
 
-__all__ = ["FIRST", "OTHERS", "FrontPage"]
-
 FIRST = ("init", "replay", "decide", "explain", "campaign", "serve")
 OTHERS = {
     "one subject": ("peek", "usage", "charge", "settle", "refund", "erase"),

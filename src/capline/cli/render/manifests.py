@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from capline.segment.manifest import Manifest
 
-__all__ = ["manifest_answer", "manifest_facts", "print_table", "totals"]
-
 
 def manifest_answer(directory: Path, manifest: Manifest, **more: object) -> Answer:
     """The manifest; in JSON with these further facts."""

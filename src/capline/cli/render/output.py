@@ -10,8 +10,6 @@ from typing import Any, TextIO
 from capline.model.errors import CaplineError
 from capline.support.override import override
 
-__all__ = ["output"]
-
 
 class _Output(io.FileIO):
     @override

@@ -10,8 +10,6 @@ from capline.cli.render.console import note
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["progress_bar"]
-
 
 @contextmanager
 def progress_bar(

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from capline.replay.blocks import EventFile
     from capline.replay.count import ReplayCounts
 
-__all__ = ["replay_facts", "show_replay"]
-
 
 def replay_facts(counted: Sequence[ReplayCounts], file: EventFile) -> dict[str, object]:
     """The answer in JSON: `policies` by name, and what was said of the file."""

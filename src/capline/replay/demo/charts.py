@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from capline.replay.demo.figures import Figures
     from capline.replay.page import Html
 
-__all__ = ["messages_by_week", "people_by_segment", "per_customer_week"]
-
 _REFUSED_ROLES = 4
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capline.model.limit import Limit
     from capline.replay.demo.record import Record
 
-__all__ = ["NO_SEGMENT", "Figures", "Line", "Week", "by_window", "day_text", "figures_of", "limit_name"]
-
 NO_SEGMENT = "(none yet)"
 """The name for those in no segment: customers on the day of their first purchase."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from capline.model.limit import QuietHours
 
-__all__ = ["is_quiet", "midnights_us"]
-
 _SECOND_US = 1_000_000
 _BEFORE = 8
 """Days before the first one asked for, so that a Monday is among them."""

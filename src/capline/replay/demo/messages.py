@@ -31,21 +31,6 @@ if TYPE_CHECKING:
 
     from capline.segment import Snapshot
 
-__all__ = [
-    "BLAST",
-    "BLAST_HOUR",
-    "BLAST_WEEKDAY",
-    "EPOCH_WEEKDAY",
-    "HOUR_US",
-    "MESSAGES",
-    "Message",
-    "Messages",
-    "Purchases",
-    "calendar",
-    "is_blast_day",
-    "read_purchases",
-]
-
 HOUR_US = DAY_US // 24
 
 

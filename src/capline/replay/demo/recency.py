@@ -25,8 +25,6 @@ from capline.segment import IdSet, Snapshot
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ACTIVE_DAYS", "LAPSING_DAYS", "NEW_DAYS", "SEGMENTS", "Recency"]
-
 NEW_DAYS = 30
 ACTIVE_DAYS = 90
 LAPSING_DAYS = 180

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from capline.replay.demo.messages import Messages
     from capline.store.columns import Decisions
 
-__all__ = ["Record", "Recorder"]
-
 
 @dataclass(frozen=True, slots=True)
 class Record:

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.replay.demo.record import Record
 
-__all__ = ["Recount", "check_countable", "recount"]
-
 
 class Recount(msgspec.Struct, frozen=True):
     """What counting found; `holds` when no window was over its quota and every refusal was justified.

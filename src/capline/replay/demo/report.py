@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from capline.replay.demo.run import DemoResult
 
-__all__ = ["render", "write_report"]
-
 _DAYS_A_MONTH = 365.25 / 12
 
 _SPREAD = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, None))

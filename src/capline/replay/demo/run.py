@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from capline.replay.demo.record import Record
     from capline.segment import Snapshot
 
-__all__ = ["POLICY", "Check", "DemoResult", "run_demo"]
-
 POLICY = "promo"
 
 _STORE_FILES = frozenset({"data.mdb", "lock.mdb"})

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from capline.segment.build.source import TextRows
     from capline.segment.dictionary.dictionary import Dictionary, DictionaryBuilder
 
-__all__ = ["build_segments", "make_disjoint", "number_rows"]
-
 _GATHERED = 4_000_000
 _GATHERED_TEXTS = 2_000_000
 _PARTS = 8

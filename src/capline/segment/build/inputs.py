@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["Input", "RemoteFile", "is_url", "list_inputs", "open_input"]
-
 
 class RemoteFile:
     """An object by its URL, with the name and suffix of a path."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from capline.segment.dictionary.dictionary import DictionaryBuilder
 
-__all__ = ["merge_partials"]
-
 
 def merge_partials(
     paths: Sequence[str | Path],

@@ -35,21 +35,6 @@ from capline.segment.sets.idset import IdArray, IdSet, set_type
 if TYPE_CHECKING:
     from capline.segment.dictionary.dictionary import Dictionary
 
-__all__ = [
-    "BITMAP_SUFFIXES",
-    "Paths",
-    "Rows",
-    "TextRows",
-    "count_rows",
-    "expand",
-    "expand_inputs",
-    "find_audience",
-    "read_audience",
-    "read_rows",
-    "read_text_rows",
-    "read_texts",
-]
-
 Paths = str | Path | Iterable[str | Path]
 """One path or several; text may be a glob, `**` included, or (for rows and audiences) a URL."""
 

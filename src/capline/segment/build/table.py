@@ -31,23 +31,6 @@ if TYPE_CHECKING:
 
     from capline.segment.build.inputs import Input
 
-__all__ = [
-    "TableColumns",
-    "by_length",
-    "codes",
-    "first_above",
-    "first_not_decimal",
-    "first_null",
-    "first_of_length",
-    "is_integer",
-    "is_parquet",
-    "is_text",
-    "numbers",
-    "parquet_rows",
-    "plain_text",
-    "read_columns",
-]
-
 # pyarrow ships no types: imported by name it is Any.
 _pa: Any = import_module("pyarrow")
 _compute: Any = import_module("pyarrow.compute")

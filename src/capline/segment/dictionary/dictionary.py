@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from capline.segment.dictionary.idfile import Group, IdFile
 
-__all__ = ["Dictionary", "DictionaryBuilder", "keep", "link_or_copy", "open_file"]
-
 _FORMAT = "capline-ids"
 _FORMAT_VERSION = 1
 _NAME = "dictionary.json"

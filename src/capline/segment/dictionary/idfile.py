@@ -29,8 +29,6 @@ from capline.model.errors import SegmentError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["LONGEST_TEXT_BYTES", "Group", "IdFile", "encode", "group_texts", "merge"]
-
 LONGEST_TEXT_BYTES = 512
 """As of every subject."""
 

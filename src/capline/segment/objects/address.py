@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from capline.segment.objects.store import ObjectStore
 
-__all__ = ["open_objects"]
-
 _REMOTE = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Bucket
 
-__all__ = ["BucketStore", "list_objects", "open_object", "runs_here"]
-
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
 _PART_BYTES = 8 << 20
 _READ_BYTES = 4 << 20

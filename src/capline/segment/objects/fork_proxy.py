@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from capline.segment.objects.store import ObjectData, ObjectInfo
 
-__all__ = ["ForkProxy", "ForwardingStore"]
-
 
 class ForwardingStore(ObjectStore):
     """An object store whose verbs are calls of another store."""

@@ -17,8 +17,6 @@ from capline.support.override import override
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RemoteStore"]
-
 
 class RemoteStore(ForwardingStore):
     """A bucket: called from this process, or by a proxy in a forked child. Arguments as in `open_objects`."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-__all__ = ["DirectoryStore", "ObjectData", "ObjectInfo", "ObjectMissingError", "ObjectStore"]
-
 CHUNK_BYTES = 4 << 20
 
 _ABANDONED_US = 24 * 3_600_000_000

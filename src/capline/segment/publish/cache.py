@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from capline.segment.publish.pointer import Published
     from capline.segment.snapshot.snapshot import Snapshot
 
-__all__ = ["Bounds", "Cache", "Last"]
-
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _PATIENCE_S = 120.0
 _PAUSE_S = 0.05

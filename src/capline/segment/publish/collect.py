@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.segment.publish.versions import Versions
 
-__all__ = ["GRACE_US", "KEEP", "Collected", "collect"]
-
 GRACE_US = 24 * 3_600_000_000
 
 KEEP = 10

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from capline.segment.objects.store import ObjectStore
     from capline.segment.publish.pointer import Published
 
-__all__ = ["check_extends"]
-
 _CHUNK = 1 << 20
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from capline.segment.objects.store import ObjectStore
     from capline.segment.publish.pointer import Published
 
-__all__ = ["download", "read_manifest_of"]
-
 
 def read_manifest_of(objects: ObjectStore, version: Published) -> tuple[bytes, Manifest]:
     """Read a published version's manifest; `SegmentError` unless it is the one that the pointer names."""

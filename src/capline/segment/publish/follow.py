@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from capline.segment.snapshot.load import Trust
     from capline.segment.snapshot.snapshot import Id, Snapshot
 
-__all__ = ["DEFAULT_CACHE", "FixedSegments", "fetch_snapshot", "is_publication", "open_segments"]
-
 DEFAULT_CACHE = ".capline/segments"
 """The default cache of fetched snapshots, beside the default store."""
 

@@ -37,20 +37,6 @@ from capline.model.clock import LATEST_US
 from capline.model.errors import SegmentError
 from capline.segment.seal import is_sealed
 
-__all__ = [
-    "LARGEST_POINTER_BYTES",
-    "MANIFESTS",
-    "MOST_VERSIONS",
-    "NOTHING",
-    "OBJECTS",
-    "POINTER",
-    "Pointer",
-    "Published",
-    "check_version",
-    "decode_pointer",
-    "is_of_this_version",
-]
-
 POINTER = "pointer.json"
 MANIFESTS = "manifests"
 OBJECTS = "objects"

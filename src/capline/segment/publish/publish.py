@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from capline.segment.dictionary.dictionary import Dictionary
     from capline.segment.objects.store import ObjectStore
 
-__all__ = ["Collected", "Publisher", "Sent"]
-
 _PAUSE_S = 0.2
 
 

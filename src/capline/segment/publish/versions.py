@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.segment.objects.store import ObjectData, ObjectStore
 
-__all__ = ["TRIES", "Publication", "Versions", "read_pointer"]
-
 TRIES = 8
 """How often a change is tried again because others changed the pointer."""
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["SegmentWatch", "WatchStatus"]
-
 INTERVAL_S = 10.0
 _JITTER = 0.2
 _LONGEST_WAIT_S = 60.0

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from capline.segment.sets.idset import IdArray
 
-__all__ = ["Codes", "codes_of", "codes_of_64"]
-
 Codes = npt.NDArray[np.uint8 | np.uint16]
 
 _NARROW_BITS, _WIDE_BITS, _MOST_WINDOWS_BITS = 22, 26, 8

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from capline.segment.sets.idset import IdSet
 
-__all__ = ["DEEPEST", "LONGEST_TEXT", "Expression", "parse_expression"]
-
 LONGEST_TEXT = 4096
 DEEPEST = 64
 

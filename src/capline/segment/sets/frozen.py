@@ -26,8 +26,6 @@ import numpy.typing as npt
 import pyroaring
 from pyroaring import BitMap
 
-__all__ = ["Keeper", "adopt", "identity", "library", "serialize"]
-
 _KNOWN_MAJOR = "v5."
 """The known version of CRoaring, whose head is five fields: 40 bytes on 64-bit machines."""
 

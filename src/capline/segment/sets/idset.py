@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["LARGEST_SET_BYTES", "LARGEST_UINT32", "IdArray", "IdSet", "IdSet64", "set_type"]
-
 IdArray = npt.NDArray[Any]
 """uint32, or uint64 where the set is an IdSet64."""
 

@@ -34,8 +34,6 @@ from capline.segment.snapshot.snapshot import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Trust", "load_partial", "load_snapshot"]
-
 Trust = Literal["nothing", "stamp"]
 
 

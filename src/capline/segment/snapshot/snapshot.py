@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from capline.segment.dictionary.dictionary import Dictionary
     from capline.segment.sets.idset import IdSet
 
-__all__ = ["Codes", "Id", "Snapshot", "describe_overlap"]
-
 Id = SupportsIndex | str
 
 _FEW = 256

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from capline.segment.manifest import Manifest, SegmentEntry
 
-__all__ = ["VERIFIED", "open_sets", "write"]
-
 VERIFIED = ".verified"
 
 _STAMP = "stamp.json"

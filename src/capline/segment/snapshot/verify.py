@@ -11,8 +11,6 @@ import sys
 
 from capline.model.errors import SegmentError
 
-__all__ = ["REFUSED", "main"]
-
 REFUSED = 2
 
 

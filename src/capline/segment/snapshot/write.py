@@ -33,8 +33,6 @@ from capline.segment.snapshot.verified import VERIFIED
 if TYPE_CHECKING:
     from capline.segment.snapshot.snapshot import Snapshot
 
-__all__ = ["SUFFIX", "write_snapshot"]
-
 SUFFIX = ".roaring"
 _SUFFIXES = (SUFFIX, ".ids")
 

@@ -24,8 +24,6 @@ from capline.service.http.problems import RETRY_AFTER_S, Problem
 if TYPE_CHECKING:
     from capline.service.access.tokens import TokenFile
 
-__all__ = ["Guard"]
-
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="capline", Basic realm="capline"'}
 _LINES = 64
 _MOST_WAIT, _MOST_IN_LINE = 256, 64

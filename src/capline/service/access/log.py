@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from capline.service.http.app import Answered
     from capline.service.settings.values import Observers
 
-__all__ = ["AccessLog"]
-
 _FAILED = 500
 
 

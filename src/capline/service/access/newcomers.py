@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.store.columns import Decisions
 
-__all__ = ["NAMESPACE", "POLICY", "Newcomers"]
-
 NAMESPACE = "capline-service"
 POLICY = "new-subjects"
 _NOBODY = "nobody"

@@ -30,8 +30,6 @@ from capline.support.private import private_opener
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-__all__ = ["LONGEST_CHOSEN", "ROLES", "Token", "TokenFile", "is_of", "name_of"]
-
 ROLES = ("decide", "read", "admin")
 PREFIX = "cap_"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?", re.ASCII)

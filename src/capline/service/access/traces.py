@@ -14,8 +14,6 @@ from capline.model.errors import CaplineError
 if TYPE_CHECKING:
     from capline.service.http.app import Answered
 
-__all__ = ["Traces"]
-
 _FAILED = 500
 
 

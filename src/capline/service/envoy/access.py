@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from capline.service.envoy.metrics import EnvoyMetrics
     from capline.service.settings.values import Tls
 
-__all__ = ["Certificate", "checked_by"]
-
 _CODES = {HTTPStatus.UNAUTHORIZED: "UNAUTHENTICATED", HTTPStatus.FORBIDDEN: "PERMISSION_DENIED"}
 """The other problem is that too many secrets wait to be checked: UNAVAILABLE, as 503 over HTTP."""
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["upstream_settings"]
-
 _FLAGS = {
     "MERGE_DOMAIN_CONFIG": "grpc.merge_domains",
     "SHADOW_MODE": "grpc.shadow_mode",

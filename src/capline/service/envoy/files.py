@@ -24,8 +24,6 @@ from capline.service.envoy.rules import Configuration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Files", "load"]
-
 MOST_FILES = 1000
 _SUFFIXES = (".yaml", ".yml")
 _SETTLED_NS = 2_000_000_000

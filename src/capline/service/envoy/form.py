@@ -26,8 +26,6 @@ from capline.service.envoy.rules import UNITS_US, Configuration, Descriptor, Rul
 if TYPE_CHECKING:
     from capline.forms.tree import Fault
 
-__all__ = ["add_file"]
-
 _LARGEST_QUOTA = (1 << 32) - 1
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,2})?", re.ASCII)

@@ -16,8 +16,6 @@ from capline.service.http.app import ONE_BODY_BYTES, Reply, Request, Route
 if TYPE_CHECKING:
     from capline.service.envoy.ratelimit import RateLimit
 
-__all__ = ["json_route"]
-
 
 def json_route(ratelimit: RateLimit) -> dict[str, Route]:
     """The path that answers. It takes any Content-Type, as upstream does."""

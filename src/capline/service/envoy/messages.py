@@ -7,19 +7,6 @@ from typing import Any
 
 from capline.model.errors import CaplineError
 
-__all__ = [
-    "OK",
-    "OVER_LIMIT",
-    "SERVICE",
-    "UNIT_NAMES",
-    "UNIT_NUMBERS",
-    "DecodeError",
-    "Struct",
-    "check_grpc_parts",
-    "part",
-    "rls",
-]
-
 
 def part(name: str) -> Any:
     """A module of the extra `grpc`; raises the `CaplineError` that says what to install."""

@@ -19,8 +19,6 @@ from capline.observe.bounded import LABEL_SETS, Bounded
 if TYPE_CHECKING:
     from capline.service.metrics.figures import Figures
 
-__all__ = ["EnvoyMetrics"]
-
 _Key = tuple[str, ...]
 
 

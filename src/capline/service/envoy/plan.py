@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from capline.service.envoy.rules import Configuration
     from capline.service.settings.values import Modes
 
-__all__ = ["LARGEST_REMAINING", "MOST_DESCRIPTORS", "Descriptor", "Part", "Plan", "Status", "plan_of", "subject_of"]
-
 MOST_DESCRIPTORS = 64
 MOST_ENTRIES = 64
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from capline.service.envoy.rules import Configuration
     from capline.service.settings.values import Modes
 
-__all__ = ["RateLimit"]
-
 MOST_OVERRIDES = 1000
 """Sets of limits that requests brought along for which a limiter is kept; the least recently used goes first."""
 

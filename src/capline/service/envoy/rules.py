@@ -17,8 +17,6 @@ from capline.model.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["UNITS_US", "Configuration", "Descriptor", "Match", "Rule", "policies_of", "policy_name"]
-
 UNITS_US = {
     "second": 1_000_000,
     "minute": 60_000_000,

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from capline.service.metrics.figures import Figures
     from capline.service.settings.values import EnvoySettings
 
-__all__ = ["EnvoyServer", "envoy_server"]
-
 LARGEST_MESSAGE_BYTES = 1 << 20
 MOST_CALLS = 10_000
 """Calls under way at once; past it a call gets RESOURCE_EXHAUSTED. Counted here: grpc's own bound slows each call."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from capline.service.envoy.ratelimit import RateLimit
     from capline.service.settings.values import Modes
 
-__all__ = ["Response", "Service"]
-
 MOST_KEPT = 4096
 LONGEST_KEPT_BYTES = 512
 """The most requests in the cache, which is then cleared, and the longest one: some 5 MB. As many responses."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.model.decision import Decision
 
-__all__ = ["check_route", "decide"]
-
 _NAMES = ("policy", "subject", "cost", "segment", "channel", "zone")
 _PARAMETERS = (*_NAMES, "refuse")
 _HEADERS = {f"x-capline-{name}".encode(): name for name in _NAMES}

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from capline.limiter.aio import AsyncLimiter
 
-__all__ = ["LARGEST_FRAME_BYTES", "Data", "answered", "spoe_server", "varint"]
-
 LARGEST_FRAME_BYTES = 16_380
 
 _HELLO, _DISCONNECT, _NOTIFY = 1, 2, 3

@@ -34,8 +34,6 @@ from capline.service.http.paths import Paths
 from capline.service.http.problems import PROBLEM, RETRY_AFTER_S, Problem, document, problem_of
 from capline.service.settings.values import Bounds
 
-__all__ = ["BATCH_BYTES", "ONE_BODY_BYTES", "App", "Observer", "Reply", "Request", "Route"]
-
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 

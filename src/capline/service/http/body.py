@@ -10,8 +10,6 @@ from typing import Any
 
 from capline.service.http.problems import Problem
 
-__all__ = ["JSON", "MSGPACK", "Receive", "body_of", "check_head", "check_size", "is_packed", "is_unread", "rest_of"]
-
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 JSON, MSGPACK = "application/json", "application/msgpack"

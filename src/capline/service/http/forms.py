@@ -23,25 +23,6 @@ from capline.service.http.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "MEMBERS",
-    "MOST_MEMBERS",
-    "AttemptRequest",
-    "Cost",
-    "Name",
-    "Reader",
-    "Seconds",
-    "Stamp",
-    "SubjectForm",
-    "described_as",
-    "number_of",
-    "page_limit",
-    "query_of",
-    "subject_named",
-    "subject_of",
-    "word_of",
-]
-
 MOST_MEMBERS = 10_000
 MEMBERS = 1_000
 """The most members of a page, and the default."""

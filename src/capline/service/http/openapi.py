@@ -25,8 +25,6 @@ from capline.service.http.problems import PROBLEM
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["described", "document", "page"]
-
 _REFS = "#/components/schemas/{name}"
 _PROBLEM: dict[str, Any] = {
     "type": "object",

@@ -20,8 +20,6 @@ from capline.service.http.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Pages"]
-
 _ITS_OWN = (b"same-origin", b"none")
 _OF_GATEWAYS = b"x-capline-"
 _MOST_SEEN = 1024

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Paths", "names_of"]
-
 _T = TypeVar("_T")
 
 

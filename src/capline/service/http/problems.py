@@ -21,8 +21,6 @@ from capline.model.errors import (
 )
 from capline.support.status_title import status_title
 
-__all__ = ["PROBLEM", "RETRY_AFTER_S", "Problem", "document", "problem_of"]
-
 PROBLEM = "application/problem+json"
 
 RETRY_AFTER_S = 1

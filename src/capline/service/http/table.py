@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from capline.service.http.app import Handler
 
-__all__ = ["delete", "get", "patch", "post", "put", "routes_of"]
-
 _Function = TypeVar("_Function", bound="Callable[..., Awaitable[object]]")
 _SPEC = "http_spec"
 

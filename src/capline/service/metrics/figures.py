@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     _Numbers = list[float] | memoryview[float]
     _Places = dict[tuple[str, ...], tuple[_Numbers, list[int]]]
 
-__all__ = ["Figures"]
-
 _USED = struct.Struct("i")
 _HEAD_BYTES, _VALUE_BYTES, _DOUBLE_BYTES = 8, 16, 8
 _FIRST_BYTES = 1 << 16

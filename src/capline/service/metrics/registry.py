@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from capline.limiter.policies.segments import SegmentSource
     from capline.observe.bounded import Figure
 
-__all__ = ["Metrics"]
-
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that turns the multiprocess mode on; prometheus-client reads it when it is imported."""
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.observe import ServerMetrics
 
-__all__ = ["EVERY_S", "watch_servers"]
-
 EVERY_S = 10.0
 """How often a process asks each server; one INFO costs a server some 0.1 ms."""
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     _Answer = tuple[Reply, bytes]
 
-__all__ = ["Connection", "Head"]
-
 _HEAD_END = b"\r\n\r\n"
 _HEADS, _HEAD_BYTES = 1024, 1024
 """The most heads in the cache, which is then cleared, and the longest one."""

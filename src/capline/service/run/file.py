@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
     from capline.forms.tree import Fault, Node
 
-__all__ = ["KEYS", "VARIABLES", "read_settings"]
-
 _LARGEST_FILE_BYTES = 1 << 20
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 MOST_WORKERS = 256

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from capline.service.http.app import App
     from capline.service.settings.values import Address, Bounds
 
-__all__ = ["Listener", "bound", "grace_s"]
-
 _BACKLOG = 2048
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from capline.service.metrics.registry import Metrics
 
-__all__ = ["Followed", "follow"]
-
 EVERY_S = 1.0
 
 log = logging.getLogger("capline.service")

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("capline.service")
 
-__all__ = ["ADMIN", "PUBLIC", "SPOE", "Parts", "Settings", "check", "open_parts", "serve_here"]
-
 PUBLIC, ADMIN, SPOE = "http", "admin", "spoe"
 """The sockets, by their section in the settings. A process has PUBLIC or ADMIN or both, and SPOE only with PUBLIC."""
 

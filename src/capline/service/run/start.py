@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from capline.service.settings.values import Settings
 
-__all__ = ["log_to_stderr", "serve"]
-
 
 def serve(
     settings: Settings, started: Callable[[Address, Address], object], note: Callable[[str], object] = lambda _: None

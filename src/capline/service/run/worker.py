@@ -13,8 +13,6 @@ import msgspec
 from capline.model.errors import CaplineError
 from capline.service.run.workers import READY, Job
 
-__all__ = ["main"]
-
 STDIN, STDOUT = 0, 1
 
 

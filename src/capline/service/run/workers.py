@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-__all__ = ["AT_ONCE", "FOLDER", "READY", "Job", "serve_by_workers"]
-
 READY = b"ready\n"
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Of the workers of one service: what they count."""

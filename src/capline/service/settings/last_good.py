@@ -21,8 +21,6 @@ from capline.service.settings.values import Tls
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KEPT", "LastGood", "last_good_tls"]
-
 log = logging.getLogger("capline.service")
 
 KEPT = "CAPLINE_LAST_GOOD"

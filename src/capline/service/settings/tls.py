@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from capline.service.settings.values import Tls
 
-__all__ = ["load", "renewed", "tls_context"]
-
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
     """TLS 1.2 or newer by these files; raises `InvalidValueError` that names the one that is wrong."""

@@ -13,20 +13,6 @@ from capline.model.errors import InvalidValueError, quoted
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = [
-    "USUAL_MODES",
-    "Address",
-    "Bounds",
-    "EnvoySettings",
-    "Grpc",
-    "Http",
-    "Modes",
-    "Observers",
-    "Settings",
-    "Tls",
-    "parse_address",
-]
-
 _LARGEST_PORT = 65535
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.model.decision import Decision
 
-__all__ = ["LOOK", "Answer", "Attempts", "answer_of"]
-
 LOOK = ("read", "decide")
 """The roles that may look, and consume nothing."""
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from capline.model.errors import CaplineError
     from capline.store.columns import Decisions
 
-__all__ = ["LOOP_BYTES", "MOST_ROWS", "Batch", "BatchReader", "BatchRequest"]
-
 T = TypeVar("T")
 
 MOST_ROWS = 100_000

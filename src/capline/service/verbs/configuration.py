@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.service.http.app import Request
 
-__all__ = ["ConfigurationMetrics", "Configured", "check_address", "configuration_state"]
-
 WHO = "http"
 """The author of a change that names none."""
 ADMIN = ("admin",)

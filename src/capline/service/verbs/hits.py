@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.service.http.app import Request
 
-__all__ = ["Hits"]
-
 
 class ReservedRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A reserved hit, to be committed or cancelled."""

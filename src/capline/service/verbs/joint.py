@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capline.model.attempt import Attempt
     from capline.model.decision import Joint
 
-__all__ = ["JointVerbs"]
-
 
 class JointRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Parts of one attempt."""

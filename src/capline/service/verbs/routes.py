@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from capline.service.access.newcomers import Newcomers
     from capline.service.http.app import Route
 
-__all__ = ["routes"]
-
 
 def routes(
     limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcomers | None = None, *, local: bool = False

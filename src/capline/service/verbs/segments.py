@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     Answer = dict[str, Any]
 
-__all__ = ["check_address", "figures", "opened", "routes"]
-
 MOST_IDS = 100_000
 """Ids in one call."""
 

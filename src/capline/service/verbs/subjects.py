@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.service.http.app import Request
 
-__all__ = ["Subjects"]
-
 
 class UsageRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A subject and the limits that are asked for."""

@@ -11,8 +11,6 @@ from capline.model.errors import CaplineError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Finding", "readable", "size", "wrong"]
-
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """`said` also says what to do where something is wrong; then `page` describes it."""

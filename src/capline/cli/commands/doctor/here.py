@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from capline.model.policy import Policy
 
-__all__ = ["files", "installation"]
-
 _FOR = {
     "segments": "segments, Parquet",
     "campaign": "campaigns",

@@ -16,8 +16,6 @@ from capline.cli.input.options import DEFAULT_POLICIES, PoliciesOption, StoreOpt
 from capline.cli.render.console import FAILED, Answer, out, plain
 from capline.limiter.limiter import DEFAULT_URL
 
-__all__ = ["app"]
-
 app = Commands()
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capline.store.redis.servers import Examined
     from capline.store.redis.store import RedisStore
 
-__all__ = ["store"]
-
 CLOCK_US = 1_000_000
 """So far may a server's clock be from this machine's: whoever shows its times here is wrong by as much."""
 FULL = 0.75

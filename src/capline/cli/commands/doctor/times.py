@@ -18,8 +18,6 @@ from capline.store.redis.io.url import server_schemes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["times"]
-
 NAMESPACE = "capline-doctor"
 TIMES, WITHIN_S = 2_000, 1.0
 """Each figure is of so many calls at most, and of so long."""

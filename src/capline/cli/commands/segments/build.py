@@ -25,8 +25,6 @@ from capline.segment import files
 if TYPE_CHECKING:
     from capline.segment import DictionaryBuilder, IdSet, Snapshot
 
-__all__ = ["app"]
-
 app = Commands("segments", "Build, query and publish [bold]segments[/]: named sets of users.")
 app.add_typer(read.app)
 app.add_typer(publish.app)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from capline.segment import WatchStatus
     from capline.segment.publish.pointer import Pointer, Published
 
-__all__ = ["LOST", "app", "versions_answer"]
-
 app = Commands()
 
 LOST = 3

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from capline.segment import IdSet, Snapshot
 
-__all__ = ["app"]
-
 app = Commands()
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.")]

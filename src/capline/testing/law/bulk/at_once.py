@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.model.decision import Decision
 
-__all__ = ["AtOnceLaw"]
-
 
 class AtOnceLaw(StoreSetting):
     """The checks."""

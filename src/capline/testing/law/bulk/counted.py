@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from capline.model.clock import ManualClock
 
-__all__ = ["COUNTED", "CountedLaw", "History"]
-
 COUNTED: dict[str, dict[str, Any]] = {
     "a": {"limits": ["3/10s"]},
     "b": {"limits": ["4/10s", "9/60s"], "channels": {"push": ["2/10s"]}},

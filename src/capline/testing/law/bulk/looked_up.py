@@ -12,8 +12,6 @@ from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError
 from capline.testing.setting import StoreSetting
 
-__all__ = ["LookedUpLaw"]
-
 NAMED: dict[int, str | None] = {1: "new", 2: "active", 3: None, 4: None, 2**32 - 1: "active"}
 """Subjects and what binds them; 3 is in a segment that the policy does not list."""
 

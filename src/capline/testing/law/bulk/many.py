@@ -10,8 +10,6 @@ from capline.model.attempt import Attempt
 from capline.model.errors import CaplineError, IdConflictError
 from capline.testing.setting import DAY, StoreSetting
 
-__all__ = ["ManyLaw"]
-
 
 class ManyLaw(StoreSetting):
     """The checks."""

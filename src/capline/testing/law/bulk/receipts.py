@@ -10,8 +10,6 @@ from capline.model.errors import IdConflictError, UnknownNameError
 from capline.model.policy import Policy
 from capline.testing.setting import DAY, POPULATION, StoreSetting
 
-__all__ = ["ReceiptLaw"]
-
 
 class ReceiptLaw(StoreSetting):
     """The checks."""

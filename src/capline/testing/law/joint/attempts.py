@@ -11,8 +11,6 @@ from capline.model.clock import ManualClock
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
 
-__all__ = ["JointLaw"]
-
 HOUR = 3600 * SECOND
 
 

@@ -10,8 +10,6 @@ from capline.model.attempt import Attempt
 from capline.model.errors import IdConflictError, InvalidValueError
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
 
-__all__ = ["JointSlotLaw"]
-
 MINUTE = 60 * SECOND
 
 

@@ -11,8 +11,6 @@ from capline.model.errors import IdConflictError, PolicyError
 from capline.model.limit import Limit
 from capline.testing.setting import ALGORITHMS, SECOND, START_US, StoreSetting, each_algorithm
 
-__all__ = ["AlgorithmLaw"]
-
 HOUR = 3600 * SECOND
 
 

@@ -12,8 +12,6 @@ from capline.model.attempt import Attempt
 from capline.model.errors import UnknownNameError
 from capline.testing.setting import DAY, SECOND, StoreSetting
 
-__all__ = ["CalendarLaw"]
-
 HOUR = 3600 * SECOND
 
 

@@ -9,8 +9,6 @@ import pytest
 from capline.model.attempt import Attempt
 from capline.testing.setting import ALGORITHMS, SECOND, StoreSetting, begins_next
 
-__all__ = ["ChangeLaw"]
-
 COUNTERS = ("sliding_counter", "fixed_window", "gcra")
 each_counter = pytest.mark.parametrize("algorithm", COUNTERS)
 each_change = pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ClockLaw"]
-
 LONGEST = "3660 days"
 
 

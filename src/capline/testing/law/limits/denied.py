@@ -7,8 +7,6 @@ import pytest
 from capline.model.errors import IdConflictError
 from capline.testing.setting import DAY, SECOND, StoreSetting
 
-__all__ = ["DeniedLaw"]
-
 
 class DeniedLaw(StoreSetting):
     """The checks."""

@@ -7,8 +7,6 @@ import pytest
 from capline.limiter.arguments.records import PastHit
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
 
-__all__ = ["RuleLaw"]
-
 
 class RuleLaw(StoreSetting):
     """The checks."""

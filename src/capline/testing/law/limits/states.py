@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.model.policy import Policy
 
-__all__ = ["StateLaw"]
-
 
 def _told(decision: Decision) -> list[tuple[str, int, float | None, float]]:
     return [(str(state.limit), state.remaining, state.frees_in, state.whole_in) for state in decision.limits]

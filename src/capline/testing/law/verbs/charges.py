@@ -12,8 +12,6 @@ from capline.model.errors import IdConflictError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
 
-__all__ = ["ChargeLaw"]
-
 
 class ChargeLaw(StoreSetting):
     """The checks."""

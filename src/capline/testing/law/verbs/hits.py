@@ -12,8 +12,6 @@ from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
 if TYPE_CHECKING:
     from capline.model.decision import Decision
 
-__all__ = ["HitLaw"]
-
 
 class HitLaw(StoreSetting):
     """The checks."""

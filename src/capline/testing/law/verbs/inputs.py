@@ -16,8 +16,6 @@ from capline.testing.setting import START_US, StoreSetting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["InputLaw"]
-
 ONE = (Attempt("p", "s"),)
 
 VERBS: dict[str, Callable[[Any], Any]] = {

@@ -13,8 +13,6 @@ from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import Policy
 from capline.testing.setting import POPULATION, SECOND, START_US, StoreSetting
 
-__all__ = ["LogLaw"]
-
 
 class LogLaw(StoreSetting):
     """The checks."""

@@ -13,8 +13,6 @@ from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ReservationLaw"]
-
 
 class ReservationLaw(StoreSetting):
     """The checks."""

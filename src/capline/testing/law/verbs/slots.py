@@ -14,8 +14,6 @@ from capline.testing.setting import DAY, SECOND, START_US, StoreSetting, each_al
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
 
-__all__ = ["SlotLaw"]
-
 
 class SlotLaw(StoreSetting):
     """The checks."""

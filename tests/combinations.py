@@ -32,8 +32,18 @@ SETTINGS = frozenset(
 """Names of parameters that say where a question is asked, and not what is asked."""
 ALWAYS = frozenset(("TestMemory", "TestLmdb"))
 """Stores that every law is checked on, all day."""
-LAWS_ON_SERVERS = 1
-"""Server stores, of sixteen, that each law is checked on, all day; by its name, so that each store has its share."""
+LONG_LAWS = frozenset(
+    (
+        "test_an_id_is_known_in_a_long_log",
+        "test_askers_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp",
+        "test_four_processes_get_exactly_the_quota",
+        "test_hundreds_of_reservations_on_a_long_log",
+        "test_long_logs_have_states",
+        "test_more_rows_than_go_in_one_step",
+        "test_what_was_allowed_outlives_a_quota_that_was_smaller_for_a_while",
+    )
+)
+"""Laws that take long: all day one store of each file keeps them."""
 
 
 def mark_deep(items: Sequence[pytest.Item]) -> None:
@@ -74,7 +84,7 @@ def _question(item: pytest.Item, number: _Numbers) -> str | None:
         return None
     module = item.nodeid.partition("::")[0]
     params: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
-    if "tests/conformance/" in module and "_stores.py" in module:
+    if "tests/conformance/" in module and _class_of(item).startswith("Test") and item.name != "runTest":
         return f"{module}::{item.name}"
     if item.get_closest_marker("alone") and params:
         # It holds everybody up: asked once all day, whatever its parameters.
@@ -89,9 +99,6 @@ def _question(item: pytest.Item, number: _Numbers) -> str | None:
 def chosen(question: str, asked: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
     """Those of the tests that ask this question which the fast part has."""
     turn = crc32(question.encode())
-    if "tests/conformance/test_server_stores.py" in question:
-        step = max(1, len(asked) // LAWS_ON_SERVERS)
-        return [asked[(turn + step * i) % len(asked)] for i in range(LAWS_ON_SERVERS)]
     if "tests/conformance/test_stores.py" in question:
         others = [item for item in asked if _class_of(item) not in ALWAYS]
         return [*(item for item in asked if _class_of(item) in ALWAYS), *(others and [others[turn % len(others)]])]

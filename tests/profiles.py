@@ -44,7 +44,7 @@ def load_profile() -> None:
     slow_machine = [HealthCheck.too_slow, HealthCheck.data_too_large]
     settings.register_profile(
         "capline",
-        max_examples=size(40, 100),
+        max_examples=size(20, 100),
         derandomize=not RANDOM,
         database=None,
         deadline=None,

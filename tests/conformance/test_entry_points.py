@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.profiles import size, sized
 
 from capline import InvalidValueError, Limiter
 from capline.testing import conformance, state_machine
@@ -27,7 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 TestSqlite = conformance("sqlite://{tmp}/store.db")
 TestSqliteAsync = conformance("sqlite://{tmp}/store.db", asynchronous=True)
-TestSqliteAtRandom = state_machine("sqlite://{tmp}/store.db")
+TestSqliteAtRandom = sized(state_machine("sqlite://{tmp}/store.db", steps=size(500, 3_000)))
 
 
 def test_it_is_named_where_a_url_names_no_store() -> None:

@@ -194,6 +194,7 @@ def test_workers_answer_envoy_by_tls_on_one_port(tmp_path: Path) -> None:
     assert (codes.count(OK), codes.count(OVER_LIMIT)) == (20, 5)
 
 
+@pytest.mark.deep
 def test_one_that_dies_while_the_policies_are_broken_is_replaced_with_the_last_good(tmp_path: Path) -> None:
     with Serving(tmp_path, "--store", "lmdb://store", "--workers", "2") as service:
         assert soon(lambda: len(workers(service)) == 2, WITHIN_S)

@@ -83,6 +83,7 @@ with Limiter(f"lmdb://{place}/store", [POLICY]) as other, Service([POLICY], f"lm
 """
 
 
+@pytest.mark.deep
 def test_a_full_disk_is_not_ready(tmp_path: Path) -> None:
     if why_no_mounts():
         pytest.skip(why_no_mounts())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import lmdb
 import pytest
 from tests.kit.forked import run
+from tests.profiles import size, sized
 
 from capline import Limiter, ManualClock, Policy, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from capline.model.errors import NoStoreError
@@ -201,6 +202,7 @@ PAGE_DAMAGE = {
 }
 
 
+@sized
 @pytest.mark.parametrize("kind", [1, 2], ids=["branch", "leaf"])
 @pytest.mark.parametrize("what", PAGE_DAMAGE)
 def test_a_broken_page_is_found(tmp_path: Path, kind: int, what: str) -> None:
@@ -209,7 +211,7 @@ def test_a_broken_page_is_found(tmp_path: Path, kind: int, what: str) -> None:
     whole = (tmp_path / "data.mdb").read_bytes()
     at, bits, said = PAGE_DAMAGE[what]
     found: list[str] = []
-    for number in pages_of(tmp_path, kind)[:40]:
+    for number in pages_of(tmp_path, kind)[: size(10, 40)]:
         poke(tmp_path, number * PAGE + at, bits)
         faults = check_store(tmp_path).faults
         assert faults, number

@@ -365,10 +365,11 @@ while True:
 """
 
 
+@sized
 def test_no_acknowledged_decision_is_lost_by_kill_9(tmp_path: Path) -> None:
     random.seed(7)
     acknowledged: set[int] = set()
-    for _ in range(6):
+    for _ in range(rounds := size(2, 6)):
         writers = [
             subprocess.Popen([sys.executable, "-c", HAMMER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
             for _ in range(2)
@@ -397,7 +398,7 @@ def test_no_acknowledged_decision_is_lost_by_kill_9(tmp_path: Path) -> None:
             assert acknowledged <= set(kept)
             assert kept == sorted(set(kept))
             # A writer may have been killed between recording and answering, once each time.
-            assert len(kept) - len(acknowledged) <= 2 * 6
+            assert len(kept) - len(acknowledged) <= 2 * rounds
 
 
 def hear(writer: subprocess.Popen[str], words: list[str], wanted: int, enough: threading.Event) -> None:
@@ -429,6 +430,7 @@ def test_a_child_after_a_fork_opens_the_store_anew_and_both_stay_exact(tmp_path:
         assert limiter.peek("p", "s").remaining == 1000 - 601 - 1
 
 
+@sized
 def test_a_fork_while_another_thread_decides_leaves_both_processes_at_work(tmp_path: Path) -> None:
     with Limiter(f"lmdb://{tmp_path}", [Policy("p", ["1000000000/day"])]) as limiter:
         enough = threading.Event()
@@ -441,7 +443,7 @@ def test_a_fork_while_another_thread_decides_leaves_both_processes_at_work(tmp_p
         thread = threading.Thread(target=ask)
         thread.start()
         try:
-            for _ in range(20):
+            for _ in range(forks := size(6, 20)):
                 child = os.fork()
                 if child == 0:
                     signal.alarm(20)  # a child that hangs is ended, and fails the test
@@ -451,7 +453,7 @@ def test_a_fork_while_another_thread_decides_leaves_both_processes_at_work(tmp_p
             enough.set()
             thread.join()
         assert 1_000_000_000 - limiter.peek("p", "s").remaining - 1 == counts[0]
-        assert 1_000_000_000 - limiter.peek("p", "child").remaining - 1 == 20
+        assert 1_000_000_000 - limiter.peek("p", "child").remaining - 1 == forks
 
 
 def test_limiters_of_one_file_share_it_within_a_process(tmp_path: Path) -> None:

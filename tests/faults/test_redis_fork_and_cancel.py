@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.kit.server import SLOW, Limiters, each_kind, each_layout, soon, units
 from tests.kit.servers import shared, single
+from tests.profiles import size, sized
 
 from capline import AsyncLimiter, Attempt, Decision, Policy
 
@@ -152,6 +153,7 @@ def test_one_of_a_turn_is_cancelled_at_any_point_and_the_others_are_answered(kin
 VERBS = ["decide", "decide with an id", "peek", "decide_many", "decide_batch", "schedule", "refund", "explain", "erase"]
 
 
+@sized
 @each_kind
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_task_cancelled_at_any_point_leaves_no_reply_and_no_connection_behind(kind: str, verb: str) -> None:
@@ -173,8 +175,8 @@ def test_a_task_cancelled_at_any_point_leaves_no_reply_and_no_connection_behind(
             await limiter.decide("p1000", "warm")
             before = len(clients(server))
             cancelled = 0
-            waits = [turns(number) for number in range(20)]
-            waits += [asyncio.sleep(number * 0.0001) for number in range(1, 25)]
+            waits = [turns(number) for number in range(size(8, 20))]
+            waits += [asyncio.sleep(number * 0.0001) for number in range(1, 25, size(3, 1))]
             for number, wait in enumerate(waits):
                 task = asyncio.create_task(verbs[verb]())
                 await wait

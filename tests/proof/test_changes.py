@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hypothesis import Phase, settings
 from proof.changes.__main__ import main
+from tests.profiles import load_profile
 
 from capline.testing.machine import StoreMachine
 
@@ -22,7 +24,10 @@ def test_a_difference_ends_it_with_1(capsys: pytest.CaptureFixture[str], monkeyp
         raise AssertionError("another answer")
 
     monkeypatch.setattr(StoreMachine, "teardown", teardown)
+    settings.register_profile("unshrunk", settings.default, phases=[Phase.generate])
+    settings.load_profile("unshrunk")
     assert main(["--steps", "1", "--store", "memory"]) == 1
+    load_profile()
     out = capsys.readouterr().out
     assert "memory: 1 steps, a difference; " in out
     assert "another answer" in out

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from proof.crashes.rounds import build, kills, lose_power, losses, openings
 from proof.crashes.writer import cut_torn_line
+from tests.profiles import size, sized
 
 from capline import Limiter, Policy
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-CRASHES = 10
+CRASHES = size(4, 10)
 
 ONE = """
 import os, sys
@@ -56,6 +57,7 @@ def test_a_record_that_a_kill_tore_counts_as_never_written(tmp_path: Path, writt
     assert path.read_bytes() == kept
 
 
+@sized
 def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     outcome = kills(tmp_path, CRASHES)
     assert outcome, outcome.text()
@@ -78,6 +80,7 @@ def test_killed_while_they_open(tmp_path: Path, step: int) -> None:
     assert outcome.report.finals == 6
 
 
+@sized
 def test_power_that_is_lost_takes_nothing_that_was_acknowledged_with_full_durability(
     tmp_path: Path, library: Path
 ) -> None:

@@ -8,6 +8,7 @@ import lmdb
 import pytest
 from proof.flips.regions import FREE, KEY, STRUCTURE, VALUE, regions
 from proof.flips.trials import Outcome, flips
+from tests.profiles import size, sized
 
 from capline import Limiter, Policy
 
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@sized
 def test_a_flip_in_a_value_lets_nobody_in_and_what_is_wrong_elsewhere_is_found(tmp_path: Path) -> None:
-    outcome = flips(tmp_path, 60, seed=1)
+    outcome = flips(tmp_path, size(24, 60), seed=1)
     assert outcome, outcome.text()
-    assert outcome.of(VALUE, "noticed") > 20
+    assert outcome.of(VALUE, "noticed") > size(8, 20)
     assert outcome.of(KEY, "wrong"), "that there are such is why there is a check"
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from proof.model.explore import DEBITS, SHORT, Scope, explore
 from proof.model.faults import DEBIT_FAULTS, FAULTS, OnlyTheFirstLimit, SlotIgnoresMaxWait, SlotsAreJumped
 from proof.model.joint import FAULTS as JOINT_FAULTS
 from proof.model.joint import JOINT_SHORT, JointRule, explore_joint
 from proof.model.rule import Rule
+from tests.profiles import first
 
 SCOPES = dict(zip(("one limit", "costs", "two limits"), SHORT, strict=True))
 LONG = (SlotIgnoresMaxWait, SlotsAreJumped, OnlyTheFirstLimit)
@@ -16,7 +19,10 @@ LONG = (SlotIgnoresMaxWait, SlotsAreJumped, OnlyTheFirstLimit)
 
 @pytest.mark.parametrize(
     "scope",
-    [pytest.param(scope, marks=[pytest.mark.deep] * (name != "costs"), id=name) for name, scope in SCOPES.items()],
+    [
+        pytest.param(replace(SCOPES["costs"], moves=1), id="few moves"),
+        *(pytest.param(scope, marks=pytest.mark.deep, id=name) for name, scope in SCOPES.items()),
+    ],
 )
 def test_the_rule_keeps_every_promise_in_every_state(scope: Scope) -> None:
     result = explore(Rule(scope.limits), scope)
@@ -49,8 +55,9 @@ def test_a_fault_in_charges_and_settlements_is_found(fault: type[Rule]) -> None:
     assert result.promise in DEBIT_FAULTS[fault], result.story
 
 
-def test_attempts_over_two_subjects_keep_every_promise_in_every_state() -> None:
-    result = explore_joint(JointRule(JOINT_SHORT.limits), JOINT_SHORT)
+@pytest.mark.parametrize("calls", first(1, [2, 3]))
+def test_attempts_over_two_subjects_keep_every_promise_in_every_state(calls: int) -> None:
+    result = explore_joint(JointRule(JOINT_SHORT.limits), JOINT_SHORT._replace(calls=calls))
     assert result, result.story
     assert result.states > 1000
 

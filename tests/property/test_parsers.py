@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FUZZ = settings(
-    max_examples=size(40, 150), derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=size(15, 150), derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 NUMBERS = ("0", "1", "5", "42", "007", "1_000", "1_", "1__0", "_1", "9" * 30, "9" * 5000, "-1", "+1", "1.5", "1e9")

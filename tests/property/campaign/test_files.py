@@ -177,7 +177,7 @@ CELLS = st.integers(0, 2**32 + 5).map(str) | st.sampled_from(
     ]
 )
 slow_files = settings(
-    max_examples=size(30, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=size(12, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -20,7 +20,7 @@ EVENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0
 SEGMENTS = (None, "vip")
 
 
-@settings(max_examples=size(70, 200), derandomize=True, deadline=None)
+@settings(max_examples=size(25, 200), derandomize=True, deadline=None)
 @given(LIMIT_SETS, LIMIT_SETS, EVENTS, st.integers(0, 80))
 @example(["1/1us"], ["3/50us"], [(0, 1, 0)] * 10 + [(0, 1, 1)], 10)  # more history than the first segment needs
 @example(["2/10us"], ["1/1us"], [(0, later, 0) for later in (0, 9, 1, 9, 1, 1)], 6)  # a look right after a trim

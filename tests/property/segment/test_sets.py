@@ -110,7 +110,7 @@ def test_algebra_files_and_arrays(one: set[int], other: set[int]) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=size(150, 500))
+@settings(max_examples=size(50, 500))
 def test_any_bytes_are_a_bitmap_or_an_error(data: bytes) -> None:
     try:
         held = IdSet.from_bytes(data)
@@ -120,7 +120,7 @@ def test_any_bytes_are_a_bitmap_or_an_error(data: bytes) -> None:
 
 
 @given(id_sets, st.data())
-@settings(max_examples=size(150, 500))
+@settings(max_examples=size(50, 500))
 def test_damaged_bitmaps_are_a_bitmap_or_an_error(members: set[int], data: st.DataObject) -> None:
     good = bytearray(IdSet(members).to_bytes())
     for place in data.draw(st.lists(st.integers(0, len(good) - 1), min_size=1, max_size=4)):
@@ -135,7 +135,7 @@ def test_damaged_bitmaps_are_a_bitmap_or_an_error(members: set[int], data: st.Da
 
 
 @given(disjoint)
-@settings(max_examples=20)
+@settings(max_examples=size(8, 20))
 def test_a_snapshot_comes_back(sets: dict[str, set[int]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         write_snapshot(snapshot_of(sets), f"{directory}/x")
@@ -180,7 +180,7 @@ def test_a_few_hundred_damaged_files_of_every_kind() -> None:
     """The fuzzer in short, in a process of its own; `make proof` runs it with 100,000 inputs."""
     program = Path(__file__).parents[3] / "tools" / "fuzz_segments.py"
     done = subprocess.run(
-        [sys.executable, program, "--inputs", str(size(400, 1500))], check=False, capture_output=True, text=True
+        [sys.executable, program, "--inputs", str(size(100, 1500))], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "no crash and no wrong answer" in done.stdout

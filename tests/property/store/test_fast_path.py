@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.profiles import size
+from tests.profiles import size, sized
 
 from capline import CaplineError, Decision, Joint, Limiter, ManualClock, Policy
 from capline.limiter.policies.rules import Rules
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import CompiledRule
 
+pytestmark = sized
 START_US = 1_700_000_000_000_000
 DAY_US = 86_400_000_000
-STEPS = size(1_500, 20_000)
+STEPS = size(500, 6_000)
 POLICIES = {
     "one limit": Policy("p", ["6/300us"]),
     "alike": Policy("p", ["8/300us", "8/290us", "5/90us"]),

@@ -87,7 +87,7 @@ def opened(path: Path) -> Limiter:
     return Limiter(f"lmdb://{path}", [POLICY], clock=ManualClock(10**15))
 
 
-@settings(max_examples=size(20, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=size(8, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_in_the_store_itself_a_damaged_log_admits_nothing_and_others_go_on(place: Path, data: st.DataObject) -> None:
     with lmdb.open(str(place), max_dbs=8) as env, env.begin(write=True) as txn:

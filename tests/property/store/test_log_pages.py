@@ -138,7 +138,7 @@ def apply(
     return log, plain, now_us
 
 
-@settings(max_examples=size(100, 300), deadline=None)
+@settings(max_examples=size(30, 300), deadline=None)
 @given(st.one_of(steps, unit_steps))
 def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_reopenings(script: list[Step]) -> None:
     with patch.object(paged, "PAGE_HITS", 4), patch.object(paged, "TAIL_HITS", 6):

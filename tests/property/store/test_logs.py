@@ -63,7 +63,7 @@ pasts = st.lists(
     max_size=40,
     unique_by=lambda past: past[0],
 )
-few = settings(max_examples=size(30, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=size(10, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("store", STORES)

@@ -39,7 +39,7 @@ def fits(log: Log, bounds: tuple[Limit, ...], cost: int, at_us: int) -> bool:
     )
 
 
-@settings(max_examples=size(200, 600))
+@settings(max_examples=size(60, 600))
 @given(logs(), limits, st.integers(1, 6), st.integers(0, 40))
 def test_a_verdict_is_the_rule_word_for_word_and_retry_after_is_the_first_instant_it_holds(
     log: Log, bounds: tuple[Limit, ...], cost: int, later_us: int
@@ -65,7 +65,7 @@ def test_a_verdict_is_the_rule_word_for_word_and_retry_after_is_the_first_instan
         assert not fits(log, (decision.limit,), cost, first_us - 1)
 
 
-@settings(max_examples=size(200, 600))
+@settings(max_examples=size(60, 600))
 @given(logs(), limits, st.integers(0, 60), st.integers(0, 40))
 def test_a_look_of_no_cost_is_told_the_first_instant_that_it_is_allowed_behind_slots_too(
     log: Log, bounds: tuple[Limit, ...], ahead_us: int, later_us: int
@@ -80,7 +80,7 @@ def test_a_look_of_no_cost_is_told_the_first_instant_that_it_is_allowed_behind_s
 attempts = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=40)
 
 
-@settings(max_examples=size(100, 300))
+@settings(max_examples=size(40, 300))
 @given(limits, attempts)
 def test_no_window_ever_holds_more_than_its_quota_and_every_refusal_was_due(
     bounds: tuple[Limit, ...], script: list[tuple[int, int]]
@@ -101,7 +101,7 @@ def test_no_window_ever_holds_more_than_its_quota_and_every_refusal_was_due(
             assert sum(inside) <= limit.quota
 
 
-@settings(max_examples=size(100, 300))
+@settings(max_examples=size(40, 300))
 @given(limits.filter(lambda bounds: all(limit.quota for limit in bounds)), attempts)
 def test_slots_never_overfill_a_window_and_come_in_order_of_arrival(
     bounds: tuple[Limit, ...], script: list[tuple[int, int]]

@@ -54,7 +54,7 @@ def batch(number: int, given_rows: list[tuple[int, int, int, int, int]]) -> Batc
     )
 
 
-@settings(max_examples=size(40, 100), deadline=None)
+@settings(max_examples=size(15, 100), deadline=None)
 @given(st.lists(rows, max_size=4))
 def test_counts_are_as_one_would_count_by_hand(batches: list[list[tuple[int, int, int, int, int]]]) -> None:
     everyone = [row for part in batches for row in part]

@@ -38,7 +38,7 @@ PROMISES = {
         "tests/proof/test_crashes.py::test_power_that_is_lost_takes_nothing_that_was_acknowledged_with_full_durability",
     ),
     "8": (
-        "tests/proof/test_simulator.py::test_the_store_keeps_every_promise_under_faults",
+        "tests/proof/test_simulator.py::test_the_store_keeps_every_promise_under_faults_of_every_kind",
         "tests/faults/test_redis_replicas.py::test_an_allowed_hit_is_answered_when_the_replica_has_it",
     ),
     "9": ("tests/faults/test_redis_deadline.py::test_every_verb_ends_by_its_deadline",),
@@ -65,9 +65,9 @@ FAULTS = {
     "::test_connections_that_are_half_open_cost_one_deadline_each_and_record_nothing",
     "reply lost": "faults/test_redis_unknown::test_a_lost_reply_is_an_unknown_answer_and_the_hit_is_there",
     # The simulator: a primary that has not replicated goes on answering, then its replica takes over.
-    "partition": "proof/test_simulator::test_every_way_of_not_answering_comes_up",
+    "partition": "proof/test_simulator::test_the_store_keeps_every_promise_under_faults_of_every_kind",
     "planned failover": "faults/test_redis_scripts::test_after_a_planned_failover_of_a_cluster_all_goes_on",
-    "failover by `kill -9`": "proof/test_simulator::test_every_way_of_not_answering_comes_up",
+    "failover by `kill -9`": "proof/test_simulator::test_the_store_keeps_every_promise_under_faults_of_every_kind",
     "failover by sentinels": "proof/test_simulator::test_every_kind_of_scenario_has_its_turn",
     "resharding": "faults/test_redis_redirects"
     "::test_a_slot_that_moves_under_load_loses_nothing_and_counts_nothing_twice",

@@ -235,7 +235,7 @@ class TestPartial:
     @given(
         st.lists(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc")), min_size=1), min_size=1, max_size=4)
     )
-    @settings(max_examples=size(15, 30), deadline=None)
+    @settings(max_examples=size(8, 30), deadline=None)
     def test_merged_parts_equal_one_build(
         self, tmp_path_factory: pytest.TempPathFactory, kind: str, parts: list[list[tuple[int, str]]]
     ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.servers import KINDS, shared
-from tests.profiles import first
+from tests.profiles import first, size, sized
 
 from capline import Attempt, Decision, Limiter, ManualClock, Policy
 from capline.model.errors import IdConflictError
@@ -154,13 +154,15 @@ def end_queue(pair: Beside) -> None:
     ],
     ids=str,
 )
+@sized
 def test_a_queue(beside: Callable[..., Beside], kind: str, layout: str, limits: list[str], window_us: int) -> None:
     pair = beside(shared(kind).url, limits, layout)
-    queue_steps(pair, random.Random(f"{limits} queue"), 400, window_us)
+    queue_steps(pair, random.Random(f"{limits} queue"), size(150, 400), window_us)
 
 
-@pytest.mark.parametrize("limits", [*LIMITS, ["200/1000us"], ["150/500us", "151/501us", "400/700us"]], ids=" ".join)
+@pytest.mark.parametrize("limits", first(2, [["150/500us", "151/501us", "400/700us"], *LIMITS]), ids=" ".join)
 @pytest.mark.parametrize("seed", first(1, [1, 2]))
+@sized
 def test_a_long_queue(beside: Callable[..., Beside], limits: list[str], seed: int) -> None:
     pair = beside(shared(KINDS[seed % 2]).url, limits, "subject")
     chance = random.Random(f"{limits} queue {seed}")
@@ -169,11 +171,11 @@ def test_a_long_queue(beside: Callable[..., Beside], limits: list[str], seed: in
         for _ in range(60):
             pair.ask("schedule")
         pair.clock.advance_us(chance.randrange(20))
-    queue_steps(pair, chance, 300, 40)
+    queue_steps(pair, chance, size(100, 300), 40)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("limits", LIMITS, ids=" ".join)
+@pytest.mark.parametrize("limits", first(1, LIMITS), ids=" ".join)
 def test_unit_by_unit_on_a_long_log(beside: Callable[..., Beside], kind: str, limits: list[str]) -> None:
     pair = beside(shared(kind).url, limits, "subject")
     chance = random.Random(f"{limits} units")
@@ -188,7 +190,7 @@ def test_unit_by_unit_on_a_long_log(beside: Callable[..., Beside], kind: str, li
 
 
 @pytest.mark.parametrize("layout", ["subject", "bucket"])
-@pytest.mark.parametrize("limits", LIMITS, ids=" ".join)
+@pytest.mark.parametrize("limits", first(2, LIMITS), ids=" ".join)
 @pytest.mark.parametrize("seed", first(1, [1, 2]))
 def test_every_verb_on_a_long_log(beside: Callable[..., Beside], layout: str, limits: list[str], seed: int) -> None:
     pair = beside(shared(KINDS[seed % 2]).url, limits, layout)
@@ -201,7 +203,7 @@ def test_every_verb_on_a_long_log(beside: Callable[..., Beside], layout: str, li
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("named", [False, True], ids=["plain", "with ids"])
+@pytest.mark.parametrize("named", first(1, [True, False]), ids=["with ids", "plain"])
 def test_changes_of_a_hit_far_back(beside: Callable[..., Beside], kind: str, named: bool) -> None:
     """The thousands of hits behind it are rewritten a thousand at a time."""
     pair = beside(shared(kind).url, ["9000/hour"], "subject")

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable
-from contextlib import asynccontextmanager
 from itertools import count
-from types import coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
 from capline.limiter.arguments.records import LoadProgress
+from capline.limiter.patience import AwaitedSlot
 from capline.limiter.steps import awaited, run_awaited
 from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs
 from capline.model.attempt import check_cost
@@ -22,7 +21,7 @@ from capline.store.open import open_async_store
 from capline.store.protocol import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from capline.limiter.arguments.records import Loaded, LogRecord, Record
     from capline.limiter.patience import Acquisition
@@ -32,11 +31,11 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit
     from capline.model.subject import Subject
-    from capline.store.protocol import AsyncStore, CompiledRule
+    from capline.store.protocol import AsyncStore, CompiledRule, Store
 
 __all__ = ["AsyncLimiter"]
 
-_ONE = 1
+_ZERO, _ONE = 0, 1
 SLOTS_A_TURN = 64
 """Of so many slots that are free at once one lets the event loop have its turn."""
 _SLOTS = count(1)
@@ -121,54 +120,51 @@ class AsyncLimiter(Verbs):
     try_write = awaited(Verbs._try_write)
     servers = awaited(Verbs._servers)
 
-    @asynccontextmanager
-    async def acquire(
+    def acquire(
         self,
         policy: str,
         subject: Subject,
         cost: int = 1,
         id: str | None = None,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the wait is known beforehand: past it nothing is taken
+        timeout: float | None = None,
         not_before: float = 0,
         slack: float | None = None,
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
         limits: Sequence[Limit | str] | None = None,
-    ) -> AsyncGenerator[Decision]:
+    ) -> AwaitedSlot[Decision]:
         """`schedule`, then sleep until the slot, as `Limiter.acquire`.
 
         Cancelling gives the slot back, also while it is being taken. It waits for that refund, so a
         cancelled caller goes on when the store has answered.
         """
-        yield await _acquired(
-            self._acquisition(
-                policy,
-                subject,
-                cost,
-                id,
-                timeout,
-                not_before,
-                slack,
-                limits,
-                segment=segment,
-                channel=channel,
-                zone=zone,
-            )
-        )
 
-    @asynccontextmanager
-    async def acquire_all(
+        async def take() -> Decision:
+            names = segment, channel, zone
+            if not_before is _ZERO and slack is None and limits is None:
+                if not next(_SLOTS) % SLOTS_A_TURN:
+                    await asyncio.sleep(0)
+                slot = self._free_slot(policy, subject, cost, id, timeout, *names)
+                if slot is not None:
+                    return slot
+            return await _acquired(
+                self._acquisition(policy, subject, cost, id, timeout, not_before, slack, limits, *names)
+            )
+
+        return AwaitedSlot(take)
+
+    def acquire_all(
         self,
         attempts: Sequence[Attempt],
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in `acquire`
+        timeout: float | None = None,
         not_before: float = 0,
         slack: float | None = None,
-    ) -> AsyncGenerator[Joint]:
+    ) -> AwaitedSlot[Joint]:
         """`schedule_all`, then sleep until the slot, as `Limiter.acquire_all`; cancelled as `acquire`."""
-        yield await _acquired(self._joint_acquisition(attempts, timeout, not_before, slack))
+        return AwaitedSlot(lambda: _acquired(self._joint_acquisition(attempts, timeout, not_before, slack)))
 
     async def export(
         self,
@@ -234,6 +230,9 @@ class AsyncLimiter(Verbs):
         if policy in self._overridden and overrides is not None and not overrides.knows(policy, subject):
             await asyncio.to_thread(overrides.learn, policy, subject)
 
+    def _at_hand(self) -> Store | None:
+        return self._store.at_hand()
+
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -242,11 +241,10 @@ async def _acquired(wanted: Acquisition[Slot]) -> Slot:
     """Take a slot and sleep until it. It is given back if the wait is cancelled, or if it was missed: then another."""
     while True:
         # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
-        steps = run_awaited(wanted.taken())
-        taking = asyncio.create_task(steps) if wanted.patience.may_lose_answers else _begun(steps)
+        taking = asyncio.create_task(run_awaited(wanted.taken()))
         try:
-            slot = taking.result() if taking.done() else await asyncio.shield(taking)
-            if slot.wait_us or (slot.allowed and not next(_SLOTS) % SLOTS_A_TURN):
+            slot = await asyncio.shield(taking)
+            if slot.wait_us:
                 await wanted.sleep(slot.wait)
         except asyncio.CancelledError as stopped:
             wanted.patience.give_up()
@@ -262,35 +260,6 @@ async def _acquired(wanted: Acquisition[Slot]) -> Slot:
         except asyncio.CancelledError:
             await _through(missed)
             raise
-
-
-def _begun(taking: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """What it comes to: at once where it waits for nothing, else in a task of its own.
-
-    Only for a store of this machine: what is begun here has no timeout, which would be that of the caller's task.
-    """
-    answer = asyncio.get_running_loop().create_future()
-    try:
-        waits_for = taking.send(None)
-    except StopIteration as done:
-        answer.set_result(done.value)
-        return answer
-    return asyncio.ensure_future(_resumed(taking, waits_for))
-
-
-@coroutine
-def _resumed(taking: Coroutine[Any, Any, T], waits_for: object) -> Generator[Any, Any, T]:
-    """The rest of what waits for this."""
-    try:
-        while True:
-            try:
-                sent = yield waits_for
-            except BaseException as error:  # noqa: BLE001 - it is the coroutine's
-                waits_for = taking.throw(error)
-            else:
-                waits_for = taking.send(sent)
-    except StopIteration as done:
-        return done.value
 
 
 async def _gave_back(taking: asyncio.Future[Slot], wanted: Acquisition[Slot], stopped: BaseException) -> None:

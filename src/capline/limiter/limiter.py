@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
 from capline.limiter.arguments.records import LoadProgress
 from capline.limiter.base import DEFAULT_URL
+from capline.limiter.patience import AcquiredSlot
 from capline.limiter.steps import blocking, run
 from capline.limiter.verbs import Verbs
 from capline.model.attempt import check_cost
@@ -20,7 +20,7 @@ from capline.store.open import open_store
 from capline.store.protocol import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from capline.limiter.arguments.records import Loaded, LogRecord, Record
     from capline.limiter.patience import Acquisition
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_URL", "Limiter"]
 
-_ONE = 1
+_ZERO, _ONE = 0, 1
 T = TypeVar("T")
 Slot = TypeVar("Slot", "Decision", "Joint")
 
@@ -146,7 +146,6 @@ class Limiter(Verbs):
     try_write = blocking(Verbs._try_write)
     servers = blocking(Verbs._servers)
 
-    @contextmanager
     def acquire(
         self,
         policy: str,
@@ -161,7 +160,7 @@ class Limiter(Verbs):
         channel: str | None = None,
         zone: str | None = None,
         limits: Sequence[Limit | str] | None = None,
-    ) -> Generator[Decision]:
+    ) -> AcquiredSlot[Decision]:
         """`schedule`, then sleep until the slot; raises `LimitExceeded` at once if the slot is past the timeout.
 
         A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
@@ -173,23 +172,17 @@ class Limiter(Verbs):
         back and takes another, ten times at most, instead of going beside others. None: however late. A slot that was
         over when its `id` was asked for again stays used, since the call may have been made in it.
         """
-        yield _acquired(
-            self._acquisition(
-                policy,
-                subject,
-                cost,
-                id,
-                timeout,
-                not_before,
-                slack,
-                limits,
-                segment=segment,
-                channel=channel,
-                zone=zone,
-            )
-        )
 
-    @contextmanager
+        def take() -> Decision:
+            names = segment, channel, zone
+            if not_before is _ZERO and slack is None and limits is None:
+                slot = self._free_slot(policy, subject, cost, id, timeout, *names)
+                if slot is not None:
+                    return slot
+            return _acquired(self._acquisition(policy, subject, cost, id, timeout, not_before, slack, limits, *names))
+
+        return AcquiredSlot(take)
+
     def acquire_all(
         self,
         attempts: Sequence[Attempt],
@@ -197,13 +190,13 @@ class Limiter(Verbs):
         timeout: float | None = None,
         not_before: float = 0,
         slack: float | None = None,
-    ) -> Generator[Joint]:
+    ) -> AcquiredSlot[Joint]:
         """`schedule_all`, then sleep until the slot; as `acquire`, for all of these attempts or none.
 
         Raises `LimitExceeded` at once, with nothing taken, if the slot is past the timeout. An interrupted sleep gives
         every part of the slot back; so does one that ends later than the `slack`, and another slot is taken.
         """
-        yield _acquired(self._joint_acquisition(attempts, timeout, not_before, slack))
+        return AcquiredSlot(lambda: _acquired(self._joint_acquisition(attempts, timeout, not_before, slack)))
 
     def export(
         self,
@@ -264,6 +257,15 @@ class Limiter(Verbs):
 
     def _learn(self, policy: str, subject: Subject) -> None:
         """Nothing: an override that is not cached is read where it is needed."""
+
+    def _at_hand(self) -> Store | None:
+        return None if self._store.may_lose_answers else self._store
+
+    def _direct_step(self, operation: Operation, names: tuple[Any, ...], times: dict[str, int | None]) -> Any:
+        try:
+            return self._store.step(operation)
+        except StoreError as error:
+            return self._outage.single(operation.kind, error, self._attempt(*names), **times)
 
     def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from contextlib import AsyncContextDecorator, ContextDecorator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,16 +17,17 @@ import msgspec
 
 from capline.limiter.arguments.checks import seconds_us
 from capline.model.attempt import LONGEST_ID_BYTES
+from capline.model.decision import Decision
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from capline.limiter.steps import Steps
     from capline.model.attempt import Attempt
-    from capline.model.decision import Decision, Joint, LimitExceeded
+    from capline.model.decision import Joint, LimitExceeded
 
-__all__ = ["MOST_MISSED", "OUTAGE_S", "Acquisition", "Patience", "numbered"]
+__all__ = ["MOST_MISSED", "OUTAGE_S", "AcquiredSlot", "Acquisition", "AwaitedSlot", "Patience", "numbered"]
 
 OUTAGE_S = 30.0
 """How long to retry if the caller set no timeout."""
@@ -34,7 +36,7 @@ MOST_MISSED = 10
 """Slots that one `acquire` may miss before it goes late: never to go would be no better."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-Slot = TypeVar("Slot", "Decision", "Joint")
+Slot = TypeVar("Slot", Decision, "Joint")
 
 
 class Patience:
@@ -53,7 +55,6 @@ class Patience:
         self._asked = 0.0
         self._named = named
         self._used = 0
-        self.may_lose_answers = may_lose_answers
         self._own = secrets.token_hex(12) if may_lose_answers else None
         self._timeout = None if timeout is None else _seconds_left(timeout)
         self._began = time.monotonic()
@@ -153,12 +154,41 @@ class Acquisition(Generic[Slot]):
         while True:
             self.patience.asks()
             try:
-                return (yield from self._take())
+                steps: Any = self._take()
+                slot: Any = steps if type(steps) is Decision else (yield from steps)
             except StoreError as error:
                 pause_s = self.patience.pause(error)
+            else:
+                return slot
             yield self.sleep(pause_s)
 
     def given_back(self, slot: Slot) -> Steps[None]:
         """Refund the slot, unless somebody may have gone in it."""
         if self.patience.is_free(slot):
             yield from self._give_back(slot)
+
+
+class AcquiredSlot(ContextDecorator, Generic[Slot]):
+    """A block that begins once its slot is there; each time that it is entered takes a slot of its own."""
+
+    def __init__(self, take: Callable[[], Slot]) -> None:
+        self._take = take
+
+    def __enter__(self) -> Slot:
+        return self._take()
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class AwaitedSlot(AsyncContextDecorator, Generic[Slot]):
+    """`AcquiredSlot` for `async with`."""
+
+    def __init__(self, take: Callable[[], Awaitable[Slot]]) -> None:
+        self._take = take
+
+    async def __aenter__(self) -> Slot:
+        return await self._take()
+
+    async def __aexit__(self, *_: object) -> None:
+        return None

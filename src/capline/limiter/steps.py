@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Generator
 from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from capline.model.decision import Decision
+
 __all__ = ["Steps", "awaited", "blocking", "run", "run_awaited"]
 
 V = TypeVar("V")
@@ -24,7 +26,9 @@ Steps = Generator[Any, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """The answer of a verb whose calls have been made where it yields."""
+    """The answer of a verb whose calls have been made where it yields, or that came to its answer without a step."""
+    if type(steps) is Decision:  # pyright: ignore[reportUnnecessaryComparison] - see `Limiter._direct_step`
+        return steps
     try:
         answer = next(steps)
         while True:

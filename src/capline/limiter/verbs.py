@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import CompiledRule, Kind, Mode, Page
+    from capline.store.protocol import CompiledRule, Kind, Mode, Page, Store
     from capline.window.log import Hit
     from capline.window.merge import Merged
 else:
@@ -66,6 +66,7 @@ __all__ = ["ROWS_ON_THE_LOOP", "Verbs"]
 ROWS_ON_THE_LOOP = 4096
 """Rows whose checks take an event loop about a millisecond; with more, they go to a thread."""
 MANY = ROWS_ON_THE_LOOP + 1
+_NUMBERS = (int, float)
 T = TypeVar("T")
 
 
@@ -90,6 +91,10 @@ class Verbs(LimiterBase):
     @abstractmethod
     def _learn(self, policy: str, subject: Subject) -> Any:
         """Read the subject's override into the cache, where reading it later would block an event loop."""
+
+    @abstractmethod
+    def _at_hand(self) -> Store | None:
+        """The store that answers at once and in this process; None where it has to be waited for."""
 
     @abstractmethod
     def _sleep(self, seconds: float) -> Any:
@@ -169,16 +174,16 @@ class Verbs(LimiterBase):
         if compiled is None:
             return self._attempted(kind, self._attempt(policy, subject, cost, id, segment, channel, zone), **times)
         operation = Operation(kind, compiled, check_subject(subject), check_cost(cost), fingerprint(id), **times)  # pyright: ignore[reportArgumentType] - each has its time
-        names = segment, channel, zone
-        return self._direct_step(operation, lambda: self._attempt(policy, subject, cost, id, *names), times)
+        return self._direct_step(operation, (policy, subject, cost, id, segment, channel, zone), times)
 
     def _direct_step(
-        self, operation: Operation, attempt: Callable[[], Attempt], times: dict[str, int | None]
+        self, operation: Operation, names: tuple[Any, ...], times: dict[str, int | None]
     ) -> Steps[Decision]:
+        """This operation; in an outage the answer to the attempt of these names. A face may have the answer at once."""
         try:
             decision: Decision = yield self._store.step(operation)
         except StoreError as error:
-            return self._outage.single(operation.kind, error, attempt(), **times)
+            return self._outage.single(operation.kind, error, self._attempt(*names), **times)
         return decision
 
     def _attempted(self, kind: Kind, attempt: Attempt, **times: int | None) -> Steps[Decision]:
@@ -648,6 +653,29 @@ class Verbs(LimiterBase):
             outcomes = yield self._store.merge(self._merges(progress))
         progress.take(outcomes)
 
+    def _free_slot(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None,
+        timeout: float | None,
+        *names: str | None,
+    ) -> Decision | None:
+        """The slot of an `acquire` that sets nothing else, where it is now and its store is at hand; None: unknown."""
+        compiled = self._direct_rule(policy, *names)
+        if compiled is None or not (timeout is None or (type(timeout) in _NUMBERS and timeout >= 0)):
+            return None
+        store = self._at_hand()
+        if store is None:
+            return None
+        units, name = check_cost(cost), fingerprint(id)
+        try:
+            slot = store.step(Operation("schedule", compiled, check_subject(subject), units, name, max_wait_us=0))
+        except StoreError:
+            return None
+        return slot if slot.allowed and not slot.wait_us else None
+
     def _acquisition(
         self,
         policy: str,
@@ -658,7 +686,9 @@ class Verbs(LimiterBase):
         not_before: float,
         slack: float | None,
         limits: Sequence[Limit | str] | None,
-        **names: str | None,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None,
     ) -> Acquisition[Decision]:
         """What `acquire` does until its slot."""
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=id is not None)
@@ -672,7 +702,9 @@ class Verbs(LimiterBase):
                 max_wait=patience.left(),
                 not_before=patience.not_before(not_before),
                 limits=limits,
-                **names,
+                segment=segment,
+                channel=channel,
+                zone=zone,
             ),
             lambda slot: self._refund(policy, subject, slot.hit, cost, limits=limits),
             lambda slot: LimitExceeded(refusal_text(policy, subject, slot), slot),

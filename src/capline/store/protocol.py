@@ -262,6 +262,10 @@ class AsyncStore(Protocol):
         """Figures of the store itself, by name; empty if it has none."""
         return {}
 
+    def at_hand(self) -> Store | None:
+        """The store under this one, where it answers now and without a wait; None: what it does is awaited."""
+        return None
+
     step = _awaited(Store.step)
     joint = _awaited(Store.joint)
     rows = _awaited(Store.rows)

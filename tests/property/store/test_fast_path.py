@@ -18,6 +18,7 @@ from capline.limiter.policies.rules import Rules
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
 from capline.store.protocol import Operation
+from capline.support.override import override
 from capline.window import joint as joint_module
 from capline.window import rule as rule_module
 from capline.window.answer import allowed_now
@@ -29,6 +30,7 @@ from capline.window.rule import Slot, attempt, judge, take_slot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from capline.limiter.patience import AcquiredSlot
     from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
     from capline.store.protocol import CompiledRule
@@ -180,6 +182,10 @@ class General(Limiter):
 
         store.compiled = without_fast_path
 
+    @override
+    def _free_slot(self, *_: object, **__: object) -> None:
+        return None
+
 
 def outcome(call: Callable[[], object]) -> tuple[object, object]:
     """The answer with its states, or the error."""
@@ -190,9 +196,15 @@ def outcome(call: Callable[[], object]) -> tuple[object, object]:
     return answer, answer.limits if isinstance(answer, Decision) else ()
 
 
+def entered(slot: AcquiredSlot[Decision]) -> Decision:
+    """What the block is given."""
+    with slot as taken:
+        return taken
+
+
 @pytest.mark.parametrize("name", [*POLICIES, *OTHERS, *LIMITERS])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_limiter_answers_as_one_without_fast_paths(name: str, seed: int) -> None:
+def test_a_limiter_answers_as_one_without_fast_paths(name: str, seed: int) -> None:  # noqa: C901 - each verb a case
     policy = {**POLICIES, **OTHERS, **LIMITERS}[name]
     random, clock = Random(f"{name} {seed}"), ManualClock(START_US)
     channel = next(iter(policy.channels), None)
@@ -204,7 +216,7 @@ def test_a_limiter_answers_as_one_without_fast_paths(name: str, seed: int) -> No
         subject, cost = random.randrange(3), random.choice([1, 1, 1, 2, 3, 5, 9])
         id = random.choice([None, None, None, f"{random.randrange(40)}"])
         hit = random.choice(hits[-9:]) if hits else (subject, START_US)
-        wait, verb = random.choice([None, 0, 0.00006]), random.randrange(14)
+        wait, verb = random.choice([None, 0, 0.00006]), random.randrange(16)
         answers: list[tuple[object, object]] = []
         for limiter in limiters:
             match verb:
@@ -218,6 +230,8 @@ def test_a_limiter_answers_as_one_without_fast_paths(name: str, seed: int) -> No
                     call = partial(limiter.schedule, "p", subject, cost, id, channel=channel, max_wait=wait)
                 case 5 | 6:
                     call = partial(limiter.peek, "p", subject, cost, id, channel=channel)
+                case 14 | 15:
+                    call = partial(entered, limiter.acquire("p", subject, cost, id, channel=channel, timeout=0))
                 case 7 if step % 29 == 0:
                     call = partial(limiter.erase, subject)
                 case _:

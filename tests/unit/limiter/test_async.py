@@ -140,6 +140,7 @@ def test_slots_that_are_free_at_once_give_the_loop_its_turn_now_and_then() -> No
 
     async def main() -> None:
         async with AsyncLimiter("memory://", [Policy("p", ["100000/h"])]) as limiter:
+            await acquire(limiter)
             counting = asyncio.create_task(others())
             for _ in range(4 * SLOTS_A_TURN):
                 await acquire(limiter)

@@ -75,6 +75,10 @@ class AsyncLocalStore(AsyncStore):
         return await asyncio.get_running_loop().run_in_executor(self._singles, work)
 
     @override
+    def at_hand(self) -> Store | None:
+        return None if self.batches else self.store
+
+    @override
     def compiled(self, rule: BoundPolicy, /) -> CompiledRule:
         return self.store.compiled(rule)
 

@@ -3,6 +3,7 @@
 They give the answers of `capline.window`; the conformance suite, the state machine and random histories check that.
 
     decide_one     one unit, where every hit is one unit: a hit's position is its units, a refusal leaves 0 remaining
+    units_now      any cost on any hits of a log in one piece, where it is allowed
     decide_units   any cost on any hits, two looks at the log for each limit
 
 A decision of `decide_one` keeps the array of stamps that it was made on, and builds `limits` from it on demand. So a
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capline.model.policy import BoundPolicy
+    from capline.store.local.log import ColumnLog
+    from capline.store.protocol import Kind
     from capline.window.log import LogView
 
-__all__ = ["FastRule", "Stamps", "decide_one", "decide_units", "fast_rule", "first_decision"]
+__all__ = ["FastRule", "Stamps", "decide_one", "decide_units", "fast_rule", "first_decision", "units_now"]
 
 FastRule = tuple[tuple[tuple[int, int, Limit], ...], int, int, Limit, LogLimits]
 """(quota, window_us, limit) for each limit of the only log; the widest window; the least quota, its limit; the log."""
@@ -117,6 +120,47 @@ def decide_one(
     if position is not bisect_right:
         seen = (states_of, compiled[4:], _numbers(compiled, stamps, start, n, stamp_us, now_us, False, position))
     return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
+
+
+def units_now(log: ColumnLog, compiled: FastRule, cost: int, now_us: int, kind: Kind = "decide") -> Decision | None:
+    """That so many units are allowed now; None where the answer may be another. Records nothing.
+
+    O(1) a limit while no hit is out of its window. States of limits are built now, as the units of a hit may change.
+    """
+    limits, widest_us, least_quota, _, log_limits = compiled
+    stamps, before, start, time_us = log.stamps, log.before, log.start, log.high_water_us
+    n = len(stamps)
+    last_us = stamps[-1] if n > start else time_us
+    total = n if before is None else log.total
+    if cost > least_quota or last_us != time_us or (before and n > start and total - before[start] > MOST_UNITS):
+        return None
+    stamp_us = now_us if now_us > time_us else time_us + (n > start)
+    reset_us = stamp_us + widest_us - now_us
+    left, tightest = LARGEST_QUOTA + 1, None
+    numbers: list[int] = []
+    for quota, window_us, limit in limits:
+        cutoff_us, i = stamp_us - window_us, start
+        if i < n and stamps[i] <= cutoff_us:
+            i = bisect_right(stamps, cutoff_us, i)
+        if i == n:
+            free, oldest_us = quota - cost, stamp_us
+        elif before is None:
+            free, oldest_us = quota - cost - n + i, stamps[i]
+        else:
+            used = total - before[i]
+            if i + 1 < n and before[i] == before[i + 1]:  # refunded
+                i = bisect_right(before, before[i], i) - 1
+            free, oldest_us = quota - cost - used, stamps[i] if used else stamp_us
+        if free < 0:
+            return None
+        if free < left:
+            left, tightest = free, limit
+        numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
+    if stamp_us + widest_us >= LATEST_US:
+        return None
+    seen = (states_of, (log_limits,), numbers)
+    hit, wait_us = None if kind == "peek" else stamp_us, stamp_us - now_us if kind == "schedule" else 0
+    return Decision(True, tightest, left, 0, reset_us, hit, "store", wait_us, 0, seen)
 
 
 def decide_units(log: LogView, compiled: FastRule, cost: int, now_us: int) -> Decision | None:

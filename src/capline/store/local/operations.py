@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from capline.model.decision import Decision, Joint
-from capline.store.local.fast_path import decide_units
+from capline.store.local.fast_path import decide_units, units_now
+from capline.store.local.log import ColumnLog
 from capline.store.local.numbers_path import numbers_step
 from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
 from capline.store.local.whole_logs import counted
@@ -64,18 +65,20 @@ _RULES: dict[Kind, Callable[[list[BoundLog], Operation, int, list[Pending]], Dec
     "reserve": _reserve,
     "schedule": _schedule,
 }
+_QUICK = frozenset[Kind](["decide", "peek", "schedule"])
 
 
 def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
     """One operation; see `Operation` for what each kind does and answers."""
-    rule = _RULES.get(operation.kind)
-    if rule is None:
-        change = commit_hit if operation.kind == "commit" else _change_hit
-        return change(transaction, operation, now_us)
-    if rule is _decide or rule is _peek or (rule is _schedule and not operation.not_before_us):
+    kind = operation.kind
+    if kind in _QUICK and not operation.not_before_us:
         quick = (numbers_step if operation.compiled.meters else _quick_step)(transaction, operation, now_us)
         if quick is not None:
             return quick
+    rule = _RULES.get(kind)
+    if rule is None:
+        change = commit_hit if kind == "commit" else _change_hit
+        return change(transaction, operation, now_us)
     logs, record = _open(transaction, operation, now_us)
     decision = rule(logs, operation, now_us, record.pending)
     if rule is not _peek:
@@ -84,22 +87,31 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
 
 
 def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
-    """A decision or a peek, where `decide_units` has the answer."""
+    """A decision, a peek or a slot that is now, where the fast paths have the answer."""
     compiled: LocalRule = operation.compiled
-    if compiled.unit is None or operation.kind == "schedule":
+    if compiled.unit is None:
         return None
+    kind, subject, cost, fingerprint = operation.kind, operation.subject, operation.cost, operation.fingerprint
     ref = compiled.refs[0]
-    log = transaction.load(ref, operation.subject)
-    if operation.fingerprint and log.find(operation.fingerprint, NEVER) != NEVER:
+    log = transaction.load(ref, subject)
+    if not cost or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
         return None
-    decision = decide_units(log, compiled.unit, operation.cost, now_us)
+    decision = units_now(log, compiled.unit, cost, now_us, kind) if type(log) is ColumnLog else None
+    if decision is None and kind != "schedule":
+        decision = decide_units(log, compiled.unit, cost, now_us)
+        if decision is not None and decision.hit is not None and kind == "peek":
+            decision = replace(decision, hit=None)
     if decision is None or decision.hit is None:
         return decision
-    if operation.kind == "peek":
-        return replace(decision, hit=None)
-    bound = BoundLog(log, ref.log_limits, ref.readers, operation.cost)
-    record_hit(bound, max(now_us, log.high_water_us), decision.hit, operation.fingerprint)
-    transaction.save(ref, operation.subject, log)
+    if decision.wait_us and operation.max_wait_us is not None and decision.wait_us > operation.max_wait_us:
+        return None
+    stamp_us, time_us = decision.hit, max(now_us, log.high_water_us)
+    if ref.log_limits.grain_us:
+        record_hit(BoundLog(log, ref.log_limits, ref.readers, cost), time_us, stamp_us, fingerprint)
+    else:
+        log.trim(time_us - ref.log_limits.retention_us)
+        log.record(stamp_us, cost, stamp_us, fingerprint)
+    transaction.save(ref, subject, log)
     return decision
 
 

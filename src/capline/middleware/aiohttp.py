@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from capline.middleware.gate import Gate, is_safe_to_repeat
+from capline.middleware.slots.gate import Gate, is_safe_to_repeat
 from capline.model.errors import CaplineError
 
 try:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from capline.middleware.gate import Gate, Turn
+from capline.middleware.slots.gate import Gate, Turn
 from capline.model.errors import InvalidTypeError, quoted
 
 if TYPE_CHECKING:

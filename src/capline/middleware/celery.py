@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from capline.middleware.tasks import TaskSlots
+from capline.middleware.slots.tasks import TaskSlots
 from capline.model.errors import InvalidTypeError
 
 if TYPE_CHECKING:

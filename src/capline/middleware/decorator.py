@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.arguments.checks import seconds_us
 from capline.limiter.limiter import Limiter
-from capline.middleware.threaded import acquired
+from capline.middleware.slots.threaded import acquired
 from capline.model.attempt import check_cost
 from capline.model.errors import InvalidTypeError
 from capline.model.subject import Subject, check_subject

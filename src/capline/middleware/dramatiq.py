@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from capline.middleware.tasks import TaskSlots
+from capline.middleware.slots.tasks import TaskSlots
 from capline.model.errors import CaplineError
 
 try:

@@ -9,7 +9,7 @@ request too, and takes its own.
 
 from __future__ import annotations
 
-from capline.middleware.transport import AsyncLimited, Limited
+from capline.middleware.slots.transport import AsyncLimited, Limited
 from capline.model.errors import CaplineError
 
 try:

@@ -9,7 +9,7 @@ client = httpx2.Client(transport=LimitedTransport(limiter, "psp", max_wait=30))
 
 from __future__ import annotations
 
-from capline.middleware.transport import AsyncLimited, Limited
+from capline.middleware.slots.transport import AsyncLimited, Limited
 from capline.model.errors import CaplineError
 
 try:

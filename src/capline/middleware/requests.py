@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from capline.middleware.gate import Gate, is_safe_to_repeat
+from capline.middleware.slots.gate import Gate, is_safe_to_repeat
 from capline.model.errors import CaplineError
 
 try:

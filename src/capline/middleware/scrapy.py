@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from capline.limiter.limiter import Limiter
-from capline.middleware.gate import Gate, Turn
-from capline.middleware.threaded import acquired
+from capline.middleware.slots.gate import Gate, Turn
+from capline.middleware.slots.threaded import acquired
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 

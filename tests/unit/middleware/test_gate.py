@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from capline.middleware.gate import Gate, Turn
+from capline.middleware.slots.gate import Gate, Turn
 
 
 def answered(status: int, seconds: float | None = None) -> tuple[int, Mapping[str, str]]:

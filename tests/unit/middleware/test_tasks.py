@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from capline import Limiter, ManualClock, Policy
-from capline.middleware import tasks
-from capline.middleware.tasks import MOST_MISSED, TaskSlots
+from capline.middleware.slots import tasks
+from capline.middleware.slots.tasks import MOST_MISSED, TaskSlots
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from capline import Limiter, ManualClock, Policy
-from capline.middleware.threaded import acquired
+from capline.middleware.slots.threaded import acquired
 from capline.model.decision import Decision
 
 

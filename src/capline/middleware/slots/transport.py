@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from capline.middleware.gate import Gate, is_safe_to_repeat
+from capline.middleware.slots.gate import Gate, is_safe_to_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import _growth_faces as faces
 import numpy as np
 from _harness import Report, arguments, best_seconds, check
 from _servers import single
@@ -402,6 +403,22 @@ def another_caller(decide: Callable[[], object]) -> Generator[list[float]]:
         caller.join()
 
 
+def without_stores(report: Report, least: int, most: int, *, short: bool) -> None:
+    """Commands, faces and jobs, each once."""
+    for command, run in COMMANDS.items():
+        small, large = spent_by_command(run, least), spent_by_command(run, most)
+        title = f"{command}: a row of {most:,} beside one of {least:,}"
+        report.add(title, large / small, "times", at_most=5 if short else 2)
+    for name, face in faces.CALLED.items():
+        small, large = (faces.called(face, size) for size in (10, 500 if short else 5_000))
+        report.add(name, large / small, "times", at_most=20 if short else 2)
+    for name, (job, full, less) in faces.JOBS.items():
+        rows = less if short else full
+        small, large = (faces.spent_a_row(job, size) for size in (rows // 10, rows))
+        title = f"{name}: a row of {rows:,} beside one of {rows // 10:,}"
+        report.add(title, large / small, "times", at_most=5 if short else 2)
+
+
 def main() -> None:
     """Run and print."""
     options = arguments(__doc__, largest=20_000, short=False)
@@ -409,10 +426,7 @@ def main() -> None:
     # Ten times as much takes ten times as long: a row of the larger job costs no more.
     least, most = (200, 2_000) if options.short else (options.largest // 10, options.largest)
     report = Report(f"From {sizes[0]:,} to {sizes[-1]:,}: how many times as long")
-    for command, run in COMMANDS.items():
-        small, large = spent_by_command(run, least), spent_by_command(run, most)
-        title = f"{command}: a row of {most:,} beside one of {least:,}"
-        report.add(title, large / small, "times", at_most=5 if options.short else 2)
+    without_stores(report, least, most, short=options.short)
     server = single("redis")
     try:
         stores: dict[str, Callable[[], str]] = {

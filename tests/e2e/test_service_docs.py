@@ -66,7 +66,7 @@ def test_what_the_page_shows_is_what_it_answers(tmp_path: Path) -> None:
             assert without_instants(json.loads(said)) == without_instants(json.loads(text))
             shown += 1
         assert service.stop() == 0
-    assert shown == 7
+    assert shown == 6
 
 
 @pytest.mark.deep

@@ -1,6 +1,6 @@
 """Writes deploy/grafana/capline.json, a dashboard for Grafana 9 and later:  python tools/dashboard.py
 
-Each panel answers one question, which is its title; docs/reference/operating.md says what to do about the answer.
+Each panel answers one question, which is its title; its description says what to do about the answer.
 Panels are changed here, never in the file.
 """
 
@@ -17,9 +17,10 @@ _OF = 'instance=~"$instance"'
 
 
 class Panel(NamedTuple):
-    """A graph; `queries` are pairs of PromQL and legend."""
+    """A graph; `queries` are pairs of PromQL and legend, `answer` says what to do about what it shows."""
 
     title: str
+    answer: str
     unit: str
     queries: tuple[tuple[str, str], ...]
 
@@ -37,25 +38,29 @@ _DECISIONS = "capline_decisions_total"
 _REFUSED = _rate(_DECISIONS, "policy", ',verdict="refused"')
 
 PANELS = (
-    Panel("Is every instance up?", "none", ((f'up{{job="capline",{_OF}}}', "{{instance}}"),)),
-    Panel("Does the store answer?", "none", ((f"capline_store_up{{{_OF}}}", "{{instance}}"),)),
+    Panel("Is every instance up?", "CaplineInstanceDown", "none", ((f'up{{job="capline",{_OF}}}', "{{instance}}"),)),
+    Panel("Does the store answer?", "CaplineStoreDown", "none", ((f"capline_store_up{{{_OF}}}", "{{instance}}"),)),
     Panel(
         "Does every server answer?",
+        "CaplineServerDown; of the logs (`main`) and of the configuration store (`config`)",
         "none",
         ((f"min by (store, server) (capline_server_up{{{_OF}}})", "{{store}} {{server}}"),),
     ),
     Panel(
         "Which circuit breakers are open?",
+        "CaplineBreakerOpen",
         "none",
         ((f"max by (instance, store, server) (capline_server_breaker_open{{{_OF}}})", "{{instance}} {{server}}"),),
     ),
     Panel(
         "Does every server have its replica?",
+        "With `wait_replicas` no hit counts without one. 0: a failover would lose hits, or cannot happen",
         "none",
         ((f'min by (server) (capline_server_replicas{{store="main",{_OF}}})', "{{server}}"),),
     ),
     Panel(
         "How much memory do the servers use?",
+        "CaplineServerMemory. A bound of 0 is none: set `maxmemory`, else the host decides",
         "bytes",
         (
             (f"max by (store, server) (capline_server_memory_bytes{{{_OF}}})", "{{store}} {{server}}"),
@@ -64,78 +69,160 @@ PANELS = (
     ),
     Panel(
         "How many connections do the servers have?",
+        "CaplineServerConnections",
         "none",
         ((f"max by (store, server) (capline_server_clients{{{_OF}}})", "{{store}} {{server}}"),),
     ),
     Panel(
         "How many processes run?",
+        "Workers as configured, and one for the admin address",
         "none",
         ((f"sum by (instance, role) (capline_process_up{{{_OF}}})", "{{instance}} {{role}}"),),
     ),
-    Panel("How much is asked?", "reqps", ((_rate(_DECISIONS, "policy"), "{{policy}}"),)),
+    Panel(
+        "How much is asked?",
+        "Compare it with the capacity in docs/reference/operating.md",
+        "reqps",
+        ((_rate(_DECISIONS, "policy"), "{{policy}}"),),
+    ),
     Panel(
         "Which limits refuse?",
+        "One that suddenly does: CaplineRefusalsJump",
         "reqps",
         ((_rate(_DECISIONS, "policy, limit", ',verdict="refused"'), "{{policy}} {{limit}}"),),
     ),
     Panel(
         "Which share is refused?",
+        "The price of a policy. Replay past events against another one before you change it",
         "percentunit",
         ((f"{_REFUSED} / {_rate(_DECISIONS, 'policy')}", "{{policy}}"),),
     ),
-    Panel("Do decisions fail?", "reqps", ((_rate(_DECISIONS, "policy", ',verdict="error"'), "{{policy}}"),)),
-    Panel("Who answers?", "reqps", ((_rate(_DECISIONS, "origin"), "{{origin}}"),)),
-    Panel("Which statuses are answered?", "reqps", ((_rate("capline_http_requests_total", "status"), "{{status}}"),)),
-    Panel("How long does a request take?", "s", _quantiles("capline_http_seconds")),
-    Panel("How long does the store take?", "s", _quantiles("capline_store_seconds")),
+    Panel(
+        "Do decisions fail?",
+        "CaplineDecisionsFail",
+        "reqps",
+        ((_rate(_DECISIONS, "policy", ',verdict="error"'), "{{policy}}"),),
+    ),
+    Panel(
+        "Who answers?",
+        "`store`, always. `deny-cache` answers refusals that are known. Anything else: CaplineAnswersWithoutStore",
+        "reqps",
+        ((_rate(_DECISIONS, "origin"), "{{origin}}"),),
+    ),
+    Panel(
+        "Which statuses are answered?",
+        "Refusals are 200. 4xx are callers' faults; 503 is an outage, or more requests at once than `bounds.requests`",
+        "reqps",
+        ((_rate("capline_http_requests_total", "status"), "{{status}}"),),
+    ),
+    Panel(
+        "How long does a request take?",
+        "The difference to the next panel is the service and the queue before it",
+        "s",
+        _quantiles("capline_http_seconds"),
+    ),
+    Panel(
+        "How long does the store take?",
+        "Slow: the server's latency, its processor, the network",
+        "s",
+        _quantiles("capline_store_seconds"),
+    ),
     Panel(
         "How much processor time is used?",
+        "Near 1 for each worker: add workers, or instances",
         "percentunit",
         ((_rate("process_cpu_seconds_total", "instance"), "{{instance}}"),),
     ),
     Panel(
         "How much memory is used?",
+        "Flat after the first hour, unless the store is `memory://`",
         "bytes",
         ((f"sum by (instance) (process_resident_memory_bytes{{{_OF}}})", "{{instance}}"),),
     ),
     Panel(
-        "How large is the embedded store?", "bytes", ((f"capline_store_file_bytes{{{_OF}}}", "{{instance}} {{store}}"),)
+        "How large is the embedded store?",
+        "Growth without end: a process holds an old snapshot",
+        "bytes",
+        ((f"capline_store_file_bytes{{{_OF}}}", "{{instance}} {{store}}"),),
     ),
-    Panel("Is a change refused?", "none", ((f"capline_reload_refused{{{_OF}}}", "{{instance}} {{what}}"),)),
-    Panel("Is the configuration the newest?", "s", ((f"capline_config_stale_seconds{{{_OF}}}", "{{instance}}"),)),
-    Panel("Are the segments the newest?", "s", ((f"capline_segments_behind_seconds{{{_OF}}}", "{{instance}}"),)),
-    Panel("How old are the segments?", "s", ((f"capline_segments_age_seconds{{{_OF}}}", "{{instance}}"),)),
+    Panel(
+        "Is a change refused?",
+        "CaplineReloadRefused",
+        "none",
+        ((f"capline_reload_refused{{{_OF}}}", "{{instance}} {{what}}"),),
+    ),
+    Panel(
+        "Is the configuration the newest?",
+        "0 while its store answers. Growing: CaplineConfigurationBehind",
+        "s",
+        ((f"capline_config_stale_seconds{{{_OF}}}", "{{instance}}"),),
+    ),
+    Panel(
+        "Are the segments the newest?",
+        "Some 10 s. Growing: CaplineSegmentsBehind",
+        "s",
+        ((f"capline_segments_behind_seconds{{{_OF}}}", "{{instance}}"),),
+    ),
+    Panel(
+        "How old are the segments?",
+        "The rhythm of whoever publishes: CaplineSegmentsOld",
+        "s",
+        ((f"capline_segments_age_seconds{{{_OF}}}", "{{instance}}"),),
+    ),
     Panel(
         "What is in the queue?",
+        "Waiting batches fall; each worker has one leased; dead letters: CaplineDeadLetters",
         "none",
         (("max by (campaign, state) (capline_queue_batches)", "{{campaign}} {{state}}"),),
     ),
     Panel(
-        "How long is a campaign under way?", "s", (("max by (campaign) (capline_queue_age_seconds)", "{{campaign}}"),)
+        "How long is a campaign under way?",
+        "Longer than it should: add workers, if the receiver takes more",
+        "s",
+        (("max by (campaign) (capline_queue_age_seconds)", "{{campaign}}"),),
     ),
-    Panel("Is a batch's worker silent?", "s", (("max by (campaign) (capline_queue_silent_seconds)", "{{campaign}}"),)),
+    Panel(
+        "Is a batch's worker silent?",
+        "Growing: that worker is gone, and after `--takeover` (60 s) another one takes its batch",
+        "s",
+        (("max by (campaign) (capline_queue_silent_seconds)", "{{campaign}}"),),
+    ),
     Panel(
         "How fast are messages sent?",
+        "`failed` and `not_known` of all workers: the receiver's side, or the way to it",
         "reqps",
         (("sum by (outcome) (rate(capline_worker_recipients_total[$__rate_interval]))", "{{outcome}}"),),
     ),
     Panel(
         "What does Envoy ask?",
+        "`no_domain` and `no_limit`: Envoy asks for what no file has",
         "reqps",
         ((_rate("capline_envoy_descriptors_total", "domain, outcome"), "{{domain}} {{outcome}}"),),
     ),
     Panel(
         "Which of Envoy's limits are near?",
+        "Hits above `near_limit_ratio` (0.8): who is refused next",
         "reqps",
         ((_rate("capline_envoy_near_limit_total", "domain, rule"), "{{rule}}"),),
     ),
     Panel(
         "Are Envoy's files taken?",
+        "CaplineEnvoyFilesRefused",
         "none",
         ((f"sum by (outcome) (increase(capline_envoy_reloads_total{{{_OF}}}[$__rate_interval]))", "{{outcome}}"),),
     ),
-    Panel("Is Envoy turned away?", "reqps", ((_rate("capline_envoy_turned_away_total", "code"), "{{code}}"),)),
-    Panel("Does observing fail?", "reqps", ((_rate("capline_observer_errors_total", "instance"), "{{instance}}"),)),
+    Panel(
+        "Is Envoy turned away?",
+        "CaplineEnvoyTurnedAway",
+        "reqps",
+        ((_rate("capline_envoy_turned_away_total", "code"), "{{code}}"),),
+    ),
+    Panel(
+        "Does observing fail?",
+        "Decisions are right all the same; the log `capline` says what raised",
+        "reqps",
+        ((_rate("capline_observer_errors_total", "instance"), "{{instance}}"),),
+    ),
 )
 
 
@@ -164,6 +251,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
         "id": number + 1,
         "type": "timeseries",
         "title": panel.title,
+        "description": panel.answer,
         "datasource": SOURCE,
         "gridPos": {"x": column * WIDTH, "y": row * HEIGHT, "w": WIDTH, "h": HEIGHT},
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},

@@ -1,7 +1,7 @@
 """Pages of the reference that the program itself tells: tools/site.py puts them beside those of docs/reference.
 
 HTTP from the service's OpenAPI document, metrics from the registries, variables from the settings and the options of
-the commands, exit codes from the constants that the commands end with.
+the commands, exit codes from the constants that the commands end with, alerts from their rules.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from capline.service.run.file import VARIABLES
 from capline.service.settings.values import USUAL_MODES, Settings
 from capline.service.verbs import segments
 from capline.service.verbs.routes import routes
+from capline.up.files import alerts_yaml
+from tools.dashboard import PANELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -219,4 +221,21 @@ def variables() -> str:
     )
 
 
-PAGES = {"api": api, "commands": commands, "http": http, "metrics": metrics, "variables": variables}
+def alerts() -> str:
+    """Write the page of the dashboard and the alerts, from their sources."""
+    link = re.compile(r"\b(Capline[A-Z]\w+)`?")
+    panels = [(panel.title, link.sub(r"[\1](#alert-\1)", panel.answer)) for panel in PANELS]
+    parts = [
+        "# Dashboard and alerts\n\n## What each panel asks\n",
+        table(("panel", "what to do about the answer"), panels),
+        "## What to do at each alert\n",
+    ]
+    rules = re.compile(r"((?: +# [^\n]*\n)+) +- alert: (\w+)\n.*?severity: (\w+).*?summary: \"(.*?)\"\n", re.DOTALL)
+    for said, name, severity, summary in rules.findall(alerts_yaml()):
+        text = link.sub(r"[\1](#alert-\1)", re.sub(r"\s+# ", " ", said).strip().replace("`Capline", "Capline"))
+        summary = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"`\1`", summary)
+        parts.append(f"(alert-{name})=\n### {name}\n\n*{severity}*: {summary}. {text}\n")
+    return "\n".join(parts)
+
+
+PAGES = {"alerts": alerts, "api": api, "commands": commands, "http": http, "metrics": metrics, "variables": variables}

@@ -1,4 +1,4 @@
-"""deploy/: an example is what its reader takes, names what the service has, is told in docs/reference/operating.md."""
+"""deploy/: an example is what its reader takes, names what the service has, says what to do."""
 
 import configparser
 import importlib.util
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
+from tools.reference import alerts
 from typer.testing import CliRunner
 
 from capline import Configuration
@@ -31,7 +32,6 @@ from capline.up.files import alerts_yaml
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-PAGE = (ROOT / "docs" / "reference" / "operating.md").read_text(encoding="utf-8")
 RULES: list[dict[str, Any]] = yaml.safe_load(alerts_yaml())["groups"][0]["rules"]
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "capline.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
@@ -70,10 +70,12 @@ def test_every_series_that_is_asked_for_is_one_that_the_service_exports() -> Non
 
 
 def test_the_page_tells_of_every_panel_and_every_alert() -> None:
+    page = alerts()
     for panel in DASHBOARD["panels"]:
-        assert f"| {panel['title']} |" in PAGE
+        assert panel["description"]
+        assert f"| {panel['title']} |" in page
     for rule in RULES:
-        assert f"### {rule['alert']}\n" in PAGE
+        assert f"### {rule['alert']}\n\n*{rule['labels']['severity']}*: " in page
 
 
 def test_the_alerts_of_deploy_are_those_of_up_and_each_is_tested() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 from sphinx.pycode import ModuleAnalyzer
+from tools.dashboard import PANELS
 
 import capline
 from capline import AsyncLimiter, Configuration
@@ -36,7 +37,6 @@ from capline.service.settings.values import USUAL_MODES, Settings
 from capline.service.verbs import segments
 from capline.service.verbs.routes import routes
 from capline.up.files import alerts_yaml
-from tools.dashboard import PANELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -233,8 +233,8 @@ def alerts() -> str:
     rules = re.compile(r"((?: +# [^\n]*\n)+) +- alert: (\w+)\n.*?severity: (\w+).*?summary: \"(.*?)\"\n", re.DOTALL)
     for said, name, severity, summary in rules.findall(alerts_yaml()):
         text = link.sub(r"[\1](#alert-\1)", re.sub(r"\s+# ", " ", said).strip().replace("`Capline", "Capline"))
-        summary = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"`\1`", summary)
-        parts.append(f"(alert-{name})=\n### {name}\n\n*{severity}*: {summary}. {text}\n")
+        seen = re.sub(r"\{\{ \$(?:labels\.)?(\w+) \}\}", r"`\1`", summary)
+        parts.append(f"(alert-{name})=\n### {name}\n\n*{severity}*: {seen}. {text}\n")
     return "\n".join(parts)
 
 

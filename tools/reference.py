@@ -205,7 +205,7 @@ def variables() -> str:
         codes += [
             (str(value), " ".join(lines).strip().removesuffix("."))
             for (_, name), lines in docs.items()
-            if name in sys.modules[module].__all__ and type(value := getattr(sys.modules[module], name)) is int
+            if name.isupper() and name[0] != "_" and type(value := getattr(sys.modules[module], name)) is int
         ]
     return "\n".join(
         (

@@ -38,8 +38,8 @@ class Backend(Protocol):
     shared: bool
     """Whether other processes may change it."""
 
-    def head(self, known: int) -> Head:
-        """The head, with the commits since version `known`; its time is the server's, or this machine's."""
+    def head(self, seen: int) -> Head:
+        """The head, with the commits since version `seen`; its time is the server's, or this machine's."""
         ...
 
     def commit(self, expected: int, token: bytes, commit: bytes, pending: bytes, totals: Mapping[str, bytes]) -> bool:

@@ -72,14 +72,14 @@ class OverrideCache:
         """The cached subjects of a policy."""
         return self._recent.get(policy) or self._recent.setdefault(policy, Recent())
 
-    def put(self, policy: str, subject: Subject, known: Cached) -> None:
+    def put(self, policy: str, subject: Subject, cached: Cached) -> None:
         """Cache what is known of a subject."""
         self._size += 1
         if self._size > self._half:
             for recent in self._recent.values():
                 recent.old, recent.young = recent.young, {}
             self._size = 1
-        self.of(policy).young[subject] = known
+        self.of(policy).young[subject] = cached
 
     def forget(self, policy: str, subject: Subject | None = None) -> None:
         """Forget one subject of a policy, or all."""

@@ -83,7 +83,7 @@ class Committer:
         raise ConfigConflictError("others change the configuration all the time; try again")
 
     def _is_made(self, expected: int, commit: Commit, plan: Plan) -> bool:
-        totals = {policy: totals_bytes(one) for policy, one in plan.totals.items()}
+        totals = {policy: totals_bytes(total) for policy, total in plan.totals.items()}
         pending = pending_bytes(commit.version, plan.rows)
         if not self._backend.commit(expected, commit.token, commit_bytes(commit), pending, totals):
             return False

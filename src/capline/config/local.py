@@ -61,13 +61,13 @@ class LocalBackend(Backend, ABC):
         """Run it in one transaction."""
 
     @override
-    def head(self, known: int) -> Head:
+    def head(self, seen: int) -> Head:
         def work(table: _Table) -> Head:
             version = _number(table.get(_VERSION))
             feed: list[bytes] | None = None
-            if 0 <= version - known <= MOST_FEED:
-                found = [table.get(_numbered(b"f", one)) for one in range(known + 1, version + 1)]
-                feed = [one for one in found if one is not None]
+            if 0 <= version - seen <= MOST_FEED:
+                found = [table.get(_numbered(b"f", number)) for number in range(seen + 1, version + 1)]
+                feed = [row for row in found if row is not None]
             return Head(version, time.time_ns() // 1000, feed, [value for _, value in _below(table, b"w")])
 
         return self._run(work)

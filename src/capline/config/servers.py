@@ -69,8 +69,8 @@ class ServerBackend(Backend):
         self._client: Any = None
 
     @override
-    def head(self, known: int) -> Head:
-        version, (seconds, micros), feed, pending = self._script("head", self._head[:4], known, MOST_FEED)
+    def head(self, seen: int) -> Head:
+        version, (seconds, micros), feed, pending = self._script("head", self._head[:4], seen, MOST_FEED)
         return Head(version, int(seconds) * 1_000_000 + int(micros), None if feed == 0 else feed, pending)
 
     @override
@@ -94,7 +94,7 @@ class ServerBackend(Backend):
 
     @override
     def settle(self, version: int) -> None:
-        self._one("HDEL", self._head[2], str(version))
+        self._command("HDEL", self._head[2], str(version))
 
     @override
     def get(self, table: str, names: Sequence[bytes]) -> list[bytes | None]:
@@ -113,7 +113,7 @@ class ServerBackend(Backend):
         if table not in (OVERRIDES, PAST_OVERRIDES):
             cursor = None
             while cursor != 0:
-                cursor, rows = self._one("HSCAN", self._key(table, b""), cursor or 0, "COUNT", _SCAN)
+                cursor, rows = self._command("HSCAN", self._key(table, b""), cursor or 0, "COUNT", _SCAN)
                 yield from ((name, row) for name, row in _pairs(rows) if name.startswith(prefix))
             return
         begun = zlib.crc32(after) % BUCKETS if after else 0
@@ -128,10 +128,10 @@ class ServerBackend(Backend):
     @override
     def totals(self, policies: Sequence[str] | None = None) -> dict[str, bytes]:
         if policies is None:
-            return {name.decode(): value for name, value in _pairs(self._one("HGETALL", self._head[3]))}
+            return {name.decode(): value for name, value in _pairs(self._command("HGETALL", self._head[3]))}
         if not policies:
             return {}
-        found = self._one("HMGET", self._head[3], *policies)
+        found = self._command("HMGET", self._head[3], *policies)
         return {policy: value for policy, value in zip(policies, found, strict=True) if value is not None}
 
     @override
@@ -181,9 +181,9 @@ class ServerBackend(Backend):
         return self._prefix + b"{%d}:%s" % (number, table.encode())
 
     def _script(self, name: str, keys: list[bytes], *words: Any) -> Any:
-        return self._one("EVAL", self._scripts[name], len(keys), *keys, *words)
+        return self._command("EVAL", self._scripts[name], len(keys), *keys, *words)
 
-    def _one(self, *words: Any) -> Any:
+    def _command(self, *words: Any) -> Any:
         return self._try(lambda client: client.execute_command(*words))
 
     def _many(self, commands: list[_Command]) -> list[Any]:

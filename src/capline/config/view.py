@@ -63,7 +63,7 @@ class View:
         self._lock = threading.Lock()
         self._epoch = 0
         self._cache = OverrideCache(most_cached)
-        self._own: dict[tuple[str | None, ...], OwnLimits] = {}
+        self._kinds: dict[tuple[str | None, ...], OwnLimits] = {}
         self._overlay: dict[tuple[str, bytes], bytes] = {}
         self._unsettled: dict[int, float] = {}
         self.version = -1
@@ -115,19 +115,19 @@ class View:
         young, old = recent.young, recent.old
         found: list[Any] = [young.get(subject, MISSING) for subject in subjects]
         missing: list[int] = []
-        for at, known in enumerate(found):
-            if type(known) is OwnLimits or known is None:
+        for at, cached in enumerate(found):
+            if type(cached) is OwnLimits or cached is None:
                 continue
-            if known is MISSING:
-                known = old.get(subjects[at], MISSING)  # noqa: PLW2901 - it is the same subject's
-                if known is MISSING:
+            if cached is MISSING:
+                cached = old.get(subjects[at], MISSING)  # noqa: PLW2901 - it is the same subject's
+                if cached is MISSING:
                     missing.append(at)
                     continue
                 with self._lock:
                     # Only if no poll has forgotten it meanwhile.
                     if subjects[at] in recent.old:
-                        self._cache.put(policy, subjects[at], known)
-            found[at] = self._in_force(known)
+                        self._cache.put(policy, subjects[at], cached)
+            found[at] = self._in_force(cached)
         for first in range(0, len(missing), READ_AT_ONCE):
             self._read(policy, subjects, found, missing[first : first + READ_AT_ONCE])
         return found
@@ -149,23 +149,23 @@ class View:
         now_us = self.now_us()
         for at, entry in zip(rows, entries, strict=True):
             if entry is None:
-                known = None
+                cached = None
             elif entry.effective_us > now_us:
-                known = Timed(entry)
+                cached = Timed(entry)
             else:
-                known = self._limits_of(entry.value)
+                cached = self._limits_of(entry.value)
             with self._lock:
                 if epoch == self._epoch:
-                    self._cache.put(policy, subjects[at], known)
-            found[at] = self._in_force(known)
+                    self._cache.put(policy, subjects[at], cached)
+            found[at] = self._in_force(cached)
 
     def _not_known(self, found: list[Any], rows: list[int]) -> None:
         self.unknown += len(rows)
         for at in rows:
             found[at] = None
 
-    def _in_force(self, known: Any) -> OwnLimits | None:
-        return self._limits_of(known.entry.at(self.now_us())) if type(known) is Timed else known
+    def _in_force(self, cached: Any) -> OwnLimits | None:
+        return self._limits_of(cached.entry.at(self.now_us())) if type(cached) is Timed else cached
 
     def _limits_of(self, value: Any) -> OwnLimits | None:
         if value is None:
@@ -173,12 +173,12 @@ class View:
         facts = own_facts(value)
         texts, granularity = facts["limits"], facts.get("granularity")
         key = (granularity, *texts)
-        own = self._own.get(key)
+        own = self._kinds.get(key)
         if own is None:
-            if len(self._own) >= MOST_KINDS:
-                drop_oldest(self._own)
+            if len(self._kinds) >= MOST_KINDS:
+                drop_oldest(self._kinds)
             try:
-                own = self._own[key] = OwnLimits(tuple(Limit.parse(text) for text in texts), granularity)
+                own = self._kinds[key] = OwnLimits(tuple(Limit.parse(text) for text in texts), granularity)
             except CaplineError as error:
                 raise StoreDamagedError(f"an override in the configuration store cannot be read: {error}") from None
         return own

@@ -41,7 +41,7 @@ class Fields:
         self.faults = faults
         self.at_line = 0 if node is None else node.line
         self._entries: dict[str, tuple[int, Node]] = {}
-        self._asked: list[str] = []
+        self._taken: list[str] = []
         self.is_mapping = isinstance(node, Table)
         if isinstance(node, Table):
             for key, value in node.entries:
@@ -61,14 +61,14 @@ class Fields:
 
     def rest(self) -> dict[str, tuple[int, Node]]:
         """The entries that nobody has asked for yet; they count as asked for from here on."""
-        rest = {key: entry for key, entry in self._entries.items() if key not in self._asked}
-        self._asked += rest
+        rest = {key: entry for key, entry in self._entries.items() if key not in self._taken}
+        self._taken += rest
         return rest
 
-    def only(self, known: Sequence[str]) -> None:
+    def only(self, allowed: Sequence[str]) -> None:
         """Note the keys that are not known, and leave them out from here on."""
-        for key in [key for key in self._entries if key not in known]:
-            self._note(self._entries.pop(key)[0], f"unknown key {shown(key)}; {_nearest(key, known)}")
+        for key in [key for key in self._entries if key not in allowed]:
+            self._note(self._entries.pop(key)[0], f"unknown key {shown(key)}; {_nearest(key, allowed)}")
 
     def lines(self) -> list[tuple[str, int, Node]]:
         """Every key, its line and what stands under it, as it is."""
@@ -88,7 +88,7 @@ class Fields:
 
     def node(self, key: str) -> Node | None:
         """What stands under the key, as it is; None where it was left out."""
-        self._asked.append(key)
+        self._taken.append(key)
         entry = self._entries.get(key)
         return None if entry is None else entry[1]
 
@@ -112,14 +112,14 @@ class Fields:
         """One text, not empty; None when the key is left out."""
         if key in self._entries:
             return self.text(key, like=like)
-        self._asked.append(key)
+        self._taken.append(key)
         return None
 
-    def one_of(self, key: str, known: tuple[str, ...], default: str) -> str:
+    def one_of(self, key: str, allowed: tuple[str, ...], default: str) -> str:
         """One of these words."""
         word = self.text(key, default)
-        if word not in known:
-            self.fault(key, f"{shown(word)} is not known; use {' or '.join(known)}")
+        if word not in allowed:
+            self.fault(key, f"{shown(word)} is not known; use {' or '.join(allowed)}")
         return word
 
     def flag(self, key: str, *, default: bool) -> bool:
@@ -197,8 +197,8 @@ class Fields:
     def close(self) -> None:
         """Note the keys that nobody has asked for."""
         for key in self._entries:
-            if key not in self._asked:
-                fix = _nearest(key, tuple(dict.fromkeys(self._asked)))
+            if key not in self._taken:
+                fix = _nearest(key, tuple(dict.fromkeys(self._taken)))
                 self._note(self._entries[key][0], f"unknown key {shown(key)}; {fix}")
 
     def _absent(self, key: str, default: str | None, like: str) -> str:
@@ -221,11 +221,11 @@ def misshapen(node: Node | None, faults: list[Fault], where: str, wanted: str, f
     faults.append((0 if node is None else node.line, f"{where}expected {wanted}, found {_found(node)}{fix}"))
 
 
-def _nearest(key: str, known: Sequence[str]) -> str:
-    near = get_close_matches(key.lower().replace("-", "_").replace(" ", "_")[:64], known, n=1)
+def _nearest(key: str, keys: Sequence[str]) -> str:
+    near = get_close_matches(key.lower().replace("-", "_").replace(" ", "_")[:64], keys, n=1)
     if near:
         return f"did you mean {near[0]}?"
-    return f"use {', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else f"use {''.join(known) or 'none'}"
+    return f"use {', '.join(keys[:-1])} or {keys[-1]}" if len(keys) > 1 else f"use {''.join(keys) or 'none'}"
 
 
 def _found(node: Node | None) -> str:

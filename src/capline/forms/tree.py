@@ -187,19 +187,19 @@ class _Builder:
             case _:
                 pass
 
-    def _add(self, one: _Anchored, line: int, anchor: str | None = None) -> None:
-        self._nodes += one.size
+    def _add(self, built: _Anchored, line: int, anchor: str | None = None) -> None:
+        self._nodes += built.size
         if self._nodes > self._most_nodes:
             self._stop(line, f"more than {self._most_nodes} values in one file; split it")
         if anchor is not None:
-            self._anchored[anchor] = one
+            self._anchored[anchor] = built
         if self._open:
             above = self._open[-1]
-            above.nodes.append(one.node)
-            above.size += one.size
-            above.height = max(above.height, one.height + 1)
+            above.nodes.append(built.node)
+            above.size += built.size
+            above.height = max(above.height, built.height + 1)
         else:
-            self.root = one.node
+            self.root = built.node
 
     def _stands_for(self, name: str, line: int) -> _Anchored:
         """What an alias stands for, which was written before it."""

@@ -93,7 +93,7 @@ def limited(
         if seconds is not None:
             seconds_us(seconds, what)
 
-    def asked(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[str, Subject, int]:
+    def arguments_of(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[str, Subject, int]:
         who = subject(*arguments, **options) if callable(subject) else fixed_subject
         units = cost(*arguments, **options) if callable(cost) else fixed_cost
         return policy, who, units  # pyright: ignore[reportReturnType] - fixed where it is no function
@@ -107,7 +107,7 @@ def limited(
 
             @functools.wraps(function)
             def called(*arguments: Any, **options: Any) -> Any:
-                with plain.acquire(*asked(arguments, options), timeout=timeout, slack=slack):
+                with plain.acquire(*arguments_of(arguments, options), timeout=timeout, slack=slack):
                     return function(*arguments, **options)
 
             return called
@@ -116,7 +116,7 @@ def limited(
 
         @functools.wraps(function)
         async def awaited(*arguments: Any, **options: Any) -> Any:
-            async with acquire(*asked(arguments, options), timeout=timeout, slack=slack):
+            async with acquire(*arguments_of(arguments, options), timeout=timeout, slack=slack):
                 answer = function(*arguments, **options)
                 return await answer if is_async else answer
 

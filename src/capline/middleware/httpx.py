@@ -40,7 +40,7 @@ class LimitedTransport(Limited, httpx.BaseTransport):
     cost of one unit. An interrupted wait gives the slot back. The limiter stays open: whoever made it closes it.
     """
 
-    own = httpx.HTTPTransport
+    transport_type = httpx.HTTPTransport
     whole_body = httpx.ByteStream
 
 
@@ -50,5 +50,5 @@ class AsyncLimitedTransport(AsyncLimited, httpx.AsyncBaseTransport):
     A cancelled request gives its slot back, unless it was sent already.
     """
 
-    own = httpx.AsyncHTTPTransport
+    transport_type = httpx.AsyncHTTPTransport
     whole_body = httpx.ByteStream

@@ -23,12 +23,12 @@ __all__ = ["AsyncLimitedTransport", "LimitedTransport"]
 class LimitedTransport(Limited, httpx2.BaseTransport):
     """`capline.middleware.httpx.LimitedTransport`, for `httpx2.Client`."""
 
-    own = httpx2.HTTPTransport
+    transport_type = httpx2.HTTPTransport
     whole_body = httpx2.ByteStream
 
 
 class AsyncLimitedTransport(AsyncLimited, httpx2.AsyncBaseTransport):
     """`capline.middleware.httpx.AsyncLimitedTransport`, for `httpx2.AsyncClient`."""
 
-    own = httpx2.AsyncHTTPTransport
+    transport_type = httpx2.AsyncHTTPTransport
     whole_body = httpx2.ByteStream

@@ -55,7 +55,7 @@ def _found(headers: Mapping[str, str], name: str) -> str | None:
     """The value of this name; clients' own mappings know no case, plain ones are looked through."""
     value = headers.get(name)
     if value is None:
-        value = next((headers[one] for one in headers if one.lower() == name.lower()), None)
+        value = next((headers[key] for key in headers if key.lower() == name.lower()), None)
     return value
 
 

@@ -38,18 +38,18 @@ class Bounded(Generic[K]):
     ) -> None:
         self._most = most
         self._labels, self._rest, self._make = labels, rest, make
-        self._own: dict[K, Figure] = {}
+        self._figures: dict[K, Figure] = {}
         self._lock = Lock()
 
     def __getitem__(self, key: K) -> Figure:
-        return self._own.get(key) or self._found(key)
+        return self._figures.get(key) or self._found(key)
 
     def _found(self, key: K) -> Figure:
         with self._lock:
-            if key in self._own:
-                return self._own[key]
-            if len(self._own) < self._most:
-                figure = self._own[key] = self._make(self._labels(key))
+            if key in self._figures:
+                return self._figures[key]
+            if len(self._figures) < self._most:
+                figure = self._figures[key] = self._make(self._labels(key))
                 return figure
         return self._make(self._rest(key))
 

@@ -95,10 +95,10 @@ class WorkerMetrics:
         state = GaugeMetricFamily("capline_queue_batches", "Batches of a campaign that is not finished", labels=by)
         age = GaugeMetricFamily("capline_queue_age_seconds", "Since the campaign was enqueued", labels=of)
         silent = GaugeMetricFamily("capline_queue_silent_seconds", "Since its quietest lease was renewed", labels=of)
-        for one in queue.oldest:
+        for backlog in queue.oldest:
             for name in ("waiting", "leased", "delivered"):
-                state.add_metric([one.campaign, name], getattr(one, name))
-            state.add_metric([one.campaign, "dead_letter"], one.dead_letters)
-            age.add_metric([one.campaign], one.age_s)
-            silent.add_metric([one.campaign], one.silent_s)
+                state.add_metric([backlog.campaign, name], getattr(backlog, name))
+            state.add_metric([backlog.campaign, "dead_letter"], backlog.dead_letters)
+            age.add_metric([backlog.campaign], backlog.age_s)
+            silent.add_metric([backlog.campaign], backlog.silent_s)
         yield from (state, age, silent)

@@ -229,11 +229,11 @@ def _check_proof(manifest: Manifest) -> None:
     if manifest.union != together:
         raise SegmentError(f"its exclusive segments have {together} ids, and {manifest.union} different ones")
     count = len(manifest.segments)
-    wanted = [(one, other) for other in range(count) for one in range(other)] if count <= MOST_PAIRED else []
+    wanted = [(left, other) for other in range(count) for left in range(other)] if count <= MOST_PAIRED else []
     if manifest.format_version != _OLD_VERSION and [pair[:2] for pair in manifest.pairs] != wanted:
         raise SegmentError("it does not say how many ids each two segments share")
-    for one, other, shared in manifest.pairs:
-        first, second = manifest.segments[one], manifest.segments[other]
+    for left, other, shared in manifest.pairs:
+        first, second = manifest.segments[left], manifest.segments[other]
         most = 0 if first.exclusive and second.exclusive else min(first.cardinality, second.cardinality)
         if not 0 <= shared <= most:
             raise SegmentError(f"segments {first.name!r} and {second.name!r} share {shared} ids, and may share {most}")

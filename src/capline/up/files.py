@@ -71,7 +71,7 @@ def nginx_conf(port: int, services: Sequence[int]) -> str:
     A request that reached a service is never sent to another (`proxy_next_upstream` has no `non_idempotent`): it may
     have been counted. One that could not be sent goes to the next.
     """
-    servers = "".join(f"    server {HOST}:{one} max_fails=1 fail_timeout=1s;\n" for one in services)
+    servers = "".join(f"    server {HOST}:{port} max_fails=1 fail_timeout=1s;\n" for port in services)
     temporary = "".join(
         f"  {kind}_temp_path {kind}_temp;\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )

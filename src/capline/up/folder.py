@@ -27,7 +27,7 @@ def run_folder(path: Path, *, keep: bool) -> Generator[Path]:
     mark = path / _MARK
     if path.exists() and not (path.is_dir() and (mark.is_file() or not any(path.iterdir()))):
         raise InvalidValueError(f"{path} is not of an earlier `capline up`; name an empty directory: --dir PATH")
-    made = [one for one in (path, *path.parents) if not one.exists()]
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     with mark.open("ab") as lock:
         try:
@@ -43,8 +43,8 @@ def run_folder(path: Path, *, keep: bool) -> Generator[Path]:
             if not keep:
                 shutil.rmtree(path, ignore_errors=True)
                 with suppress(OSError):  # what others put there meanwhile stays
-                    for one in made[1:]:
-                        one.rmdir()
+                    for folder in made[1:]:
+                        folder.rmdir()
 
 
 def _empty(path: Path) -> None:

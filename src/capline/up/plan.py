@@ -165,10 +165,10 @@ class _Maker:
             url = f"{self._folder}/segments"
         else:
             port = next(self._ports)
-            own = {"BIND_HOST": HOST, "MINISTACK_HOST": HOST, "GATEWAY_PORT": str(port), "SERVICES": "s3"}
-            own |= {"LOG_LEVEL": "WARNING", "AUTH": "false", "S3_DATA_DIR": f"{self._folder}/s3"}
-            own |= {"HOME": str(self._folder), "TMPDIR": str(self._folder), "PYTHONPATH": ""}
-            self._add(Part("s3", self._programs.s3, f"tcp:{port}", environment=own, where=f"http://{HOST}:{port}"))
+            settings = {"BIND_HOST": HOST, "MINISTACK_HOST": HOST, "GATEWAY_PORT": str(port), "SERVICES": "s3"}
+            settings |= {"LOG_LEVEL": "WARNING", "AUTH": "false", "S3_DATA_DIR": f"{self._folder}/s3"}
+            settings |= {"HOME": str(self._folder), "TMPDIR": str(self._folder), "PYTHONPATH": ""}
+            self._add(Part("s3", self._programs.s3, f"tcp:{port}", environment=settings, where=f"http://{HOST}:{port}"))
             self._environment = {
                 "AWS_ENDPOINT_URL": f"http://{HOST}:{port}",
                 "AWS_ACCESS_KEY_ID": _ANYBODY,

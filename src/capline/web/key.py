@@ -72,8 +72,8 @@ def ip(trusted: int = 0, ipv6: int = 64) -> Callable[[Any], str]:
         chain = [*(forwarded.rsplit(",", trusted)[-trusted:] if forwarded else ()), peer]
         for text in chain:
             # Our proxies write addresses. Other text is the client's, and the next to the right is who passed it on.
-            if known := _address(text.strip(), ipv6):
-                return known
+            if address := _address(text.strip(), ipv6):
+                return address
         return peer or UNKNOWN
 
     return of

@@ -188,7 +188,7 @@ def test_kinds_of_overrides_are_bounded_and_right(one: Configuration, monkeypatc
     one.override_many("promo", {number: [f"{number + 1}/day"] for number in range(10)})
     for number in range(10):
         assert limits(one, number) == f"{number + 1}/day"
-        assert len(one.view._own) <= 4
+        assert len(one.view._kinds) <= 4
 
 
 def test_what_names_no_configuration(tmp_path: Path) -> None:

@@ -159,12 +159,12 @@ class Turn:
 
         If so, `wait` is how long all hosts are held back.
         """
-        asked = wait_asked(status, headers)
-        self.wait = asked or 0.0
+        wait_s = wait_asked(status, headers)
+        self.wait = wait_s or 0.0
         self._sent += 1
         longest = self._gate.max_wait
         too_long = longest is not None and self.wait > longest
-        return asked is None or self._sent > self._gate.retries or too_long or not repeatable
+        return wait_s is None or self._sent > self._gate.retries or too_long or not repeatable
 
     def hold(self, limiter: Limiter, subject: Subject) -> None:
         """Hold back all hosts for `wait` seconds, if the provider asked for any."""

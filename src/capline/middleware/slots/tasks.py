@@ -65,11 +65,11 @@ class TaskSlots:
         `key` is the task's id, and another for each time that the task is tried anew. `may_have_run`: whether the task
         may have been begun under this key before, as after the death of a worker.
         """
-        limiter, subject, cost = self._asked(arguments, options)
+        limiter, subject, cost = self._resolved(arguments, options)
         used = 0
         for missed in range(MOST_MISSED + 1):
             id = f"{key}:{used}" if used else key
-            asked = time.monotonic()
+            begun = time.monotonic()
             slot = limiter.schedule(self._policy, subject, cost, id, max_wait=self._max_wait)
             if not slot.allowed:
                 raise LimitExceeded(refusal_text(self._policy, subject, slot), slot)
@@ -79,7 +79,7 @@ class TaskSlots:
             if slot.late <= self._late or goes_late:
                 self._sleep(limiter, subject, cost, slot)
                 # Time that passed here, plus `late` by the store's clock: the two clocks are not compared.
-                if time.monotonic() - asked - slot.wait + slot.late <= self._late or goes_late:
+                if time.monotonic() - begun - slot.wait + slot.late <= self._late or goes_late:
                     break
             if may_have_run and slot.late:
                 used += 1
@@ -89,11 +89,11 @@ class TaskSlots:
 
     def go(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Wait for a slot where there is no queue to come back from."""
-        limiter, subject, cost = self._asked(arguments, options)
+        limiter, subject, cost = self._resolved(arguments, options)
         with limiter.acquire(self._policy, subject, cost, timeout=self._max_wait, slack=self._late):
             pass
 
-    def _asked(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Limiter, Subject, int]:
+    def _resolved(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Limiter, Subject, int]:
         limiter = self._limiter if isinstance(self._limiter, Limiter) else self._limiter()
         subject = self._subject(*arguments, **options) if callable(self._subject) else self._subject
         cost = self._cost(*arguments, **options) if callable(self._cost) else self._cost

@@ -70,11 +70,11 @@ async def _taken(
     loop = asyncio.get_running_loop()
     while True:
         patience.asks()
-        asked = loop.run_in_executor(None, partial(schedule, patience.id(None), max_wait=patience.left()))
+        pending = loop.run_in_executor(None, partial(schedule, patience.id(None), max_wait=patience.left()))
         try:
-            return await asyncio.shield(asked)
+            return await asyncio.shield(pending)
         except StoreError as error:
             await asyncio.sleep(patience.pause(error))
         except asyncio.CancelledError:
-            asked.add_done_callback(lambda done: None if done.exception() else give_back(done.result()))
+            pending.add_done_callback(lambda done: None if done.exception() else give_back(done.result()))
             raise

@@ -18,9 +18,9 @@ L = TypeVar("L", "Limiter", "AsyncLimiter")
 
 
 class _Transport(Generic[L]):
-    """A transport of either package; a subclass names its own transport (`own`) and the type of a body in memory."""
+    """A transport of either package; a subclass names the transport below it and the type of a body in memory."""
 
-    own: ClassVar[Any]
+    transport_type: ClassVar[Any]
     whole_body: ClassVar[type]
 
     def __init__(
@@ -37,7 +37,7 @@ class _Transport(Generic[L]):
     ) -> None:
         self._limiter = limiter
         self._gate = Gate(policy, subject, _host, max_wait, slack, retries, id)
-        self._transport: Any = type(self).own() if transport is None else transport
+        self._transport: Any = type(self).transport_type() if transport is None else transport
 
     def _repeatable(self, request: Any) -> Callable[[int], bool]:
         return partial(_repeatable, self.whole_body, request)

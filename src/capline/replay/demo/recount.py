@@ -77,24 +77,24 @@ def recount(record: Record, limits_of: Sequence[Sequence[Limit]], zone: str = UT
     """
     if not len(record):
         return Recount(0, 0, 0, {})
-    rows = _rows(record, max(one.reach_us for limits in limits_of for one in limits), zone)
+    rows = _rows(record, max(limit.reach_us for limits in limits_of for limit in limits), zone)
     over = unjustified = windows = 0
     fullest: dict[str, int] = {}
     for code, limits in enumerate(limits_of):
         sent = np.flatnonzero(rows.allowed & (rows.codes == code))
-        for one in limits:
+        for limit in limits:
             windows += sent.size
-            if isinstance(one, QuietHours):
-                over += int(is_quiet(rows.at_us[sent], one, zone).sum())
+            if isinstance(limit, QuietHours):
+                over += int(is_quiet(rows.at_us[sent], limit, zone).sum())
                 continue
-            found = rows.before(sent, one) + 1
-            over += int((found > one.quota).sum())
+            found = rows.before(sent, limit) + 1
+            over += int((found > limit.quota).sum())
             if sent.size:
-                fullest[str(one)] = max(fullest.get(str(one), 0), int(found.max()))
-    for index, one in enumerate(record.limits):
+                fullest[str(limit)] = max(fullest.get(str(limit), 0), int(found.max()))
+    for index, limit in enumerate(record.limits):
         refused = np.flatnonzero(rows.limit == index)
         windows += refused.size
-        unjustified += int((~rows.shut(refused, one)).sum())
+        unjustified += int((~rows.shut(refused, limit)).sum())
     return Recount(windows, over, unjustified, fullest)
 
 
@@ -113,22 +113,22 @@ class _Rows(NamedTuple):
     sent_before: NDArray[np.int64]
     zone: str
 
-    def before(self, rows: NDArray[np.intp], one: Limit) -> NDArray[np.int64]:
+    def before(self, rows: NDArray[np.intp], limit: Limit) -> NDArray[np.int64]:
         """How many sends before each of these rows are within the limit's window: a hit exactly that old is out."""
         at_us = self.at_us[rows]
-        if isinstance(one, CalendarLimit) and rows.size:
-            mondays = one.window_us > DAY_US
+        if isinstance(limit, CalendarLimit) and rows.size:
+            mondays = limit.window_us > DAY_US
             begins_us = midnights_us(self.zone, int(at_us.min()), int(at_us.max()), mondays=mondays)
             since_us = begins_us[np.searchsorted(begins_us, at_us, side="right") - 1] - 1
         else:
-            since_us = at_us - one.window_us
+            since_us = at_us - limit.window_us
         return self.sent_before[rows] - np.searchsorted(self.sends, self.base[rows] + since_us, side="right")
 
-    def shut(self, rows: NDArray[np.intp], one: Limit) -> NDArray[np.bool_]:
+    def shut(self, rows: NDArray[np.intp], limit: Limit) -> NDArray[np.bool_]:
         """Whether this limit had no room at each of these rows."""
-        if isinstance(one, QuietHours):
-            return is_quiet(self.at_us[rows], one, self.zone)
-        return self.before(rows, one) >= one.quota
+        if isinstance(limit, QuietHours):
+            return is_quiet(self.at_us[rows], limit, self.zone)
+        return self.before(rows, limit) >= limit.quota
 
 
 def _rows(record: Record, widest_us: int, zone: str) -> _Rows:
@@ -146,11 +146,11 @@ def _rows(record: Record, widest_us: int, zone: str) -> _Rows:
     return _Rows(allowed, record.codes[order], record.limit[order], at_us, base, sends, sent_before, zone)
 
 
-def _moments(asked: NDArray[np.int64], sends: NDArray[np.int64], sent_before: NDArray[np.int64]) -> NDArray[np.int64]:
+def _moments(at_us: NDArray[np.int64], sends: NDArray[np.int64], sent_before: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give the instant that each row was judged at: its own, or just after the subject's newest send if that is later.
 
     Within one subject stamps strictly increase, so of messages due at one instant the second is judged a microsecond
     later. The send before a subject's first is another subject's, and lies below everything of this one.
     """
     newest = np.concatenate((np.array([-1], np.int64), sends))[sent_before]
-    return np.maximum(asked, newest + 1)
+    return np.maximum(at_us, newest + 1)

@@ -130,7 +130,7 @@ def run_demo(
     _write_campaign(out / "campaign.yaml", policy, purchases.last_day)
     with Limiter.from_file(policy_file, url, clock=clock) as reopened:
         checks = (
-            _asked(purchases, record),
+            _count_due(purchases, record),
             *_windows(recount(record, limits_of, policy.zone)),
             _on_disk(reopened, record, widest_us=max(limit.window_us for limit in policy.all_limits())),
         )
@@ -214,7 +214,7 @@ def _in_url(path: Path) -> str:
     return str(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
 
 
-def _asked(purchases: Purchases, record: Record) -> Check:
+def _count_due(purchases: Purchases, record: Record) -> Check:
     """Count the due messages from the purchases alone, by another method than the calendar's."""
     due = sum(
         int((purchases.days + message.after_days <= purchases.last_day).sum())

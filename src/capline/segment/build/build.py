@@ -106,7 +106,7 @@ def _numbered(waiting: list[TextRows], builder: DictionaryBuilder) -> Iterator[R
             by_length.setdefault(group.length_bytes, []).append(group._replace(places=group.places + start))
         start += batch.codes.size
     groups = [
-        Group(length, np.concatenate([one.places for one in some]), np.concatenate([one.cells for one in some]))
+        Group(length, np.concatenate([group.places for group in some]), np.concatenate([group.cells for group in some]))
         for length, some in by_length.items()
     ]
     numbers = builder.numbers(groups, start)

@@ -146,16 +146,16 @@ def read_texts(paths: Paths, id_column: str = "id") -> Iterator[list[Group]]:
 
 def find_audience(paths: Paths, id_column: str, texts: Dictionary) -> tuple[IdSet, int]:
     """The numbers of an audience of text ids, and how many distinct ids have no number."""
-    known: list[IdSet] = []
+    numbered: list[IdSet] = []
     unknown: dict[int, list[npt.NDArray[np.bytes_]]] = {}
     for groups in read_texts(paths, id_column):
         for group in groups:
             numbers = texts.find(group)
-            known.append(IdSet.from_array(numbers[numbers >= 0]))
+            numbered.append(IdSet.from_array(numbers[numbers >= 0]))
             missing = unknown.setdefault(group.length_bytes, [])
             missing.append(group.cells[numbers < 0])
     others = sum(len(np.unique(np.concatenate(cells))) for cells in unknown.values())
-    return IdSet.union(known), others
+    return IdSet.union(numbered), others
 
 
 def read_audience(

@@ -77,8 +77,8 @@ def read_columns(path: Input, names: tuple[str, ...]) -> Generator[Iterator[Tabl
     elif path.name.endswith(_CSV_SUFFIXES):
         read = _read_csv
     else:
-        known = ", ".join((*_CSV_SUFFIXES, *_PARQUET_SUFFIXES))
-        raise SegmentError(f"{path}: its name does not say what it is; files of rows end in {known}")
+        suffixes = ", ".join((*_CSV_SUFFIXES, *_PARQUET_SUFFIXES))
+        raise SegmentError(f"{path}: its name does not say what it is; files of rows end in {suffixes}")
     with closing(read(path, names)) as batches:
         yield batches
 
@@ -119,7 +119,7 @@ def _csv_batches(path: Input, types: dict[str, Any], invalid: list[Any]) -> Gene
     objects that it was given. An interpreter that exits just then aborts (before Python 3.14), so closing waits here.
     """
     held: list[Any] = [_unpacked(path), _BadRows(invalid)]
-    lent = [_Lent(one) for one in held if not isinstance(one, Path)]
+    lent = [_Lent(item) for item in held if not isinstance(item, Path)]
     # With one thread Arrow knows the number of a bad row, and is as fast.
     options = _csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
     try:
@@ -135,8 +135,8 @@ def _csv_batches(path: Input, types: dict[str, Any], invalid: list[Any]) -> Gene
             yield from held[-1]
     finally:
         held.clear()  # an error's traceback would keep this frame, and these objects with it
-        for one in lent:
-            one.wait()
+        for item in lent:
+            item.wait()
 
 
 class _BadRows:

@@ -178,13 +178,13 @@ class DictionaryBuilder:
         fresh: list[tuple[int, npt.NDArray[np.bytes_], npt.NDArray[np.uint32]]] = []
         for group in sorted(groups, key=lambda each: each.length_bytes):
             unique, back = np.unique(group.cells, return_inverse=True)
-            known = Dictionary(self._opened).find(group._replace(cells=unique))
-            new = np.flatnonzero(known < 0)
-            known[new] = np.arange(following, following + new.size)
+            numbers = Dictionary(self._opened).find(group._replace(cells=unique))
+            new = np.flatnonzero(numbers < 0)
+            numbers[new] = np.arange(following, following + new.size)
             if new.size:
-                fresh.append((group.length_bytes, unique[new], (known[new] - first).astype(np.uint32)))
+                fresh.append((group.length_bytes, unique[new], (numbers[new] - first).astype(np.uint32)))
             following += new.size
-            found[group.places] = known[back]
+            found[group.places] = numbers[back]
         if following > _MOST_TEXTS:
             raise SegmentError(f"{self._home}: more than {_MOST_TEXTS} texts; begin a new dictionary")
         if fresh:
@@ -213,10 +213,10 @@ class DictionaryBuilder:
     def _append(self, data: memoryview) -> None:
         self._add(data)
         while len(self._opened) > 1:
-            one, other = self._opened[-2:]
-            if one.count > 2 * other.count or one.count + other.count > _FULL:
+            before, other = self._opened[-2:]
+            if before.count > 2 * other.count or before.count + other.count > _FULL:
                 return
-            merged = idfile.merge(one, other)
+            merged = idfile.merge(before, other)
             for entry in self._entries[-2:]:
                 if entry.file not in self._committed:
                     (self._home / entry.file).unlink(missing_ok=True)

@@ -169,12 +169,12 @@ def encode(first: int, groups: Sequence[tuple[int, Cells, Numbers]]) -> memoryvi
     return data.data
 
 
-def merge(one: IdFile, other: IdFile) -> memoryview:
-    """The bytes of the merged file. The numbers of `other` follow those of `one`; no text is in both."""
+def merge(before: IdFile, other: IdFile) -> memoryview:
+    """The bytes of the merged file. The numbers of `other` follow those of `before`; no text is in both."""
     by_length: dict[int, list[tuple[Cells, npt.NDArray[Any]]]] = {}
-    for file in (one, other):
+    for file in (before, other):
         for length, cells, numbers in file.groups:
-            by_length.setdefault(length, []).append((cells, numbers + np.uint32(file.first - one.first)))
+            by_length.setdefault(length, []).append((cells, numbers + np.uint32(file.first - before.first)))
     merged: list[tuple[int, Cells, Numbers]] = []
     for length, parts in sorted(by_length.items()):
         if len(parts) == 1:
@@ -188,4 +188,4 @@ def merge(one: IdFile, other: IdFile) -> memoryview:
         cells[at], numbers[at] = right, right_numbers
         cells[is_left], numbers[is_left] = left, left_numbers
         merged.append((length, cells, numbers))
-    return encode(one.first, merged)
+    return encode(before.first, merged)

@@ -205,8 +205,10 @@ class SegmentWatch:
                 return False
             return self._take(pointer, target)
         except Exception as error:  # noqa: BLE001 - the thread must go on
-            known = isinstance(error, SegmentError)
-            self._error = error if known else SegmentError(f"{self._objects.where}: {type(error).__name__}: {error}")
+            is_expected = isinstance(error, SegmentError)
+            self._error = (
+                error if is_expected else SegmentError(f"{self._objects.where}: {type(error).__name__}: {error}")
+            )
             return self._served is None and not self._stop.is_set() and self._from_cache()
 
     def _read_pointer(self) -> Pointer:

@@ -107,7 +107,7 @@ def _pairs(snapshot: Snapshot) -> tuple[tuple[int, int, int], ...]:
     sets = tuple(snapshot.sets.values())
     if len(sets) > MOST_PAIRED:
         return ()
-    return tuple((one, other, sets[one].overlap(ids)) for other, ids in enumerate(sets) for one in range(other))
+    return tuple((left, other, sets[left].overlap(ids)) for other, ids in enumerate(sets) for left in range(other))
 
 
 def _rename(temporary: Path, final: Path, replace: bool) -> None:
@@ -119,17 +119,17 @@ def _rename(temporary: Path, final: Path, replace: bool) -> None:
             raise
         _check_replaceable(final, replace)
         if not _exchange(temporary, final):
-            aside = files.beside(final)
-            final.rename(aside)
+            retired = files.beside(final)
+            final.rename(retired)
             temporary.rename(final)
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(retired, ignore_errors=True)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(left: Path, other: Path) -> bool:
     """Swap the names of two directories at once; False where the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     return rename is not None and not rename(
-        _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)
+        _AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)
     )
 
 

@@ -28,7 +28,7 @@ _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="capline", Basic realm="capline"
 _LINES = 64
 _MOST_WAIT, _MOST_IN_LINE = 256, 64
 """How many wait for scrypt at once, well below `bounds.requests`; and how many of one name, some five seconds long."""
-_MOST_KNOWN = 1024
+_MOST_PROVEN = 1024
 _LONGEST = 1024
 """Characters of a header that can hold a token."""
 
@@ -41,8 +41,8 @@ class Guard:
     def __init__(self, file: TokenFile) -> None:
         self._file = file
         self._key = secrets.token_bytes(32)
-        self._known: dict[bytes, Token] = {}
-        self._one = asyncio.Semaphore(1)
+        self._proven: dict[bytes, Token] = {}
+        self._turn = asyncio.Semaphore(1)
         self._lines = [asyncio.Semaphore(1) for _ in range(_LINES)]
         self._waiting = [0] * _LINES
 
@@ -80,7 +80,7 @@ class Guard:
     async def _chosen(self, header: bytes, name: str, chosen: str) -> Token | None:
         token = self._file.tokens.get(name, _NOBODY)
         digest = hashlib.blake2b(header, key=self._key).digest()
-        if self._known.get(digest) == token:  # also once another token has changed the file
+        if self._proven.get(digest) == token:  # also once another token has changed the file
             return token
         if not token.hash.startswith("scrypt:"):
             token = _NOBODY
@@ -91,13 +91,13 @@ class Guard:
             )
         self._waiting[line] += 1
         try:
-            async with self._lines[line], self._one:
+            async with self._lines[line], self._turn:
                 good = await asyncio.to_thread(is_of, token, chosen)
         finally:
             self._waiting[line] -= 1
         if not good:
             return None
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[digest] = token
+        if len(self._proven) >= _MOST_PROVEN:
+            self._proven.clear()
+        self._proven[digest] = token
         return token

@@ -96,10 +96,10 @@ class _Reader:
         name = _word(fields, "name")
         replaces = [self._replaced(item, name) for item in _items(fields, "replaces")]
         fields.close()
-        known = unit.lower() in UNITS_US
-        if unlimited and known:
+        has_unit = unit.lower() in UNITS_US
+        if unlimited and has_unit:
             fields.fault("unit", "should not specify rate limit unit when unlimited")
-        elif not unlimited and not known:
+        elif not unlimited and not has_unit:
             listed = ", ".join(UNITS_US)
             fields.fault("unit" if fields.has("unit") else None, f"invalid rate limit unit {shown(unit)}; use {listed}")
         rule = Rule(quota, "" if unlimited else unit.lower(), unlimited, name, tuple(replaces), **options)
@@ -114,14 +114,14 @@ class _Reader:
             fields.fault("metadata", "expected a mapping, like {name: service_1}")
         return None
 
-    def _replaced(self, item: Node, own: str) -> str:
+    def _replaced(self, item: Node, rule_name: str) -> str:
         fields = Fields(item, "replaces: ", self._faults, Path(), "name: all")
         name = _word(fields, "name")
         fields.close()
         if not name:
             fields.fault(None, "should not have an empty replaces entry")
-        elif name == own:
-            fields.fault("name", f"replaces should not contain name of same descriptor, {shown(own)}")
+        elif name == rule_name:
+            fields.fault("name", f"replaces should not contain name of same descriptor, {shown(rule_name)}")
         return name
 
 

@@ -99,8 +99,8 @@ def plan_of(
 ) -> Plan:
     """The plan of a request; raises `InvalidValueError` for one that can have no answer."""
     _check(domain, descriptors)
-    known = domain in configuration.domains
-    matches = [_match(configuration, domain, descriptor) if known else None for descriptor in descriptors]
+    has_domain = domain in configuration.domains
+    matches = [_match(configuration, domain, descriptor) if has_domain else None for descriptor in descriptors]
     replaced = {name for match in matches if match is not None for name in match.rule.replaces}
     parts: list[Part] = []
     statuses: list[Status] = []
@@ -109,7 +109,7 @@ def plan_of(
     for place, (descriptor, match) in enumerate(zip(descriptors, matches, strict=True)):
         status = _NO_LIMIT
         if match is None:
-            counted.append((domain, "", "no_limit") if known else ("", "", "no_domain"))
+            counted.append((domain, "", "no_limit") if has_domain else ("", "", "no_domain"))
             form.append(0)
         elif (rule := match.rule).unlimited:
             status = Status(rule, remaining=LARGEST_REMAINING)

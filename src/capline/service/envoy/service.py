@@ -130,7 +130,7 @@ class Service:
 
 def _told(request: Any) -> Any:
     """What was asked, in the form in which envoyproxy/ratelimit tells it as dynamic metadata."""
-    asked: list[dict[str, object]] = []
+    descriptors: list[dict[str, object]] = []
     for descriptor in request.descriptors:
         fields: dict[str, object] = {"entries": [f"{entry.key}={entry.value}" for entry in descriptor.entries]}
         if descriptor.HasField("limit"):
@@ -138,9 +138,9 @@ def _told(request: Any) -> Any:
             fields["limit"] = f"requests_per_unit:{descriptor.limit.requests_per_unit} unit:{unit}"
         if descriptor.HasField("hits_addend"):
             fields["hitsAddend"] = descriptor.hits_addend.value
-        asked.append(fields)
+        descriptors.append(fields)
     told = Struct()
-    told.update({"domain": request.domain, "descriptors": asked})
+    told.update({"domain": request.domain, "descriptors": descriptors})
     if request.hits_addend:
         told["hitsAddend"] = request.hits_addend
     return told
@@ -165,11 +165,11 @@ def _merge(into: dict[str, Any], more: Any) -> None:
 
 def _descriptor(descriptor: Any, addend: int) -> Descriptor:
     entries = tuple([(entry.key, entry.value) for entry in descriptor.entries])
-    own: bool = descriptor.HasField("hits_addend")
+    has_addend: bool = descriptor.HasField("hits_addend")
     limit = None
     if descriptor.HasField("limit"):
         limit = descriptor.limit.requests_per_unit, UNIT_NAMES.get(descriptor.limit.unit, "")
-    return Descriptor(entries, descriptor.hits_addend.value if own else addend, own, limit)
+    return Descriptor(entries, descriptor.hits_addend.value if has_addend else addend, has_addend, limit)
 
 
 def _constant(status: Status) -> Any:

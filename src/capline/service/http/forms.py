@@ -159,7 +159,7 @@ def page_limit(parameters: dict[str, str]) -> int:
     return number
 
 
-def query_of(query: bytes, known: Iterable[str]) -> dict[str, str]:
+def query_of(query: bytes, allowed: Iterable[str]) -> dict[str, str]:
     """The parameters of the query; raises for one that is unknown or there twice."""
     named: dict[str, str] = {}
     try:
@@ -167,8 +167,8 @@ def query_of(query: bytes, known: Iterable[str]) -> dict[str, str]:
     except ValueError:
         raise Problem(HTTPStatus.BAD_REQUEST, "the query is not name=value&…, percent-encoded UTF-8") from None
     for name, value in pairs:
-        if name not in known:
-            raise UnknownNameError(f"no parameter {quoted(name)}; there are: {', '.join(known) or 'none'}")
+        if name not in allowed:
+            raise UnknownNameError(f"no parameter {quoted(name)}; there are: {', '.join(allowed) or 'none'}")
         if name in named:
             raise InvalidValueError(f"parameter {quoted(name)} is there twice; give it once")
         named[name] = value

@@ -31,10 +31,10 @@ class Paths(Generic[_T]):
         if exact is not None:
             return exact
         sent = path.split(b"/")[1:]
-        for parts, found, known in self._named.get(len(sent), ()):
+        for parts, found, template in self._named.get(len(sent), ()):
             names = _names(parts, sent)
             if names is not None:
-                return found, known, names
+                return found, template, names
         return None
 
 

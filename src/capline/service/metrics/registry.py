@@ -61,10 +61,10 @@ class Metrics:
 
     def __init__(self, role: str = "service") -> None:
         self.registry = CollectorRegistry()
-        own = self.registry
+        registry = self.registry
         folder = os.environ.get(FOLDER)
         self.figures = figures = Figures(folder)
-        own.register(figures)
+        registry.register(figures)
         self.observer = DecisionMetrics(
             LABEL_SETS,
             figures.counter(DECISIONS, "Attempts, by their outcome", DECISION_LABELS),
@@ -76,26 +76,31 @@ class Metrics:
             "capline_reload_refused",
             "1 while what changed is refused and the last good one goes on",
             ["what"],
-            registry=own,
+            registry=registry,
             multiprocess_mode="livemax",
         )
         self._store_up = Gauge(
-            "capline_store_up", "1 while the store records for this process", registry=own, multiprocess_mode="livemin"
+            "capline_store_up",
+            "1 while the store records for this process",
+            registry=registry,
+            multiprocess_mode="livemin",
         )
         self._known_version = Gauge(
             "capline_config_known_version",
             "The version of the configuration that each process has heard of",
-            registry=own,
+            registry=registry,
             multiprocess_mode="liveall",
         )
-        self._failures = Counter("capline_reload_failures_total", "Changes that were refused", ["what"], registry=own)
-        self._reloads = Counter("capline_reloads_total", "Changes that were taken over", ["what"], registry=own)
+        self._failures = Counter(
+            "capline_reload_failures_total", "Changes that were refused", ["what"], registry=registry
+        )
+        self._reloads = Counter("capline_reloads_total", "Changes that were taken over", ["what"], registry=registry)
         self._requests = figures.counter("capline_http_requests_total", "Requests, by status", ("status",))
         self._seconds = figures.histogram(
             "capline_http_seconds", "Seconds from a request's head to its answer", BUCKETS_SECONDS
         )(())
         self._by_status: dict[int, Figure] = {}
-        up = Gauge("capline_process_up", "1 for each process", ["role"], registry=own, multiprocess_mode="liveall")
+        up = Gauge("capline_process_up", "1 for each process", ["role"], registry=registry, multiprocess_mode="liveall")
         up.labels(role).set(1)
         self.asked = self.registry if folder is None else CollectorRegistry()
         if folder is None:
@@ -105,7 +110,7 @@ class Metrics:
             MultiProcessCollector(self.asked, folder)
             self.asked.register(_Processes(Path(folder)))
         self._stores, self._segments = StoreMetrics(self.asked), SegmentMetrics(self.asked)
-        self.servers = ServerMetrics(self.asked, own)
+        self.servers = ServerMetrics(self.asked, registry)
 
     def add(self, limiter: AsyncLimiter, segments: SegmentSource | None = None) -> None:
         """Export its store, too, its segments and its configuration."""

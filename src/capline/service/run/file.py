@@ -115,7 +115,7 @@ def _with(node: Node | None, path: list[str], value: str | tuple[str, ...], line
     """The tree with this value at the path, on a line below 0, which stands for the variable or the option."""
     if not path:
         if isinstance(value, tuple):
-            return Items(line, tuple(Text(line, one, plain=False) for one in value))
+            return Items(line, tuple(Text(line, word, plain=False) for word in value))
         return Text(line, value, plain=False)
     if node is not None and not isinstance(node, Table):
         return node  # a fault, which is found where it is read

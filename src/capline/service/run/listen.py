@@ -45,8 +45,8 @@ class Listener(uvicorn.Server):
     """
 
     def __init__(self, app: App, bounds: Bounds, context: ssl.SSLContext | None = None, *, waits: bool = False) -> None:
-        own: dict[str, Any] = {"bounds": bounds, "service": app, "waits": waits, "heads": {}}
-        protocol = type("OwnConnection", (Connection,), own)
+        fields: dict[str, Any] = {"bounds": bounds, "service": app, "waits": waits, "heads": {}}
+        protocol = type("OwnConnection", (Connection,), fields)
         config = uvicorn.Config(
             app,
             http=protocol,

@@ -32,8 +32,8 @@ class Followed(NamedTuple):
 async def follow(followed: list[Followed], metrics: Metrics, now: asyncio.Event) -> None:
     """Look at all of them every second, and when `now` is set, until it is cancelled."""
     refused: dict[str, str] = {}
-    for one in followed:
-        metrics.reloaded(one.name, refused=False, changed=False)
+    for source in followed:
+        metrics.reloaded(source.name, refused=False, changed=False)
     while True:
         try:
             async with asyncio.timeout(EVERY_S):
@@ -41,15 +41,15 @@ async def follow(followed: list[Followed], metrics: Metrics, now: asyncio.Event)
         except TimeoutError:
             pass
         now.clear()
-        for one in followed:
+        for source in followed:
             try:
-                changed = await asyncio.to_thread(one.reload)
+                changed = await asyncio.to_thread(source.reload)
             except CaplineError as error:
-                if refused.get(one.name) != str(error):
-                    refused[one.name] = str(error)
-                    metrics.reloaded(one.name, refused=True, changed=True)
-                    log.warning("%s not reloaded, the last good one goes on: %s", one.name, error)
+                if refused.get(source.name) != str(error):
+                    refused[source.name] = str(error)
+                    metrics.reloaded(source.name, refused=True, changed=True)
+                    log.warning("%s not reloaded, the last good one goes on: %s", source.name, error)
                 continue
-            if changed or refused.pop(one.name, None) is not None:
-                metrics.reloaded(one.name, refused=False, changed=changed)
-                log.info("%s reloaded", one.name)
+            if changed or refused.pop(source.name, None) is not None:
+                metrics.reloaded(source.name, refused=False, changed=changed)
+                log.info("%s reloaded", source.name)

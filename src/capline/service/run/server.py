@@ -219,7 +219,7 @@ def serve_here(
 async def _serve(
     settings: Settings, sockets: Mapping[str, socket.socket], started: Callable[[], object], lifeline: int | None
 ) -> None:
-    over_http = {name: one for name, one in sockets.items() if name != SPOE}
+    over_http = {name: listening for name, listening in sockets.items() if name != SPOE}
     metrics = Metrics("+".join(over_http))
     path, guard, followed = settings.tokens, None, list[Followed]()
     if path is not None:
@@ -231,8 +231,8 @@ async def _serve(
         if SPOE in sockets:
             await _haproxy(parts, sockets[SPOE])
         draining = asyncio.Event()
-        known = probes(parts.limiter, parts.segments, allows=settings.on_store_error == "allow", draining=draining)
-        of = {PUBLIC: described(parts.public | known), ADMIN: known | metrics.routes()}
+        health = probes(parts.limiter, parts.segments, allows=settings.on_store_error == "allow", draining=draining)
+        of = {PUBLIC: described(parts.public | health), ADMIN: health | metrics.routes()}
         parts.followed.extend(followed)
         observers: tuple[Observer, ...] = ()
         if settings.observers.access_log is not None:

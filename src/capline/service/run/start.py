@@ -30,7 +30,7 @@ def serve(
         answering = {"http": public}
         if settings.spoe is not None:
             answering["spoe"] = stack.enter_context(bound(settings.spoe, "spoe.listen"))
-        addresses = [Address(*one.getsockname()[:2]) for one in (public, private)]
+        addresses = [Address(*listening.getsockname()[:2]) for listening in (public, private)]
 
         def listens() -> None:
             started(*addresses)
@@ -46,10 +46,10 @@ def serve(
 
 def log_to_stderr() -> None:
     """Log the service's own messages to standard error, a line each."""
-    own = logging.getLogger("capline")
-    if own.handlers:
+    logger = logging.getLogger("capline")
+    if logger.handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    own.addHandler(handler)
-    own.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

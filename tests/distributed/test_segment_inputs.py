@@ -58,7 +58,7 @@ def test_parquet_tells_how_many_rows_there_are_without_reading_them(bucket: str)
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        ("export/none.csv", "there is none"),
+        ("export/none.csv", "there is no such object"),
         ("export/none-*.csv", "no object matches"),
         ("export/part-*.parquet/x", "no object matches"),
     ],

@@ -74,7 +74,7 @@ class TestVerbs:
             assert won == [got.data]
 
     def test_get(self, place: ObjectStore) -> None:
-        with pytest.raises(ObjectMissingError, match="there is none"):
+        with pytest.raises(ObjectMissingError, match="there is no such object"):
             place.get("folder/a", 10)
         place.put("folder/a", b"12345")
         got = place.get("folder/a", 5)
@@ -99,7 +99,7 @@ class TestVerbs:
         for wrong in (size - 1, size + 1):
             with pytest.raises(SegmentError, match=f"{size} bytes, the manifest says {wrong}; it is torn"):
                 place.download("objects/x", tmp_path / f"b{wrong}", wrong)
-        with pytest.raises(ObjectMissingError, match="there is none"):
+        with pytest.raises(ObjectMissingError, match="there is no such object"):
             place.download("objects/y", tmp_path / "y", 1)
         with pytest.raises(SegmentError, match="cannot write it: File exists"):
             place.download("objects/x", back, size)

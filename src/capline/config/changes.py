@@ -145,7 +145,7 @@ def own_of(
     if base is None:
         base = Policy(policy, ["1/day"], algorithm="sliding_log" if granularity is None else "bucketed")
     if not limits:
-        raise PolicyError(f"policy {policy!r}: an override has a limit at least, like ['10/day']; None removes it")
+        raise PolicyError(f"policy {policy!r}: an override needs at least one limit, like ['10/day']; None removes it")
     if granularity is None:
         return limit_texts(base.having(limits=limits, by_segment={}).limits)
     made = base.having(limits=limits, by_segment={}, granularity=granularity)

@@ -7,7 +7,7 @@
     change    [policy], or [policy, subject]; [policy, nil] stands for many subjects of it
     pending   [version, [[table, name, row], …]]
 
-The value of a policy is its document (`document`), that of an override a list of limits; nil is none. With a
+The value of a policy is its document (`document`), that of an override a list of limits; nil when removed. With a
 granularity of its own it is {"limits": […], "granularity": "…us"}, which older releases take for damaged. A row's name
 is the policy, or `policy NUL subject`, the subject as it is typed (`42` is the integer, `s:42` the text).
 

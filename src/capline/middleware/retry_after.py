@@ -60,7 +60,7 @@ def _found(headers: Mapping[str, str], name: str) -> str | None:
 
 
 def _instant(text: str | None) -> datetime | None:
-    """An HTTP date; None where it is none."""
+    """The instant of an HTTP date; None for any other text."""
     if text is None or len(text) > _LONGEST_TEXT:
         return None
     try:

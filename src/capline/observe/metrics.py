@@ -54,7 +54,7 @@ class Metrics(Observer, HearsFailures):
         self._ones: dict[tuple[object, ...], Figure] = {}
         self._decisions = Bounded(most, _of_outcome, _of_other_outcome, decisions)
         self._peeks = Bounded(most, _of_outcome, _of_other_outcome, peeks)
-        self._seconds = Bounded(most, _of_call, _of_other_call, seconds)
+        self._seconds = Bounded(most, _of_call, lambda call: (call[0], OTHER), seconds)
         self._failed = failed
 
     @override
@@ -98,7 +98,3 @@ def _of_other_outcome(key: tuple[str, Outcome]) -> tuple[str, ...]:
 def _of_call(call: tuple[str, str | None]) -> tuple[str, ...]:
     verb, policy = call
     return verb, policy or ""
-
-
-def _of_other_call(call: tuple[str, str | None]) -> tuple[str, ...]:
-    return call[0], OTHER

@@ -38,7 +38,7 @@ def served(registry: CollectorRegistry, address: str) -> Generator[str]:
     except OSError as error:
         raise CaplineError(f"metrics at {address}: {error.strerror}; choose another address") from None
     try:
-        yield f"http://{_shown(host)}:{server.server_port}/metrics"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
     finally:
         server.shutdown()
         server.server_close()
@@ -57,7 +57,3 @@ def _address(text: str) -> tuple[str, int]:
     if not found.is_loopback:
         raise InvalidValueError(f"metrics know no tokens and are read on loopback only, like 127.0.0.1:{number}")
     return str(found), number
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -112,7 +112,7 @@ def layout_of(path: Path, header: Sequence[str] | None, columns: Columns) -> Lay
 
 
 def events_of(layout: Layout, rows: Iterable[list[str]], row: int = 0) -> Iterator[Event]:
-    """Read rows of fields, each checked; `row` of them came before. A blank line is none."""
+    """Read rows of fields, each checked; `row` of them came before. Blank lines are skipped."""
     path, width, subject_at, time_at, segment_at, zone_at = layout
     for fields in rows:
         if not fields:

@@ -161,7 +161,7 @@ def first_line(form: str, start: bytes) -> tuple[list[str], list[str]]:
 
 
 def log_instant_us(text: bytes | str) -> int:
-    """Read the time of an access log, like 17/May/2015:10:05:03 +0000, or of JSON lines; -1 where it is none."""
+    """Read the time of an access log, like 17/May/2015:10:05:03 +0000, or of JSON lines; -1 for any other text."""
     if isinstance(text, str):
         return _text_us(text)
     hour_us, past_us = _hour_us(text[:14] + text[20:]), _PAST_THE_HOUR_US.get(text[14:20])
@@ -178,7 +178,7 @@ def _text_us(text: str) -> int:
 
 @lru_cache(maxsize=1 << 12)
 def _hour_us(text: bytes) -> int | None:
-    """When the hour of this stamp, like 17/May/2015:10 +0000, begins; None where it is none."""
+    """When the hour of this stamp, like 17/May/2015:10 +0000, begins; None for any other text."""
     found = _HOUR.fullmatch(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Replaces itself by a program that is killed when `capline up` ends, however that ends.
+"""Replaces itself by a program that is killed when `capline up` ends, in whatever way.
 
     python mortal.py PARENT PROGRAM WORDS…
 

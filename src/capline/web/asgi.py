@@ -209,7 +209,7 @@ _BEGINNINGS = frozenset(("http.response.start", "websocket.accept", "websocket.h
 
 
 def passage_of(scope: Mapping[str, Any]) -> Passage:
-    """What the middleware left for a route; raises where there is none."""
+    """What the middleware left for a route; raises if it left nothing."""
     passage = scope.get(IN_SCOPE)
     if not isinstance(passage, Passage):
         raise CaplineError(

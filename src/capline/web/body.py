@@ -28,4 +28,4 @@ def json_of(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BodyError(400, f"The body is no JSON: {error}") from None
+        raise BodyError(400, f"The body is not JSON: {error}") from None

@@ -57,7 +57,7 @@ class Capline:
         app.before_request(self._before)
         app.after_request(self._after)
         app.teardown_request(self._teardown)
-        app.register_error_handler(Refused, self._refused)
+        app.register_error_handler(Refused, lambda refused: _response(refused.refusal))
 
     def limit(
         self, policy: str, key: Subject | Callable[[flask.Request], Any], **fields: Unpack[Fields[flask.Request]]
@@ -119,9 +119,6 @@ class Capline:
         request: Any = flask.request
         # The request itself, not the proxy: a function of a rule may keep it.
         return run(visit.enter(request._get_current_object(), rules)) if rules else None  # noqa: SLF001 - werkzeug's name for it
-
-    def _refused(self, refused: Refused) -> flask.Response:
-        return _response(refused.refusal)
 
     def _after(self, response: flask.Response) -> flask.Response:
         visit: Visit | None = getattr(flask.g, "capline_visit", None)

@@ -126,7 +126,7 @@ def _environ(request: Any) -> dict[str, Any]:
 
 
 def _address(text: str, ipv6: int) -> str | None:
-    """The address, or its network, in its one spelling; None for what is none. A port is left out."""
+    """The address, or its network, in its one spelling; None for any other text. A port is left out."""
     return _parsed(text, ipv6) if len(text) <= LONGEST_ADDRESS else None
 
 

@@ -9,7 +9,6 @@ store cannot take, because it is empty, longer than 512 bytes or no UTF-8, is ha
 from __future__ import annotations
 
 import inspect
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar
 
 import msgspec
@@ -237,11 +236,7 @@ def _refunds(refund_if: int | Container[int] | Callable[[Any], bool] | None) -> 
             f"refund_if is a status, a collection of them or a function of the answer, not {quoted(refund_if)}"
         )
     statuses = (refund_if,) if isinstance(refund_if, int) else refund_if
-    return partial(_is_among, statuses)
-
-
-def _is_among(statuses: Container[int], answer: Any) -> bool:
-    return answer.status_code in statuses
+    return lambda answer: answer.status_code in statuses
 
 
 def is_async(value: Any) -> bool:

@@ -141,7 +141,7 @@ def test_variables_of_upstream_are_read_with_envoy_only_and_after_caplines(tmp_p
         ({"SHADOW_MODE": "maybe"}, "SHADOW_MODE: expected true or false, found 'maybe'"),
         ({"GRPC_MAX_CONNECTION_AGE": "1d"}, "GRPC_MAX_CONNECTION_AGE: expected a number of seconds above 0"),
         ({"NEAR_LIMIT_RATIO": "80"}, "NEAR_LIMIT_RATIO: expected a share above 0 and at most 1"),
-        ({"LIMIT_RESET_HEADER": "a b"}, "LIMIT_RESET_HEADER: 'a b' is no name of a header"),
+        ({"LIMIT_RESET_HEADER": "a b"}, "LIMIT_RESET_HEADER: 'a b' is not a header name"),
     ],
 )
 def test_a_fault_of_a_variable_of_upstream_names_it(tmp_path: Path, variables: dict[str, str], said: str) -> None:
@@ -176,8 +176,11 @@ def test_the_keys_that_are_fixed() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hosts: [capline.internal:8080]", ":1: hosts: 'capline.internal:8080' is no name of a host; without a port"),
-        ("hosts: 'https://capline'", ":1: hosts: 'https://capline' is no name"),
+        (
+            "hosts: [capline.internal:8080]",
+            ":1: hosts: 'capline.internal:8080' is not a host name; write it without a port",
+        ),
+        ("hosts: 'https://capline'", ":1: hosts: 'https://capline' is not a host name"),
         ("stor: memory://", ":1: unknown key 'stor'; did you mean store?"),
         ("\nhttp: {lisen: 127.0.0.1:1}", ":2: http: unknown key 'lisen'; did you mean listen?"),
         ("http: {listen: 8080}", ":1: http: listen: '8080' is no address; write host:port"),
@@ -195,7 +198,7 @@ def test_the_keys_that_are_fixed() -> None:
         ),
         ("tokens: t.json\nspoe: {listen: '[::]:83'}", ":2: spoe: listen: its protocol has no tokens, so it listens on"),
         ("http: {workers: 2}\nstore: memory://", ":2: store: memory:// is one process's own"),
-        ("store: nowhere", ":1: store: 'nowhere' is no URL"),
+        ("store: nowhere", ":1: store: 'nowhere' is not a URL"),
         ("on_store_error: maybe", ":1: on_store_error: 'maybe' is not known; use raise or allow or deny"),
         ("drain: never", ":1: drain: expected a number of seconds from 0 and at most 3600, found 'never'"),
         ("http: {tls: {certificate: c.pem}}", ":1: http: tls: no 'key:' here"),

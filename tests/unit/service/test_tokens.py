@@ -150,7 +150,7 @@ async def test_forty_who_guess_keep_out_neither_the_right_secret_nor_other_names
         assert refused == before, "it waited for nobody"
     assert await who(basic("bob", CHOSEN)) == "bob"
     assert refused - before <= 6, "a turn for each name that is guessed"
-    guard._known.clear()  # pyright: ignore[reportPrivateUsage] - as in another worker
+    guard._proven.clear()  # pyright: ignore[reportPrivateUsage] - as in another worker
     assert await who(basic("ann", CHOSEN)) == "ann"
     for task in guessing:
         task.cancel()
@@ -208,7 +208,7 @@ def test_a_change_is_seen_and_a_broken_one_changes_nothing(tokens: TokenFile) ->
     assert other.reload()
     assert set(other.tokens) == {"billing", "more"}
     tokens.path.write_text('{"tokens": [', encoding="utf-8")
-    with pytest.raises(InvalidValueError, match="no tokens file"):
+    with pytest.raises(InvalidValueError, match="not a tokens file"):
         other.reload()
     assert set(other.tokens) == {"billing", "more"}
     tokens.path.unlink()
@@ -262,7 +262,7 @@ def test_a_chosen_secret_is_neither_short_nor_endless(tokens: TokenFile) -> None
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "a_b", "-a", "a" * 65, "ä"])
 def test_names_are_plain(tokens: TokenFile, name: str) -> None:
-    with pytest.raises(InvalidValueError, match="is no name"):
+    with pytest.raises(InvalidValueError, match="is not a name"):
         tokens.create(name, ["decide"])
 
 

@@ -110,7 +110,7 @@ def count_rows(paths: Paths) -> int | None:
 def read_rows(
     paths: Paths, id_column: str = "id", segment_column: str = "segment", kind: str = "uint32"
 ) -> Iterator[Rows]:
-    """Read (id, segment) rows, batch by batch; `SegmentError` at the first bad one, and where there is none.
+    """Read (id, segment) rows, batch by batch; `SegmentError` at the first bad row, or without any row.
 
     `kind` is `uint32` or `uint64`; text ids are read by `read_text_rows`.
     """

@@ -267,7 +267,7 @@ def _errors(shown: str, doing: str) -> Generator[None]:
             raise
         if _NO_BUCKET.search(str(error)):
             raise SegmentError(f"{shown}: no such bucket; create it, or fix the address") from None
-        raise ObjectMissingError(f"{shown}: there is none") from None
+        raise ObjectMissingError(f"{shown}: there is no such object") from None
     except BaseError as error:
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or _DENIED.search(str(error)):
             raise SegmentError(f"{shown}: access denied; check the credentials and their permissions") from None

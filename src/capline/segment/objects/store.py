@@ -65,7 +65,7 @@ class ObjectStore(Protocol):
 
     @abstractmethod
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        """Read a small object; None where its tag is still `unless`. `ObjectMissingError` where there is none."""
+        """Read a small object; None where its tag is still `unless`. `ObjectMissingError` if it is missing."""
         ...
 
     @abstractmethod
@@ -88,7 +88,7 @@ class ObjectStore(Protocol):
 
     @abstractmethod
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """Write the object only if its tag is still this one (None: only if there is none); False where it is not.
+        """Write the object only if its tag is still this one (None: only if it is missing); False where it is not.
 
         False may also mean that the write happened and its answer was lost: read the object to see who wrote it.
         """
@@ -125,7 +125,7 @@ class DirectoryStore(ObjectStore):
         except SegmentError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 self._check_root()
-                raise ObjectMissingError(f"{self.where}/{path}: there is none") from None
+                raise ObjectMissingError(f"{self.where}/{path}: there is no such object") from None
             raise
         tag = hashlib.sha256(data).hexdigest()
         return None if tag == unless else ObjectData(data, tag)
@@ -139,7 +139,7 @@ class DirectoryStore(ObjectStore):
                     check_size(shown, os.fstat(source.fileno()).st_size, size_bytes)
                     return write_chunks(iter(lambda: source.read(CHUNK_BYTES), b""), into, size_bytes, shown)
             except FileNotFoundError:  # `write_chunks` raises none
-                raise ObjectMissingError(f"{shown}: there is none") from None
+                raise ObjectMissingError(f"{shown}: there is no such object") from None
 
     @override
     def upload(self, path: str, file: Path, sha256: str, progress: Callable[[int], object] | None = None) -> None:

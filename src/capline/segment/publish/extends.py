@@ -67,7 +67,7 @@ def _place_of(entry: DictionaryEntry) -> tuple[int, int, str]:
 
 
 def _first_changed(old: IdFile, ids: Dictionary) -> tuple[str, int, int] | None:
-    """The first text whose number differs, with its old and new number (-1: none); None if there is none."""
+    """The first text whose number differs, with its old and new number (-1: none); None if all agree."""
     for length, cells, numbers in old.groups:
         for start in range(0, len(cells), _CHUNK):
             some = cells[start : start + _CHUNK]

@@ -3,7 +3,7 @@
     open_segments("s3://bucket/segments")     a started `SegmentWatch`
     open_segments("segments/today")           `FixedSegments`, unless it is the address of a publication
 
-The rule: `current` of what is returned is always a good snapshot; where there is none, opening raises. Later errors are
+The rule: `current` of what is returned is always a good snapshot; without one, opening raises. Later errors are
 in `status`.
 """
 

@@ -90,7 +90,7 @@ class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: tuple[Published, ...]
 
     def find(self, version: str) -> Published | None:
-        """Return the version of this name, None where there is none."""
+        """Return the version of this name, or None."""
         return next((each for each in self.versions if each.version == version), None)
 
     @property

@@ -111,7 +111,11 @@ class Publisher:
         before = self._versions.read(repair=resend)
         began_with = None if before is None else before.pointer.current
         if expected is not None and began_with != expected:
-            raise _unexpected(self._objects, began_with, expected)
+            current_version = "nothing" if began_with is None else f"version {began_with!r}"
+            raise SegmentConflictError(
+                f"{self._objects.where}: {current_version} is current, not {expected!r}; "
+                "make the snapshot from what is current, and publish that"
+            )
         current = None if before is None or not before.pointer.versions else before.pointer.serving
         if ids is not None and current is not None and current.manifest != ours.manifest and not new_dictionary:
             check_extends(self._objects, current, ids, directory)
@@ -259,13 +263,6 @@ def _entry(version: str | None, data: bytes, manifest: Manifest, now_us: int) ->
 
 def _part(progress: Callable[[int, int], object], base: int, total: int) -> Callable[[int], object]:
     return lambda sent: progress(base + sent, total)
-
-
-def _unexpected(objects: ObjectStore, current: str | None, expected: str) -> SegmentConflictError:
-    return SegmentConflictError(
-        f"{objects.where}: {'nothing' if current is None else f'version {current!r}'} is current, not {expected!r}; "
-        "make the snapshot from what is current, and publish that"
-    )
 
 
 def _with(before: Publication | None, ours: Published, writer: str, now_us: int) -> Pointer:

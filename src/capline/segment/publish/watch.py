@@ -200,7 +200,7 @@ class SegmentWatch:
         try:
             pointer = self._read_pointer()
             target = self._target(pointer)
-            if self._is_served(target):
+            if self._served is not None and self._served.manifest == target.manifest:
                 self._confirm(pointer)
                 return False
             return self._take(pointer, target)
@@ -237,9 +237,6 @@ class SegmentWatch:
         if found is None:
             raise SegmentError(f"{self._objects.where}: no version {self._wanted!r} any more; pin what you need")
         return found
-
-    def _is_served(self, target: Published) -> bool:
-        return self._served is not None and self._served.manifest == target.manifest
 
     def _take(self, pointer: Pointer, target: Published) -> bool:
         refusal = self._refusal

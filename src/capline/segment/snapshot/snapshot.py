@@ -172,7 +172,7 @@ class Snapshot:
             found = np.zeros(numbers.size, dtype=dtype)
             found[known] = codes_of(sets, numbers[known].astype(np.uint32), dtype)
             return found
-        wanted = self._type.array(ids)  # pyright: ignore[reportArgumentType] - what is no array is refused there
+        wanted = self._type.array(ids)  # pyright: ignore[reportArgumentType] - it refuses what cannot be an array
         if wanted.size <= _FEW:
             code = {name: number for number, name in enumerate(self.names, start=1)}
             return np.array([code.get(self._numbered(one) or "", 0) for one in wanted.tolist()], dtype=dtype)

@@ -88,7 +88,7 @@ class TokenFile:
         """Add one and return what its holder shows: a generated token, or the secret that was chosen."""
         if not _NAME.fullmatch(name):
             raise InvalidValueError(
-                f"{quoted(name)} is no name of a token: small letters, digits, '-' and '.', 1 to 64"
+                f"{quoted(name)} is not a name for a token: use small letters, digits, '-' and '.', 1 to 64"
             )
         unknown = [role for role in roles if role not in ROLES]
         if unknown or not roles:
@@ -121,7 +121,7 @@ class TokenFile:
             form = msgspec.json.decode(data, type=_Form)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidValueError(
-                f"{self.path}: no tokens file: {' '.join(str(error).split())}; `capline token create` writes them"
+                f"{self.path}: not a tokens file: {' '.join(str(error).split())}; `capline token create` writes them"
             ) from None
         except CaplineError as error:
             raise InvalidValueError(str(error)) from None
@@ -167,7 +167,7 @@ class TokenFile:
 
 
 def name_of(shown: str) -> str:
-    """The name in a generated token; "" where it is none."""
+    """The name in a generated token, or "" for any other text."""
     return shown[len(PREFIX) :].rpartition("_")[0] if shown.startswith(PREFIX) else ""
 
 

@@ -29,7 +29,7 @@ MOST_ENTRIES = 64
 LARGEST_REMAINING = (1 << 32) - 1
 
 REQUESTS = "(request)"
-"""What metrics call every limit that a request brought along: clients choose its entries, so they are no labels."""
+"""What metrics call every limit that a request brought along: clients choose its entries, so no label holds them."""
 
 _ROUNDING = 1e-6
 """0.29 of 100 is 29, though a float of it is a little less."""

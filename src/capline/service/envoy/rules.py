@@ -104,7 +104,7 @@ class Configuration:
         self.rules: list[Rule] = []
 
     def match(self, domain: str, entries: Sequence[tuple[str, str]]) -> Match | None:
-        """The limit of a descriptor; None where there is none."""
+        """The limit of a descriptor, or None."""
         at = self.domains.get(domain)
         if at is None:
             return None
@@ -151,11 +151,9 @@ def policy_name(quota: int, unit: str) -> str:
     return f"envoy.{unit}.{quota}"
 
 
-def _policy_of(quota: int, unit: str) -> Policy:
-    """The policy of a limit: those of one unit share a log, so a changed quota finds what was counted before."""
-    return Policy(policy_name(quota, unit), [Limit(quota, UNITS_US[unit])], log=f"envoy.{unit}")
-
-
 def policies_of(limits: Iterable[tuple[int, str]]) -> list[Policy]:
-    """The policies of these limits, each once."""
-    return [_policy_of(*limit) for limit in dict.fromkeys(limits)]
+    """The policies of these limits, each once. Those of one unit share a log: a changed quota finds earlier hits."""
+    return [
+        Policy(policy_name(quota, unit), [Limit(quota, UNITS_US[unit])], log=f"envoy.{unit}")
+        for quota, unit in dict.fromkeys(limits)
+    ]

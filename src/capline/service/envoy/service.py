@@ -29,7 +29,10 @@ class Response:
     """A prefilled response, without what is decided: for all plans with the same rules at the same places."""
 
     def __init__(self, plan: Plan, modes: Modes) -> None:
-        self._response = rls.RateLimitResponse(statuses=[_constant(status) for status in plan.statuses])
+        blank = rls.RateLimitResponse.DescriptorStatus
+        self._response = rls.RateLimitResponse(
+            statuses=[blank(code=OK, limit_remaining=status.remaining) for status in plan.statuses]
+        )
         self._parts: list[tuple[int, Any, Any]] = []
         for part in plan.parts:
             status = self._response.statuses[part.place]
@@ -46,7 +49,7 @@ class Response:
     def of(self, plan: Plan, statuses: Sequence[Status], told: Any, *, over: bool) -> Any:
         """The response; the next call overwrites it, so use it before anything is awaited.
 
-        `told` is the dynamic metadata before anything is decided; None where there is none.
+        `told` is the dynamic metadata before anything is decided, or None.
         """
         response = self._response
         response.overall_code = OVER_LIMIT if over else OK
@@ -170,7 +173,3 @@ def _descriptor(descriptor: Any, addend: int) -> Descriptor:
     if descriptor.HasField("limit"):
         limit = descriptor.limit.requests_per_unit, UNIT_NAMES.get(descriptor.limit.unit, "")
     return Descriptor(entries, descriptor.hits_addend.value if has_addend else addend, has_addend, limit)
-
-
-def _constant(status: Status) -> Any:
-    return rls.RateLimitResponse.DescriptorStatus(code=OK, limit_remaining=status.remaining)

@@ -94,7 +94,7 @@ async def _serve(limiter: AsyncLimiter, reader: asyncio.StreamReader, writer: as
 
 
 async def answered(limiter: AsyncLimiter, frame: bytes) -> bytes | None:
-    """The frame that answers this one; None ends the connection. Raises `InvalidValueError` for what is no frame."""
+    """The frame that answers this one; None ends the connection. `InvalidValueError` if the bytes are not a frame."""
     data = Data(frame)
     kind = data.byte()
     data.take(4)

@@ -1,6 +1,6 @@
 """Errors as RFC 9457 problem documents: one status for each kind of trouble, one line that says the fix.
 
-    400  the body is no JSON, or a path no UTF-8       422  JSON that asks for what can never be answered
+    400  body not JSON, or path not UTF-8              422  JSON that asks for what can never be answered
     409  an id with another cost, an old version       503  the store cannot answer now: Retry-After, ask again
     413  too large                                     500  the store is damaged, or the service has a fault
 

@@ -110,7 +110,7 @@ class Connection(HttpToolsProtocol):
             self._end_too_large()
 
     def send_400_response(self, msg: str) -> None:
-        """The parser stopped: at what is no HTTP, or at a bound."""
+        """The parser stopped: the bytes are not HTTP, or a bound is reached."""
         if self._field_bytes > self.bounds.header_bytes:
             self._end_too_large()
         elif not self.transport.is_closing():

@@ -213,7 +213,9 @@ class _Reader:
         hosts = tuple(host.strip() for word in words for host in word.split(","))
         for host in hosts:
             if not _HOST.fullmatch(host):
-                self._top.fault("hosts", f"{shown(host)} is no name of a host; without a port, like capline.internal")
+                self._top.fault(
+                    "hosts", f"{shown(host)} is not a host name; write it without a port, like capline.internal"
+                )
         return hosts
 
     def _check_apart(self, listeners: list[tuple[str, Address | None]]) -> None:
@@ -295,7 +297,7 @@ class _Reader:
     def _header(self, fields: Fields, key: str, usual: str) -> str:
         name = fields.text(key, usual)
         if not _HEADER.fullmatch(name):
-            fields.fault(key, f"{shown(name)} is no name of a header, like {usual}")
+            fields.fault(key, f"{shown(name)} is not a header name, like {usual}")
         return name
 
     def _spoe(self) -> Address | None:
@@ -380,7 +382,7 @@ class _Reader:
         if "://" not in url:
             if key == "segments":
                 return str(base / url)
-            fields.fault(key, f"{shown(url)} is no URL, like lmdb:///var/lib/capline or redis://127.0.0.1:6379")
+            fields.fault(key, f"{shown(url)} is not a URL, like lmdb:///var/lib/capline or redis://127.0.0.1:6379")
             return url
         parts = urlsplit(url)
         path = unquote(parts.netloc + parts.path)

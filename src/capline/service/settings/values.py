@@ -155,7 +155,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def parse_address(text: str) -> Address:
-    """`127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`; raises for what is none."""
+    """`127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`; raises for any other text."""
     host, colon, port = text.rpartition(":")
     name = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     number = int(port) if port.isascii() and port.isdecimal() and len(port) <= len(str(_LARGEST_PORT)) else -1

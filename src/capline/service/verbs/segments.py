@@ -205,7 +205,9 @@ class _Segments:
         after = _id(snapshot, request.parameters["after"], "after") if "after" in request.parameters else None
         # One more than is shown says whether there is a next page.
         page = await asyncio.to_thread(snapshot.members, name, after, limit + 1)
-        following = _word(page[limit - 1]) if len(page) > limit else None
+        following = page[limit - 1] if len(page) > limit else None
+        if isinstance(following, str) and following.startswith(("i:", "s:")):  # as `_id` reads it
+            following = f"s:{following}"
         facts = {"segment": name, "count": snapshot.cardinality(name), "ids": page[:limit], "next": following}
         return {**facts, "version": version}
 
@@ -261,8 +263,3 @@ def _id(snapshot: Snapshot, word: str, parameter: str) -> Any:
     if isinstance(member, int) and member > snapshot.largest:
         raise InvalidValueError(f"{parameter} {quoted(word)}: the ids of these segments are at most {snapshot.largest}")
     return member
-
-
-def _word(member: Any) -> Any:
-    """The word that `_id` reads as this id."""
-    return f"s:{member}" if isinstance(member, str) and member.startswith(("i:", "s:")) else member

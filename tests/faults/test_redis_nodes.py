@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone
 
-ROWS = 20_000
+ROWS = 6_000
 OPTIONS = "deadline=200ms&bulk_deadline=1s"
 AOF = ("appendonly yes", "appendfsync always", "cluster-require-full-coverage no")
 

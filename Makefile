@@ -53,7 +53,7 @@ test-newer: setup ## conformance and the quick unit tests on a newer Python, whe
 	@[ ! -x build/newer/bin/python ] || build/newer/bin/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone and not deep" \
 		tests/conformance/test_stores.py tests/conformance/test_server_stores.py tests/unit/limiter tests/unit/model tests/unit/policy tests/unit/store tests/unit/window
 
-test-deep: setup ## the rest: every combination, long random runs, clusters under faults; some 20 minutes
+test-deep: setup ## the rest: other combinations, long random runs, clusters under faults; some 20 minutes
 	@bash tools/setup.sh test
 	CAPLINE_TESTS=deep $(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "(deep or sized) and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	CAPLINE_TESTS=deep $(BIN)/pytest -m "(deep or sized) and alone" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.combinations import mark_deep
+from tests.combinations import left_out, mark_deep
 from tests.kit.s3 import S3
 from tests.kit.server import Limiters
-from tests.profiles import load_profile, sized
+from tests.profiles import DEEP, RANDOM, load_profile, sized
 
 load_profile()  # before any test module is read: their settings build on it
 gc.disable()  # what collecting the tests makes stays to the end: to look for garbage among it takes long
@@ -25,12 +25,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's shell sta
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Most combinations of settings are left to the deep part, and most examples of what Hypothesis draws."""
     mark_deep(items)
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(sized)
+    if DEEP and not RANDOM and (others := left_out(items)):
+        config.hook.pytest_deselected(items=others)
+        left = set(others)
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.hookimpl(tryfirst=True)

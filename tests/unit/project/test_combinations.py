@@ -3,12 +3,13 @@
 import subprocess
 import sys
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.combinations import ALWAYS, SETTINGS, chosen
+from tests.combinations import ALWAYS, FOUR, SETTINGS, chosen, in_half
 from tests.conformance import test_server_stores, test_stores
 
 from capline.testing.conformance import StoreConformance
@@ -50,6 +51,14 @@ def test_every_store_on_servers_is_held_to_some_laws_all_day() -> None:
     laws = [name for name in dir(StoreConformance) if name.startswith("test_")]
     held = Counter(store for law in laws for store in chosen(f"tests/conformance/test_server_stores.py::{law}", stores))
     assert all(held[name] >= LEAST_LAWS for name in stores)
+
+
+@pytest.mark.parametrize("law", ["test_first", "test_second", "test_third"])
+def test_a_law_meets_every_three_settings_of_servers_in_the_deep_part(law: str) -> None:
+    half = [name for name in stores_of(test_server_stores) if in_half(law, name) and "Next" not in name]
+    assert len(half) == 8
+    for three in combinations(FOUR, 3):
+        assert len({tuple(word in name for word in three) for name in half}) == 8
 
 
 def stores_of(module: ModuleType) -> list[str]:

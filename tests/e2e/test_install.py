@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -26,6 +27,9 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 NEEDS = {
+    "batch": [
+        "from capline import Limiter, Policy; Limiter('memory://', [Policy('p', ['3/day'])]).decide_many('p', [1])",
+    ],
     "redis": [
         "from capline import Limiter; Limiter('redis://127.0.0.1:1')",
         "from capline import AsyncLimiter; AsyncLimiter('redis+cluster://127.0.0.1:1')",
@@ -42,6 +46,7 @@ NEEDS = {
 """What asks for an extra's packages, by extra."""
 
 HIDDEN = {
+    "batch": ("numpy",),
     "redis": ("redis", "hiredis"),
     "segments": ("pyroaring", "pyarrow", "obstore"),
     "campaign": ("httpx",),
@@ -95,7 +100,13 @@ def test_who_needs_an_extra_says_what_to_install(extra: str, code: str, tmp_path
     says_what_to_install(run(sys.executable, WITHOUT.format(hidden=HIDDEN[extra]) + code, tmp_path), extra)
 
 
+@pytest.mark.parametrize("extra", ["redis", "segments", "serve"])
+def test_an_extra_that_counts_on_arrays_says_so_without_numpy(extra: str, tmp_path: Path) -> None:
+    says_what_to_install(run(sys.executable, WITHOUT.format(hidden=("numpy",)) + NEEDS[extra][-1], tmp_path), extra)
+
+
 COMMANDS = {
+    "batch": ["replay", "data.csv", "--limit", "3/day"],
     "redis": ["peek", "p", "42", "--store", "redis://127.0.0.1:1"],
     "segments": ["segments", "contains", ".", "42"],
     "serve": ["serve", "--check"],
@@ -114,7 +125,8 @@ def test_a_command_that_needs_an_extra_says_so_in_one_line(tmp_path: Path) -> No
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
         assert done.stderr.count("\n") == 1
         assert f'pip install "capline[{extra}]"' in done.stderr
-    for words in (["--help"], ["--version"], ["peek", "p", "42", "--store", "memory://"], ["campaign", "--help"]):
+    works = (["--help"], ["--version"], ["campaign", "--help"], ["policies", "check", "policies.yaml"], ["doctor"])
+    for words in (*works, *([verb, "p", "42", "--store", "memory://"] for verb in ("decide", "peek"))):
         code = f"{WITHOUT.format(hidden=all_hidden)}sys.argv[1:] = {words!r}; {start}"
         done = run(sys.executable, code, tmp_path)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -194,6 +206,15 @@ def installed(wheel: Path, extra: str | None, folder: Path) -> Path:
     return folder / "bin"
 
 
+MOST_BYTES = 20_000_000
+"""Of the core with all that it asks for, without byte code."""
+
+
+def _size_bytes(name: str) -> int:
+    files = [Path(str(file.locate())) for file in metadata.files(name) or () if file.suffix != ".pyc"]
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("extra", [None, *NEEDS, "all"])
 def test_the_wheel_in_a_new_environment(wheel: Path, extra: str | None, tmp_path: Path) -> None:
@@ -205,6 +226,10 @@ def test_the_wheel_in_a_new_environment(wheel: Path, extra: str | None, tmp_path
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
     there = asked_for(extra)
     if extra is None:
+        sizes = {name: _size_bytes(name) for name in there}
+        sizes["capline"] = sum(part.file_size for part in zipfile.ZipFile(wheel).infolist())
+        assert sum(sizes.values()) < MOST_BYTES, sizes
+    if extra == "batch":
         for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]:  # the third needs FastAPI
             done = run(programs / "python", block.replace("/tmp/capline-readme", str(tmp_path / "readme")), tmp_path)  # noqa: S108 - the example's own path, replaced
             assert (done.returncode, done.stderr) == (0, ""), done.stderr

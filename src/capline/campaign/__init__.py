@@ -17,6 +17,13 @@
 A job is a list of batches, each with its own receipt, row in the ledger and sends; no batch refers to another.
 """
 
+from capline.model.errors import CampaignError
+
+try:
+    import numpy as np  # noqa: F401 - what follows counts on arrays
+except ModuleNotFoundError:
+    raise CampaignError('campaigns need numpy: pip install "capline[campaign]"') from None
+
 from capline.campaign.file import CampaignFile, load_campaign
 from capline.campaign.ledger.ledger import Ledger, default_directory
 from capline.campaign.plan import plan

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import sys
 
+_MISSING = {
+    "fcntl": "the commands need the file locks of Linux or macOS; on Windows type them in WSL",
+    "numpy": 'this command needs numpy: pip install "capline[batch]"',
+}
+
 
 def main() -> None:
     """Run the command line; exits 130 on Ctrl-C, also while it is loading."""
@@ -14,7 +19,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
-        if error.name != "fcntl":
+        why = _MISSING.get(error.name or "")
+        if why is None:
             raise
-        sys.stderr.write("capline: the commands need the file locks of Linux or macOS; on Windows type them in WSL\n")
+        sys.stderr.write(f"capline: {why}\n")
         sys.exit(2)

@@ -20,7 +20,6 @@ from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, UnknownNameError
 from capline.observe.event import Decided, Outcome
 from capline.observe.protocol import CountsOne, HearsFailures
-from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from capline.observe.protocol import Observer
     from capline.store.columns import Decisions
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = ["UNSEEN", "Observers", "Unseen"]
 

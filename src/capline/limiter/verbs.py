@@ -31,7 +31,6 @@ from capline.model.decision import LimitExceeded
 from capline.model.errors import StoreError
 from capline.model.subject import check_subject
 from capline.store.protocol import Batch, Operation
-from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from capline.window.log import Hit
     from capline.window.merge import Merged
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = ["ROWS_ON_THE_LOOP", "Verbs"]
 

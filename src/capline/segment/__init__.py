@@ -108,6 +108,6 @@ def __getattr__(name: str) -> object:
     try:
         return _load(name)
     except ModuleNotFoundError as error:
-        if error.name not in ("pyroaring", "pyarrow"):
+        if error.name not in ("pyroaring", "pyarrow", "numpy"):
             raise
         raise SegmentError(f'segments need {error.name}: pip install "capline[segments]"') from None

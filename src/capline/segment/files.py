@@ -14,14 +14,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
-
 from capline.model.errors import SegmentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    import numpy as np
     import numpy.typing as npt
+else:
+    from capline.model.arrays import np
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from capline.model.errors import CaplineError
 
-_PARTS = ("uvicorn", "httptools", "uvloop", "prometheus_client")
+_PARTS = ("uvicorn", "httptools", "uvloop", "prometheus_client", "numpy")
 
 
 def check_service_parts() -> None:

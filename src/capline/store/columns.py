@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision
 from capline.model.errors import StoreDamagedError
-from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = ["NEVER_US", "NO_HIT", "Decisions", "plain"]
 

@@ -12,14 +12,16 @@ and `create`, and returns a `Store`.
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from capline.model.clock import SystemClock, check_clock
-from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.errors import InvalidTypeError, InvalidValueError, StoreError
 from capline.store.redis.io.url import check_forms, parse_url, safe_url, server_schemes
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from capline.model.clock import Clock
@@ -42,7 +44,8 @@ def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> 
     clock = None if clock is None else check_clock(clock)
     settings = _server(url)
     if settings is not None:
-        from capline.store.redis.store import RedisStore  # noqa: PLC0415 - only the store that is named is loaded
+        with _needs_numpy():
+            from capline.store.redis.store import RedisStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return RedisStore(settings, clock)
     kind, options = _read(url)
@@ -54,7 +57,8 @@ def open_async_store(url: str, clock: Clock | None = None, *, create: bool = Tru
     clock = None if clock is None else check_clock(clock)
     settings = _server(url)
     if settings is not None:
-        from capline.store.redis.async_store import AsyncRedisStore  # noqa: PLC0415 - only the store that is named is loaded
+        with _needs_numpy():
+            from capline.store.redis.async_store import AsyncRedisStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return AsyncRedisStore(settings, clock)
     kind, options = _read(url)
@@ -62,6 +66,17 @@ def open_async_store(url: str, clock: Clock | None = None, *, create: bool = Tru
     from capline.store.local.aio import AsyncLocalStore  # noqa: PLC0415 - asyncio only where it is asked for
 
     return AsyncLocalStore(local)
+
+
+@contextmanager
+def _needs_numpy() -> Generator[None]:
+    """Of a store on a server, which counts on arrays: whoever installed redis-py without its extra is told."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        raise StoreError('a store on Redis or Valkey needs numpy: pip install "capline[redis]"') from None
 
 
 def _server(url: str) -> Settings | None:

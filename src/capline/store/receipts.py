@@ -24,7 +24,6 @@ import msgspec
 from capline.model.errors import IdConflictError
 from capline.model.limit import Limit
 from capline.store.columns import plain
-from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
     from capline.store.protocol import Batch
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = [
     "DIGEST_BYTES",

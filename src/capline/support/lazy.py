@@ -1,13 +1,8 @@
 """Lazy imports: a module, or names of a package that live in other modules, loaded at first use.
 
-For what is slow to load and not always needed: NumPy takes longer to load than all of capline, and only calls over many
-subjects need it.
+For what is slow to load and not always needed.
 
-    if TYPE_CHECKING:
-        import numpy as np
-    else:
-        np = LazyModule("numpy")
-        __getattr__ = lazy_names(__name__, {"package.aio": ("AsyncLimiter",)})
+    __getattr__ = lazy_names(__name__, {"package.aio": ("AsyncLimiter",)})
 """
 
 from __future__ import annotations

@@ -22,11 +22,7 @@ from capline.model.clock import ManualClock
 from capline.model.errors import InvalidValueError
 from capline.model.limit import Limit
 from capline.model.policy import Policy
-from capline.replay.blocks import EventFile
-from capline.replay.count import Trial, count_events
 from capline.replay.events import ReplayError
-from capline.replay.page import write_page
-from capline.replay.report import render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +78,11 @@ def replay(
     Events are decided in order of time, in memory, each at its own time. Which columns hold the subjects and the times
     is guessed where there is one safe guess, and told.
     """
+    from capline.replay.blocks import EventFile  # noqa: PLC0415 - NumPy is an extra
+    from capline.replay.count import Trial, count_events  # noqa: PLC0415 - as above
+    from capline.replay.page import write_page  # noqa: PLC0415 - as above
+    from capline.replay.report import render  # noqa: PLC0415 - as above
+
     made = [*([Policy("default", limit)] if limit else []), *map(_compared, compare)]
     names = [*(made_policy.name for made_policy in made), *policy]
     twice = [name for name in names if names.count(name) > 1]

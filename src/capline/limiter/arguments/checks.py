@@ -10,7 +10,6 @@ from capline.model.decision import Decision, LimitExceeded
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 from capline.model.limit import DAY_US, duration_text
 from capline.model.subject import check_subject
-from capline.support.lazy import LazyModule
 from capline.window.log import CARRIED
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Joint
     from capline.model.subject import Subject
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = [
     "check_attempt",

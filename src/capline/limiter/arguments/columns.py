@@ -12,7 +12,6 @@ from capline.model.errors import CaplineError
 from capline.model.subject import Subject
 from capline.store.columns import NEVER_US, NO_HIT, Decisions, plain
 from capline.store.receipts import asked_digest
-from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray  # noqa: TC004 - `AttemptColumns` is never decoded, so nobody asks for its types
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = ["AttemptColumns", "columns_of", "spread"]
 

@@ -22,7 +22,6 @@ from capline.model.errors import (
     quoted,
 )
 from capline.store.columns import Decisions
-from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import Kind, Mode
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = ["ASK_AGAIN_US", "OutagePolicy"]
 

@@ -16,7 +16,6 @@ from capline.model.errors import PolicyError, UnknownNameError
 from capline.model.subject import check_subject
 from capline.store.columns import plain
 from capline.store.protocol import Batch
-from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import CompiledRule
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = ["Overridden", "Unit"]
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from capline.limiter.arguments.checks import MOST_CODES
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 from capline.model.subject import subject_text
-from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.segment import Snapshot, WatchStatus
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = ["SegmentLookup", "SegmentSource", "segment_codes"]
 

@@ -30,7 +30,6 @@ from capline.store.local.operations import joint_step, recorded_hits, step
 from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.local.whole_logs import merged, next_page
 from capline.store.protocol import Batch, Merge, Mode, Operation, Page, Store
-from capline.support.lazy import LazyModule
 from capline.support.override import override
 from capline.window.bound_log import readers_of
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from capline.window.log import Hit
     from capline.window.merge import Merged
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = ["LocalStore"]
 

@@ -17,7 +17,6 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Protocol
 
 from capline.model.clock import LATEST_US
-from capline.support.lazy import LazyModule
 from capline.window.bound_log import OpenLog
 from capline.window.log import CARRIED, DENIED, NEVER, REFUNDED
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from capline.window.merge import Row
 else:
-    np = LazyModule("numpy")
+    from capline.model.arrays import np
 
 __all__ = ["ColumnLog", "StoredLog"]
 

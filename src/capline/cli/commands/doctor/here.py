@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
 
 _FOR = {
+    "batch": "decide_many and its like, capline replay",
     "segments": "segments, Parquet",
     "campaign": "campaigns",
     "redis": "stores on Redis and Valkey",

@@ -20,7 +20,7 @@ from capline.store.redis import joint, steps
 from capline.store.redis.cluster.router import Router
 from capline.store.redis.io import aio, lease
 from capline.store.redis.io.wire import NoReply, pack
-from capline.store.redis.scripting.scripts import ATTEMPT
+from capline.store.redis.scripting.scripts import ATTEMPT, JOINT
 from capline.store.redis.session import Session
 from proof.simulator.network import commands_of
 from proof.simulator.run import KINDS, Outcome, run
@@ -91,9 +91,14 @@ def forgets_the_id_on_resend() -> AbstractContextManager[Any]:
 
 
 def _without_ids(call: Any) -> Any:
-    if call.script is not ATTEMPT:
+    if call.script not in (ATTEMPT, JOINT):
         return call
     [command] = commands_of(call.payload)
+    if call.script is JOINT:  # of each part the last of five, after the mode and the clock
+        parts = range(9 + int(command[2]), len(command), 5)
+        return msgspec.structs.replace(
+            call, payload=pack(*[b"" if at in parts else argument for at, argument in enumerate(command)])
+        )
     at = 3 + int(command[2]) + ASKED
     asked = command[at]
     command[at] = b"".join([asked[i : i + 7] + bytes(8) for i in range(0, len(asked), 15)])

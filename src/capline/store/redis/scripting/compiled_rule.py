@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -30,6 +30,9 @@ MOST_SHORT_QUOTA = 128
 
 SERVER_GRACE_MS = 60_000
 """How much longer a key lives than its hits count: the server's clock may step back a little."""
+
+_COUNTER, _SUMS = 3, 6
+"""Kinds of flat.lua: the first is that of `sliding_counter`, the last that of `bucketed`."""
 
 _RECORD = -2
 """The `storage` of a record of reservations."""
@@ -90,6 +93,8 @@ class RedisRule(msgspec.Struct):
     """What `rest` and `terms` are without a zone."""
     short: bool
     """Whether one.lua can serve these terms."""
+    flat: bool
+    """Whether flat.lua can."""
     decide_one: Callable[[Subject], Decision]
     place_unit: Callable[[Subject, tuple[int, int]], Decision] | None = None
     """The same for a slot of one unit, if there is a fast path."""
@@ -131,7 +136,9 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
     usable = plain and len(logs) == 1 and least > 0
     long = not buckets and max((*quotas, rule.denied_units), default=0) > MOST_SHORT_QUOTA
     readers = readers_of(rule)
-    limits_of = [[part for reader in own for part in (reader.limit.quota, _by(reader))] for own in readers]
+    limits_of: list[list[object]] = [
+        [part for reader in own for part in (reader.limit.quota, _by(reader))] for own in readers
+    ]
     keeps = None if rule.algorithm == "sliding_log" else [_keeps(log_limits, next_forms) for log_limits in logs]
     records: tuple[bytes, ...] = ()
     storage = keeps
@@ -146,15 +153,17 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         records = (rule.reserved.encode(),)
         limits_of.append([log_mark(log_limits.log) for log_limits in logs])
         storage = [*([0] * len(logs)), _RECORD]
+    flat, facts = (0, None) if usable else _flat(rule, readers, next_forms)
+    facts = facts or [part for limit in limits for part in (limit.quota, limit.window_us)]
     one = struct.pack(
-        f">BQQQBQ{2 * len(limits)}Q",
+        f">BQQQBQ{len(facts)}Q",
         stamp_bytes,
         retention_us,
         grace_ms,
         least if usable else 0,
-        place + 128 * long,
+        place + 128 * long if usable else flat,
         widest_us,
-        *(part for limit in limits for part in (limit.quota, limit.window_us)),
+        *facts,
     )
     terms = _terms(limits_of, storage, rule.denied_units, None)
     return RedisRule(
@@ -189,6 +198,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         bulk(terms),
         terms,
         usable,
+        usable or flat > 0,
         _unbound,
     )
 
@@ -197,7 +207,26 @@ def _terms(limits_of: list[list[object]], keeps: list[int] | None, denied: int, 
     return msgspec.msgpack.encode([len(limits_of), limits_of, keeps, denied, zone])
 
 
-def _by(reader: LimitReader) -> object:
+def _flat(
+    rule: BoundPolicy, readers: Sequence[Sequence[LimitReader]], next_forms: bool
+) -> tuple[int, list[int] | None]:
+    """The kind of flat.lua, and four numbers of each limit; 0 where it does not apply."""
+    if rule.zone or rule.denied_units or rule.reserved:
+        return 0, None
+    kind, numbers = 0, list[int]()
+    for log_limits, part in zip(rule.logs, readers, strict=True):
+        for reader in part:
+            by = _by(reader)
+            if isinstance(by, int) and log_limits.keeps == "sums":
+                by = _SUMS, by, log_limits.grain_us
+            if isinstance(by, int) or by[0] < _COUNTER or (next_forms and by[0] != _SUMS):
+                return 0, None
+            kind = by[0]
+            numbers += (reader.limit.quota, *by[1:], 0, 0)[:4]
+    return kind, numbers
+
+
+def _by(reader: LimitReader) -> int | tuple[int, ...]:
     """The `by` of a limit in limit_reader.lua."""
     limit = reader.limit
     if isinstance(reader, CalendarReader):

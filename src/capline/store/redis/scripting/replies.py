@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from capline.store.protocol import Operation
     from capline.store.redis.scripting.compiled_rule import RedisRule
 
-__all__ = ["NO_ROOM", "JointReply", "ReplyColumns", "conflict", "damaged", "decisions", "joint_reply", "one_decision"]
+__all__ = [
+    "NO_ROOM",
+    "JointReply",
+    "ReplyColumns",
+    "conflict",
+    "damaged",
+    "decisions",
+    "flat_decision",
+    "joint_reply",
+    "one_decision",
+]
 
 SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("first", ">i8"), ("reset", ">i8")])
 _REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _OTHER_BATCH, _NO_ROOM = 0, 1, 2, 3, 4, 5
@@ -75,6 +85,31 @@ def one_decision(reply: bytes, compiled: RedisRule, cost: int, *, slot: bool = F
     if isinstance(answer, Decision):
         return answer
     raise answer
+
+
+def flat_decision(reply: bytes, compiled: RedisRule, cost: int, *, peeked: bool = False) -> Decision:
+    """The answer to a call of `flat_payload`; raises its error."""
+    numbers: tuple[int, ...] = _JOINT.unpack_from(reply)
+    _, kind, _, limit, left, retry, reset = numbers
+    if kind not in (_REFUSED, _ALLOWED, _KNOWN):
+        raise _part_error(kind, left, compiled, cost)
+    bound = compiled.limits[limit] if limit < len(compiled.limits) else None
+    seen = (_states, compiled, reply, _JOINT.size + _JOINT_PART.size)
+    if kind == _REFUSED:
+        return Decision(False, bound, left, retry - 1 if retry else None, reset, None, _seen=seen)
+    hit = None if peeked and kind == _ALLOWED else int.from_bytes(reply[_JOINT.size + 1 : _JOINT.size + 9])
+    return Decision(True, bound, left, 0, reset, hit, _seen=seen)
+
+
+def _part_error(kind: int, left: int, compiled: RedisRule, cost: int) -> CaplineError:
+    """The error of a part, by joint.lua's kinds."""
+    if kind == _CONFLICT:
+        return conflict(left, cost)
+    if kind == _DAMAGED:
+        return damaged(compiled)
+    if kind == _SLOTS_DIFFER:
+        return IdConflictError(SLOTS_DIFFER)
+    return too_many(cost) if kind == _NO_ROOM_IN_PART else _strange(kind)
 
 
 def decisions(
@@ -165,16 +200,8 @@ def joint_reply(reply: bytes, operations: Sequence[Operation]) -> JointReply:
     now_us, kind, part, limit, left, retry, reset = numbers
     compiled: RedisRule = operations[part].compiled
     cost, kind_asked = operations[part].cost, operations[0].kind
-    if kind == _CONFLICT:
-        raise conflict(left, cost)
-    if kind == _DAMAGED:
-        raise damaged(compiled)
-    if kind == _SLOTS_DIFFER:
-        raise IdConflictError(SLOTS_DIFFER)
-    if kind == _NO_ROOM_IN_PART:
-        raise too_many(cost)
     if kind not in (_REFUSED, _ALLOWED, _KNOWN):
-        raise _strange(kind)
+        raise _part_error(kind, left, compiled, cost)
     states_at = _JOINT.size + _JOINT_PART.size * len(operations)
     parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size : states_at])]
     allowed = kind != _REFUSED

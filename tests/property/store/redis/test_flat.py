@@ -1,0 +1,109 @@
+"""The flat script beside the general rule on one server: both answer the same, states and all, whatever came before."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hiredis import Reader
+from redis import Redis
+from tests.kit.servers import KINDS, shared
+from tests.profiles import size
+
+from capline import CaplineError, Limiter, ManualClock, Policy
+from capline.store.redis.scripting.flat import flat_payload
+from capline.store.redis.scripting.scripts import JOINT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.model.policy import BoundPolicy
+
+START_US = 1_700_000_000_000_000
+STEPS = size(250, 5_000)
+LIMITS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "a log": (["20/900us", "7/200us"], {}),
+    "a log of hundreds": (["400/900us"], {}),
+    "sums": (["9/300us", "30/1200us"], {"algorithm": "bucketed", "granularity": "20us"}),
+    **{
+        f"{algorithm} {limits}": (limits, {"algorithm": algorithm})
+        for algorithm in ("fixed_window", "sliding_counter", "gcra")
+        for limits in (["7/300us", "20/1200us"], ["300/100us"], ["5/77us", "11/1000us"])
+    },
+}
+ALONE = JOINT.text.decode().replace("if said then return said end", "return said or 'general'")
+"""joint.lua without its general rule."""
+
+
+class General(Limiter):
+    """A limiter that asks the general rule, whatever the attempt."""
+
+    def __init__(self, url: str, policy: Policy, clock: ManualClock, namespace: str) -> None:
+        super().__init__(url, [policy], clock=clock, namespace=namespace)
+        store: Any = self._store
+        compiled = store.session.compiled
+
+        def general(rule: BoundPolicy) -> Any:
+            bound = compiled(rule)
+            bound.short = bound.flat = False
+            return bound
+
+        store.session.compiled = general
+
+
+def outcome(call: Callable[[], Any]) -> tuple[object, object]:
+    """The answer with its states, or the error."""
+    try:
+        answer = call()
+    except CaplineError as error:
+        return str(error), ()
+    return answer, getattr(answer, "limits", ())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+@pytest.mark.parametrize("name", LIMITS)
+def test_as_the_general_rule_answers(kind: str, layout: str, name: str) -> None:
+    limits, options = LIMITS[name]
+    chance, clock, server = random.Random(f"{layout} {name}"), ManualClock(START_US), shared(kind)
+    policy, url = Policy("p", limits, layout=layout, **options), f"{server.url}?deadline=20s"
+    mine, other = (f"n{secrets.token_hex(4)}" for _ in range(2))
+    hits: list[tuple[str, int]] = []
+    quick = 0
+    with (
+        Limiter(url, [policy], clock=clock, namespace=mine) as limiter,
+        General(url, policy, clock, other) as general,
+        Redis(port=server.port) as client,
+    ):
+        compiled: Any = limiter._bound("p", None, None)  # pyright: ignore[reportPrivateUsage]
+        for step in range(STEPS):
+            clock.advance_us(chance.choice([0, 0, 1, 3, 20, 60, 120, 300, -2, -90, 2_000 * (step % 53 == 0)]))
+            subject, cost = f"s{chance.randrange(2)}", chance.choice([1, 1, 1, 2, 3, 5, 9])
+            id = chance.choice([*[None] * 8, f"{chance.randrange(40)}"]) if step > STEPS // 2 else None
+            reader = Reader()
+            reader.feed(flat_payload(compiled, subject, b"%d" % clock.now_us(), cost, peeks=True)[1])
+            quick += client.eval(ALONE, *reader.gets()[2:]) != b"general"
+            hit, slot = chance.choice(hits[-9:] or [(subject, START_US)]), chance.choice([None, 0, 0.00006])
+            answers: list[tuple[object, object]] = []
+            verb = chance.randrange(16)
+            for one in (limiter, general):
+                match verb:
+                    case 0:
+                        call = partial(one.refund, "p", *hit)
+                    case 1 if step % 3 == 0:
+                        call = partial(one.charge, "p", subject, cost, id)
+                    case 2 if step % 3 == 0:
+                        call = partial(one.schedule, "p", subject, cost, id, max_wait=slot)
+                    case 3 | 4 | 5:
+                        call = partial(one.peek, "p", subject, cost, id)
+                    case _:
+                        call = partial(one.decide, "p", subject, cost, id)
+                answers.append(outcome(call))
+            assert answers[0] == answers[1], (step, verb, subject, cost, id)
+            answer: Any = answers[0][0]
+            if getattr(answer, "hit", None):
+                hits.append((subject, answer.hit))
+    assert quick > STEPS // 5

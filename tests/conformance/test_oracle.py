@@ -199,3 +199,27 @@ def test_the_machine_finds_what_store_and_reference_have_both_wrong(
     case.settings = settings(case.settings, phases=[Phase.generate], database=None, derandomize=True)
     with pytest.raises(AssertionError, match="promise"):
         case("runTest").debug()
+
+
+def test_what_a_log_kept_while_numbers_counted_may_be_settled() -> None:
+    """It had an id, and a wider window came with the hits; the oracle has forgotten it."""
+    logs, numbers, wide = (
+        Policy("p", limits, algorithm=algorithm)
+        for limits, algorithm in (
+            (["5/20us"], "sliding_log"),
+            (["5/20us"], "fixed_window"),
+            (["3/20us", "11/70us"], "sliding_log"),
+        )
+    )
+    clock, oracle = ManualClock(START_US), Oracle([logs])
+    with Limiter("memory://", [logs], clock=clock) as limiter:
+        hit = limiter.charge("p", "s", 1, id="x")
+        oracle.charged(Attempt("p", "s", 1, "x"), START_US, hit)
+        limiter.use([numbers])
+        oracle.use([numbers])
+        clock.advance_us(35)
+        oracle.decided(Attempt("p", "s"), clock.now_us(), limiter.decide("p", "s"))
+        limiter.use([wide])
+        oracle.use([wide])
+        assert limiter.settle("p", "s", hit.hit or 0, 0)
+        oracle.settled("p", "s", START_US, 0, done=True, now_us=clock.now_us())

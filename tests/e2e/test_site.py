@@ -1,9 +1,12 @@
 """The site: short pages, a build without a warning, nothing loaded from outside, a search that works from a disk."""
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
+from html import unescape
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -64,23 +67,56 @@ def test_a_word_is_linked_where_a_page_first_says_it() -> None:
     assert page.astext() == "Limits\n\npolicy holds. Limits, a policy, a limit"
 
 
-@pytest.mark.deep
-def test_the_site_is_whole_loads_nothing_and_is_searched(tmp_path: Path) -> None:
-    site = tmp_path / "site"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly."""
+    place: Path = tmp_path_factory.mktemp("site") / "site"
     built = subprocess.run(
-        [sys.executable, "-m", "tools.site", site],
+        [sys.executable, "-m", "tools.site", place],
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parents[2],
     )
-    assert built.returncode == 0, built.stderr
+    assert built.returncode == 0, built.stdout + built.stderr
+    return place
+
+
+@pytest.mark.deep
+def test_the_site_is_whole_loads_nothing_and_is_searched(site: Path, tmp_path: Path) -> None:
     read = [file for file in site.rglob("*") if file.suffix in (".html", ".css", ".svg")]
     assert len(read) > 40
     for file in read:
         assert not LOADED.search(file.read_text(encoding="utf-8")), file
     found = dom_of(site / "search.html", tmp_path, query="?q=hold-out")
     assert "explanation/glossary.html" in found
+    assert 'href="../explanation/glossary.html#term-log"' in (site / "reference/stores.html").read_text("utf-8")
+
+
+AXE = """<script>
+addEventListener("load", () => axe.run().then((found) => document.documentElement.setAttribute("data-axe",
+  JSON.stringify(found.violations.filter((each) => ["critical", "serious"].includes(each.impact)).map((each) =>
+    [each.id, each.nodes.map((node) => node.html + " " + node.failureSummary)])) + " of " + found.passes.length)));
+</script>"""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [500, 1280], ids=["phone", "desktop"])  # 500: no headless window is narrower
+@pytest.mark.parametrize("name", ["index", "tutorial/campaign", "reference/stores", "reference/http"])
+def test_axe_finds_nothing_grave(site: Path, tmp_path: Path, name: str, width: int, scheme: str) -> None:
+    axe = resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    page = site / f"{name}-{width}-{scheme}.html"
+    text = (site / f"{name}.html").read_text(encoding="utf-8")
+    text = text.replace("</head>", f"<script>{axe}</script>{AXE}</head>", 1)
+    page.write_text(text, encoding="utf-8")
+    options = [f"--window-size={width},2400", f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
+    dom = dom_of(page, tmp_path, options)
+    page.unlink()
+    (found,) = re.findall(r'<html[^>]* data-axe="([^"]*)"', dom)
+    graves, _, passes = unescape(found).rpartition(" of ")
+    assert json.loads(graves) == []
+    assert int(passes) > 10
 
 
 @pytest.mark.deep

@@ -25,7 +25,10 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = ROOT / "build" / "docs-pages"
 TO_ROOT = os.path.relpath(ROOT, PAGES)
-MOST_WORDS, MOST_WORDS_OF_ALL = 1_500, 30_000
+MOST_WORDS, MOST_WORDS_OF_ALL = 1_500, 36_300
+"""Of a page, and of all. All are to come down to 30,000: lower this number with each cut, and never raise it."""
+GENERATED_OR_DECISIONS = ("decisions/", "explanation/articles.md")
+"""Pages that are no part of the sum; `make articles` writes the second."""
 
 
 def words_of_pages() -> dict[str, int]:
@@ -33,7 +36,7 @@ def words_of_pages() -> dict[str, int]:
     return {
         name: len(page.read_text(encoding="utf-8").split())
         for page in sorted(DOCS.rglob("*.md"))
-        if not (name := page.relative_to(DOCS).as_posix()).startswith("decisions/")
+        if not (name := page.relative_to(DOCS).as_posix()).startswith(GENERATED_OR_DECISIONS)
     }
 
 
@@ -89,7 +92,7 @@ def main() -> None:
         f"docs: {len(words)} pages, {sum(words.values()):,} words of at most {MOST_WORDS_OF_ALL:,}; "
         f"{size / 1e6:.1f} MB in {target}, open {target / 'index.html'}"
     )
-    sys.exit(status)
+    sys.exit(status or sum(words.values()) > MOST_WORDS_OF_ALL)
 
 
 if __name__ == "__main__":

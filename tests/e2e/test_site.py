@@ -16,7 +16,7 @@ from sphinx import addnodes
 from tests.e2e.test_demo_report import dom_of
 from tests.kit.gateway import free_port
 from tools.reference import families, http, metrics, openapi, variables
-from tools.site import too_long, words_of_pages
+from tools.site import MOST_WORDS_OF_ALL, too_long, words_of_pages
 from tools.terms import TABLE, glossary, link_first, words
 from tools.tutorial import PAGES, masked, played
 
@@ -28,6 +28,10 @@ LOADED = re.compile(rf"(?:src|srcset|action|data)={OUTSIDE}|<link [^>]*href={OUT
 
 def test_no_page_that_is_read_is_long() -> None:
     assert too_long(words_of_pages()) == []
+
+
+def test_all_pages_together_have_no_more_words_than_they_may() -> None:
+    assert sum(words_of_pages().values()) <= MOST_WORDS_OF_ALL
 
 
 def test_the_pages_of_the_program_name_all_that_it_has() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections.abc import Generator
 from contextlib import AsyncContextDecorator, ContextDecorator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,7 +18,6 @@ import msgspec
 
 from capline.limiter.arguments.checks import seconds_us
 from capline.model.attempt import LONGEST_ID_BYTES
-from capline.model.decision import Decision
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from capline.limiter.steps import Steps
     from capline.model.attempt import Attempt
-    from capline.model.decision import Joint, LimitExceeded
+    from capline.model.decision import Decision, Joint, LimitExceeded
 
 __all__ = ["MOST_MISSED", "OUTAGE_S", "AcquiredSlot", "Acquisition", "AwaitedSlot", "Patience", "numbered"]
 
@@ -36,7 +36,7 @@ MOST_MISSED = 10
 """Slots that one `acquire` may miss before it goes late: never to go would be no better."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-Slot = TypeVar("Slot", Decision, "Joint")
+Slot = TypeVar("Slot", "Decision", "Joint")
 
 
 class Patience:
@@ -154,8 +154,8 @@ class Acquisition(Generic[Slot]):
         while True:
             self.patience.asks()
             try:
-                steps: Any = self._take()
-                slot: Any = steps if type(steps) is Decision else (yield from steps)
+                steps = self._take()
+                slot: Slot = (yield from steps) if isinstance(steps, Generator) else steps  # pyright: ignore[reportUnnecessaryIsInstance] - see `Limiter._direct_step`
             except StoreError as error:
                 pause_s = self.patience.pause(error)
             else:

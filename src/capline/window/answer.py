@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
@@ -19,18 +18,11 @@ from capline.window.bound_log import BoundLog
 from capline.window.limit_reader import QuietReader
 from capline.window.log import NEVER
 
-if TYPE_CHECKING:
-    from capline.model.policy import LogLimits
-    from capline.model.zone import ZoneTable
-    from capline.window.limit_reader import LimitReader
-    from capline.window.log import LogView
-
 __all__ = [
     "MOST_TURNS",
     "Binding",
     "Stamped",
     "allowed_now",
-    "answer_now",
     "build_answer",
     "fits_all",
     "known_answer",
@@ -217,24 +209,9 @@ def known_answer(
 
 def allowed_now(logs: Sequence[BoundLog], now_us: int) -> Decision | None:
     """The answer to an attempt of no known id that is allowed now; None where it may be another. Records nothing."""
-    opened = [(bound.log, bound.readers) for bound in logs]
-    return answer_now(opened, [bound.log_limits for bound in logs], logs[0].cost, now_us, logs[0].table)
-
-
-def answer_now(
-    opened: Sequence[tuple[LogView, Sequence[LimitReader]]],
-    limits: Sequence[LogLimits],
-    cost: int,
-    now_us: int,
-    table: ZoneTable = (),
-    levels: list[int] | None = None,
-) -> Decision | None:
-    """`allowed_now` on logs with their readers; `levels` gets what each reader says of the hit's.
-
-    The states of limits are those of `limits`, which has the limits of the readers in their order.
-    """
     time_us, last_us = now_us, NEVER
-    for log, _ in opened:
+    cost, table = logs[0].cost, logs[0].table
+    for log in [bound.log for bound in logs]:
         if (at_us := log.high_water_us) > time_us:
             time_us = at_us
         if (at_us := log.last_us()) > last_us:
@@ -244,14 +221,13 @@ def answer_now(
         return None
     left, limit, empty_us = LARGEST_QUOTA + 1, None, now_us
     states: list[int] = []
-    for reader, log in [(reader, log) for log, readers in opened for reader in readers]:
-        after, more_us, whole_us, level = reader.after_hit(log, stamp_us, cost, table)
+    for reader, log in [(reader, bound.log) for bound in logs for reader in bound.readers]:
+        after, more_us, whole_us, _ = reader.after_hit(log, stamp_us, cost, table)
         if after < 0:
             return None
         if after < left:
             left, limit = after, reader.limit
         states += after, max(0, more_us - now_us), max(0, whole_us - now_us)
         empty_us = max(empty_us, whole_us)
-        if levels is not None:
-            levels.append(level)
-    return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, _seen=(states_of, limits, states))
+    seen = (states_of, [bound.log_limits for bound in logs], states)
+    return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, _seen=seen)

@@ -13,15 +13,16 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from capline.model.clock import SystemClock
+from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
-from capline.store.local.batches import Work, as_columns, decided_once
+from capline.store.local.batches import NO_ANSWER, Work, as_columns, decided_once, parts_of, rows_of
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
 from capline.store.local.operations import step
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
-from capline.store.protocol import Batch, Operation
+from capline.store.protocol import Batch, Mode, Operation
 from capline.support.override import override
 from capline.support.polled_lock import PolledLock
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision
-    from capline.model.errors import CaplineError
     from capline.store.columns import Decisions
     from capline.store.local.fast_path import FastRule
 
@@ -167,6 +167,24 @@ class MemoryStore(LocalStore, LogTransaction):
             log = table.logs.get(subject)
             if log is not None:
                 yield left, subject, log
+
+    @override
+    def columns(self, batch: Batch, mode: Mode, /) -> Any:
+        """Decisions of one unit without a receipt as so many calls of the fast path, each a step of its own."""
+        if mode != "decide" or batch.cost != 1 or batch.receipt is not None:
+            return super().columns(batch, mode)
+        paths, errors = [compiled.decide_one for compiled in batch.compiled], dict[int, CaplineError]()
+
+        def answers(rows: slice) -> Iterator[Decision]:
+            for row, (code, subject) in enumerate(rows_of(batch, rows), rows.start):
+                try:
+                    yield paths[code](subject)
+                except InvalidValueError as error:
+                    self._clock.now_us()  # raises where the clock is what is wrong: then no row has an answer
+                    errors[row] = error
+                    yield NO_ANSWER
+
+        return as_columns(batch, ([*answers(rows)] for rows in parts_of(len(batch.subjects))), errors)
 
     @override
     def _decided_once(self, batch: Batch, receipt: str, work: Work) -> Decisions:

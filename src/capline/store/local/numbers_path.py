@@ -6,27 +6,23 @@ slot is taken ahead, or the attempt does not fit. Quiet hours leave it to the ru
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
+from capline.model.clock import LATEST_US
+from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA
+from capline.model.limit_status import states_of
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
-from capline.window.answer import answer_now
 from capline.window.bound_log import BoundLog
 from capline.window.carry import NumberRow
 from capline.window.log import NEVER
 from capline.window.recording import record_hit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.model.decision import Decision
-    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
+    from capline.store.local.transaction import LocalRule, LogTransaction
     from capline.store.protocol import Operation
     from capline.window.limit_reader import LimitReader
-    from capline.window.log import LogView
 
 __all__ = ["numbers_step"]
 
@@ -34,54 +30,62 @@ MOST_UNITS = 1 << 32
 """A row that holds more leaves it to its reader whether it can count a cost."""
 
 
-def numbers_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
+def numbers_step(  # noqa: C901, PLR0912 - one flat step
+    transaction: LogTransaction, operation: Operation, now_us: int
+) -> Decision | None:
     """Decide, peek, or take a slot, and record the hit; None, and nothing changed, where the rule is to be asked."""
     compiled: LocalRule = operation.compiled
     subject, cost, fingerprint = operation.subject, operation.cost, operation.fingerprint
-    ref, rows_ref = compiled.refs[0], cast("LogRef", compiled.numbers)
-    own, stored = transaction.stored(ref, subject), transaction.stored(rows_ref, subject)
-    if own is not None and (
-        stored is None or own.find(fingerprint, NEVER) != NEVER or own.units_after(NEVER) + cost > LARGEST_QUOTA
-    ):
-        return None
-    numbers = cast("StoredNumbers", stored) or StoredNumbers([NumberRow(one, ColumnLog()) for one in compiled.meters])
-    rows = numbers.rows
-    if [row.reader for row in rows] != compiled.meters:
-        return None
-    opened: list[tuple[LogView, Sequence[LimitReader]]] = [(row.log, (row.reader,)) for row in rows]
+    ref, rows_ref = compiled.refs[0], compiled.numbers
+    numbers: Any = transaction.stored(rows_ref, subject)  # pyright: ignore[reportArgumentType] - with meters there is one
+    own: Any = transaction.stored(ref, subject)
+    time_us, last_us = now_us, NEVER
     if own is not None:
-        opened.append((own, ()))
-    levels: list[int] = []
-    decision = answer_now(opened, compiled.rule.logs, cost, now_us, (), levels)
-    if decision is None or decision.hit is None or operation.kind == "peek":
-        return decision and replace(decision, hit=None)
-    # The time of the logs, or an instant before it: hits are kept so much longer.
-    stamp_us, time_us = decision.hit, decision.hit - 1
-    horizon_us = time_us - ref.retention_us
-    if operation.kind == "schedule":
-        decision = replace(decision, wait_us=stamp_us - now_us)
-    if _is_late(decision, operation) or not _has_room(rows, levels, stamp_us, cost, horizon_us):
+        if numbers is None or own.find(fingerprint, NEVER) != NEVER or own.units_after(NEVER) + cost > LARGEST_QUOTA:
+            return None
+        time_us, last_us = max(now_us, own.high_water_us), own.last_us()
+    if numbers is None:
+        numbers = StoredNumbers([NumberRow(reader, ColumnLog()) for reader in compiled.meters])
+    rows: list[tuple[LimitReader, Any]] = [(row.reader, row.log) for row in numbers.rows]
+    if [reader for reader, _ in rows] != compiled.meters:
         return None
-    for row, level in zip(rows, levels, strict=True):
-        _record(cast("ColumnLog", row.log), row.reader.limit.window_us, horizon_us, stamp_us, cost, level)
+    for _, log in rows:
+        time_us = max(time_us, log.high_water_us)
+        if len(log.stamps) > log.start and log.stamps[-1] > last_us:
+            last_us = log.stamps[-1]
+    stamp_us = time_us if time_us > last_us else last_us + 1
+    kind, max_wait_us = operation.kind, operation.max_wait_us
+    wait_us = stamp_us - now_us if kind == "schedule" else 0
+    if not cost or last_us > time_us or stamp_us >= LATEST_US or (max_wait_us is not None and wait_us > max_wait_us):
+        return None
+    # The time of the logs, or an instant before it: hits are kept so much longer.
+    time_us = stamp_us - 1
+    horizon_us = time_us - ref.retention_us
+    left, limit, empty_us = LARGEST_QUOTA + 1, None, now_us
+    states: list[int] = []
+    levels: list[int] = []
+    for reader, log in rows:
+        after, more_us, whole_us, level = reader.after_hit(log, stamp_us, cost, ())
+        # A level that the quota covers can always be counted.
+        if after < 0 or not (level or log.total < MOST_UNITS or reader.fits_in(log, stamp_us, cost, horizon_us)):
+            return None
+        if after < left:
+            left, limit = after, reader.limit
+        empty_us = max(empty_us, whole_us)
+        states += after, more_us - now_us if more_us > now_us else 0, whole_us - now_us if whole_us > now_us else 0
+        levels.append(level)
+    hit, seen = None if kind == "peek" else stamp_us, (states_of, compiled.rule.logs, states)
+    decision = Decision(True, limit, left, 0, empty_us - now_us, hit, "store", wait_us, 0, seen)
+    if hit is None:
+        return decision
+    for (reader, log), level in zip(rows, levels, strict=True):
+        _record(log, reader.limit.window_us, horizon_us, stamp_us, cost, level)
     if fingerprint:
         bound = BoundLog(ColumnLog() if own is None else own, ref.log_limits, (), cost)
         record_hit(bound, time_us, stamp_us, fingerprint)
-        transaction.save(ref, subject, cast("StoredLog", bound.log))
-    transaction.save(rows_ref, subject, cast("StoredLog", numbers))
+        transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - the same
+    transaction.save(rows_ref, subject, numbers)  # pyright: ignore[reportArgumentType] - as above
     return decision
-
-
-def _is_late(slot: Decision, operation: Operation) -> bool:
-    return operation.max_wait_us is not None and slot.wait_us > operation.max_wait_us
-
-
-def _has_room(rows: Sequence[NumberRow], levels: list[int], stamp_us: int, cost: int, horizon_us: int) -> bool:
-    """Whether the rows can count the cost; a level that the quota covers always can."""
-    return levels[0] > 0 or all(
-        cast("ColumnLog", row.log).total < MOST_UNITS or row.reader.fits_in(row.log, stamp_us, cost, horizon_us)
-        for row in rows
-    )
 
 
 def _record(log: ColumnLog, window_us: int, horizon_us: int, stamp_us: int, cost: int, level: int) -> None:

@@ -29,6 +29,7 @@ from capline.window.rule import Slot, attempt, judge, take_slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from capline.limiter.patience import AcquiredSlot
     from capline.model.policy import BoundPolicy
@@ -167,8 +168,8 @@ def test_what_is_allowed_now_is_what_the_rule_allows(name: str, seed: int) -> No
 class General(Limiter):
     """A limiter whose store asks the rule, whatever the attempt."""
 
-    def __init__(self, policy: Policy, clock: ManualClock) -> None:
-        super().__init__("memory://", [policy], clock=clock)
+    def __init__(self, policy: Policy, clock: ManualClock, url: str) -> None:
+        super().__init__(url, [policy], clock=clock)
         store, compiled = self._store, self._store.compiled
 
         def without_fast_path(rule: BoundPolicy) -> CompiledRule:
@@ -203,15 +204,19 @@ def entered(slot: AcquiredSlot[Decision]) -> Decision:
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *OTHERS, *LIMITERS])
-@pytest.mark.parametrize("seed", range(2))
-def test_a_limiter_answers_as_one_without_fast_paths(name: str, seed: int) -> None:  # noqa: C901 - each verb a case
+@pytest.mark.parametrize("store", ["memory", "memory again", "lmdb"])
+def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901 - each verb a case
+    name: str, store: str, tmp_path: Path
+) -> None:
     policy = {**POLICIES, **OTHERS, **LIMITERS}[name]
-    random, clock = Random(f"{name} {seed}"), ManualClock(START_US)
+    random, clock = Random(f"{name} {store}"), ManualClock(START_US)
     channel = next(iter(policy.channels), None)
-    limiters = [Limiter("memory://", [policy], clock=clock), General(policy, clock)]
+    urls = [f"lmdb://{tmp_path}/{way}" if store == "lmdb" else "memory://" for way in ("fast", "general")]
+    limiters = [Limiter(urls[0], [policy], clock=clock), General(policy, clock, urls[1])]
+    steps = STEPS // 3 if store == "lmdb" else STEPS
     hits: list[tuple[int, int]] = []
     allowed = refused = 0
-    for step in range(STEPS):
+    for step in range(steps):
         clock.advance_us(random.choice([0, 0, 1, 20, 60, 120, 300, -2, -90, DAY_US // 3 * (step % 53 == 0)]))
         subject, cost = random.randrange(3), random.choice([1, 1, 1, 2, 3, 5, 9])
         id = random.choice([None, None, None, f"{random.randrange(40)}"])
@@ -242,6 +247,8 @@ def test_a_limiter_answers_as_one_without_fast_paths(name: str, seed: int) -> No
         if isinstance(decision, Decision):
             allowed, refused = allowed + decision.allowed, refused + (not decision.allowed)
             hits += [(subject, decision.hit)] if decision.hit else []
-    assert min(allowed, refused) > STEPS // 20
+    assert min(allowed, refused) > steps // 20
     rows = [[*limiter.export()] for limiter in limiters] if policy.algorithm == "sliding_log" else []
     assert rows[:1] == rows[1:]
+    for limiter in limiters:
+        limiter.close()

@@ -144,8 +144,9 @@ class LocalStore(Store, ABC):
         if rule.algorithm not in LOGS or was_left(rule.numbers):
             compiled.numbers, compiled.unit = ref_of(rule.numbers), None
             compiled.begins = self.keeps_rows or self._next_forms
-            # The fast path begins rows, and looks at no logs of single limits beside them: only where there are none.
-            if self.keeps_rows and rule.algorithm not in LOGS and not compiled.refs[0].readers:
+            # The fast path begins rows where there are no logs of single limits, or goes on with such logs.
+            may_have_both = compiled.begins and not self.keeps_rows
+            if not may_have_both and rule.algorithm not in LOGS and not compiled.refs[0].readers:
                 compiled.meters = [ref.readers[0] for ref in compiled.refs[1:]]
         if rule.reserved:
             compiled.record = ref_of(rule.reserved)

@@ -1,7 +1,8 @@
 """The fast path of algorithms that keep numbers: one attempt that is allowed now, over the rows of a subject.
 
-It gives the answers of `capline.window`, which is asked wherever a row is missing or another limit's, an id is known, a
-slot is taken ahead, or the attempt does not fit. Quiet hours leave it to the rule as well.
+Where a store does not begin rows, it reads a log for each limit. It gives the answers of `capline.window`, which is
+asked wherever a row is missing or another limit's, an id is known, a slot is taken ahead, or the attempt does not fit.
+Quiet hours leave it to the rule as well.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MOST_UNITS = 1 << 32
 """A row that holds more leaves it to its reader whether it can count a cost."""
 
 
-def numbers_step(  # noqa: C901, PLR0912 - one flat step
+def numbers_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
     transaction: LogTransaction, operation: Operation, now_us: int
 ) -> Decision | None:
     """Decide, peek, or take a slot, and record the hit; None, and nothing changed, where the rule is to be asked."""
@@ -44,11 +45,17 @@ def numbers_step(  # noqa: C901, PLR0912 - one flat step
         if numbers is None or own.find(fingerprint, NEVER) != NEVER or own.units_after(NEVER) + cost > LARGEST_QUOTA:
             return None
         time_us, last_us = max(now_us, own.high_water_us), own.last_us()
+    rows: list[tuple[LimitReader, Any]]
     if numbers is None:
-        numbers = StoredNumbers([NumberRow(reader, ColumnLog()) for reader in compiled.meters])
-    rows: list[tuple[LimitReader, Any]] = [(row.reader, row.log) for row in numbers.rows]
-    if [reader for reader, _ in rows] != compiled.meters:
-        return None
+        logs = [None if compiled.begins else transaction.stored(ref, subject) for ref in compiled.refs[1:]]
+        found = [ColumnLog() if log is None else log for log in logs]
+        rows = [*zip(compiled.meters, found, strict=True)]
+        if any(type(log) is not ColumnLog or log.ids or log.denied for _, log in rows):
+            return None
+    else:
+        rows = [(row.reader, row.log) for row in numbers.rows]
+        if [reader for reader, _ in rows] != compiled.meters:
+            return None
     for _, log in rows:
         time_us = max(time_us, log.high_water_us)
         if len(log.stamps) > log.start and log.stamps[-1] > last_us:
@@ -84,7 +91,12 @@ def numbers_step(  # noqa: C901, PLR0912 - one flat step
         bound = BoundLog(ColumnLog() if own is None else own, ref.log_limits, (), cost)
         record_hit(bound, time_us, stamp_us, fingerprint)
         transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - the same
-    transaction.save(rows_ref, subject, numbers)  # pyright: ignore[reportArgumentType] - as above
+    if numbers is None and not compiled.begins:
+        for row_ref, (_, log) in zip(compiled.refs[1:], rows, strict=True):
+            transaction.save(row_ref, subject, log)
+    else:
+        kept = numbers or StoredNumbers([NumberRow(reader, log) for reader, log in rows])
+        transaction.save(rows_ref, subject, kept)  # pyright: ignore[reportArgumentType] - as above
     return decision
 
 

@@ -65,8 +65,8 @@ def ten_lines(path: Path) -> Counter[str]:
 def replayed(path: Path, subject_column: str = "subject") -> Counter[str]:
     """The same by capline."""
     clock, file = ManualClock(), EventFile(path, subject_column, "time")
-    with Limiter("memory://", [POLICY], clock=clock) as limiter:
-        (counted,) = count_events([Trial(limiter, clock, "promo")], file, file.in_order())
+    with Limiter("memory://", [POLICY], clock=clock) as limiter, file.in_order() as events:
+        (counted,) = count_events([Trial(limiter, clock, "promo")], file, events)
     return Counter({str(limit): count for (_, limit), count in counted.refused.items()})
 
 

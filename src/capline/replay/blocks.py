@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import csv
 import io
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain, islice
 from operator import itemgetter
+from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -47,9 +49,10 @@ from capline.replay.formats import (
     named_columns,
     sniff,
 )
+from capline.replay.ordered import BLOCK_ROWS, Events, OrderedEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from io import BufferedReader
     from pathlib import Path
     from typing import IO
@@ -59,9 +62,9 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
 
 BLOCK_BYTES = 4 << 20
+SPOOLED_BYTES = 16 << 20
+"""Bytes of events that are kept in memory, and not in a file."""
 LONGEST_LINE_BYTES = 64 << 20
-BLOCK_ROWS = 1 << 16
-"""Rows of a block that is read one by one, or was sorted."""
 HEAD_BYTES = 1 << 16
 """Bytes in which the header and the first row are looked for."""
 MOST_TOLD = 5
@@ -84,20 +87,6 @@ class Block(NamedTuple):
     at_us: NDArray[np.int64]
     kinds: NDArray[np.int32]
     at_bytes: int
-
-
-class Events(NamedTuple):
-    """All events in order of time; events of one instant in the order of the file."""
-
-    subjects: NDArray[np.int32]
-    at_us: NDArray[np.int64]
-    kinds: NDArray[np.int32]
-
-    def blocks(self) -> Iterator[Events]:
-        """Yield them some at a time."""
-        for start in range(0, len(self.at_us), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
-            yield Events(self.subjects[rows], self.at_us[rows], self.kinds[rows])
 
 
 class _Codes(dict[Any, int]):
@@ -187,21 +176,19 @@ class EventFile:
         if not row:
             raise no_rows(self._path)
 
-    def in_order(self, progress: Callable[[int], object] = lambda _bytes: None) -> Events:
+    @contextmanager
+    def in_order(self, progress: Callable[[int], object] = lambda _bytes: None) -> Generator[OrderedEvents]:
         """Read the whole file and sort it by time; events of one instant keep the order of the file.
 
-        `progress` gets the bytes read so far. Holds 16 bytes an event, and 24 more while it sorts.
+        `progress` gets the bytes read so far. What is too much for memory is in a temporary file until the block ends.
         """
-        columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-        for block in self.blocks():
-            for column, part in zip(columns, (block.subjects, block.at_us, block.kinds), strict=True):
-                column.append(part)
-            progress(block.at_bytes)
-        every = Events._make(map(np.concatenate, columns))
-        if (np.diff(every.at_us) < 0).any():
-            order = np.argsort(every.at_us, kind="stable")
-            every = Events._make(column[order] for column in every)
-        return every
+        with SpooledTemporaryFile(SPOOLED_BYTES) as file:
+            events = OrderedEvents(file)
+            for block in self.blocks():
+                events.add(Events(block.subjects, block.at_us, block.kinds))
+                progress(block.at_bytes)
+            events.end_run()
+            yield events
 
     def _columns(self, form: str, opened: Opened, names: Sequence[str], first: Sequence[str]) -> Columns:
         """The columns to read, with a note of what was guessed."""

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from capline.model.limit import Limit
     from capline.model.policy import Policy
     from capline.model.subject import Subject
-    from capline.replay.blocks import EventFile, Events
+    from capline.replay.blocks import EventFile
+    from capline.replay.ordered import Events, OrderedEvents
 
 _Key = TypeVar("_Key")
 
@@ -65,9 +66,9 @@ class Refusal(NamedTuple):
 class ReplayCounts:
     """What a policy did with the events of a file, which `events` has in order of time."""
 
-    def __init__(self, policy: Policy, events: Events, width_us: int) -> None:
+    def __init__(self, policy: Policy, events: OrderedEvents, width_us: int) -> None:
         self.policy = policy
-        self.first_us, self.last_us = int(events.at_us[0]), int(events.at_us[-1])
+        self.first_us, self.last_us = events.first_us, events.last_us
         self.width_us = width_us
         """The width of the bars of `over_time` and `refused_over_time`; the first begins at `start_us`."""
         self.start_us = self.first_us - self.first_us % min(width_us, DAY_US)
@@ -76,7 +77,7 @@ class ReplayCounts:
         self.asked: Counter[str | None] = Counter({None: 0})
         """By segment, in order of first use; None, for no segment, is first."""
         self.refusals: Counter[Refusal] = Counter()
-        self.refused_of: NDArray[np.int64] = np.zeros(int(events.subjects.max()) + 1, np.int64)
+        self.refused_of: NDArray[np.int64] = np.zeros(events.subjects, np.int64)
         """Refusals of each subject, by its code."""
 
     @property
@@ -194,13 +195,16 @@ class Trial(NamedTuple):
 
 
 def count_events(
-    trials: Sequence[Trial], file: EventFile, events: Events, progress: Callable[[int], object] = lambda _events: None
+    trials: Sequence[Trial],
+    file: EventFile,
+    events: OrderedEvents,
+    progress: Callable[[int], object] = lambda _events: None,
 ) -> list[ReplayCounts]:
     """Count the events of a file under each policy; `progress` gets how many are done.
 
     Raises what a limiter raises for names that nobody defined.
     """
-    span_us = int(events.at_us[-1] - events.at_us[0])
+    span_us = events.last_us - events.first_us
     width_us = next(
         (width * 1_000_000 for width in _WIDTHS_S if span_us <= width * 1_000_000 * (MOST_BARS - 1)), span_us
     )

@@ -1,10 +1,16 @@
 """`capline replay`: any file of events in, the same counts out; what is guessed is told, what is missing is named."""
 
+import fcntl
 import gzip
 import io
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+import termios
+import time
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -197,3 +203,30 @@ def test_the_report_says_its_findings_and_holds_them_in_one_small_file(tmp_path:
     ):
         assert f">{title}</h" in text, title
     assert text.count("<details>") == text.count("<h2>") == 7
+
+
+def waits_for_input(pid: int, pipe: int) -> bool:
+    """Whether this process has read what is in the pipe, and sleeps."""
+    unread = int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return not unread and Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "S"
+
+
+@pytest.mark.parametrize("lines", [5_000, pytest.param(500_000, marks=pytest.mark.deep)])
+def test_who_interrupts_it_gets_130_and_no_file(tmp_path: Path, lines: int) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = [sys.executable, "-m", "capline.cli", "replay", "-", *LIMITS, "--report", str(tmp_path / "out.html")]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        # More than a pipe holds, so it is reading by then; the end does not come, so it waits for more.
+        running.stdin.write(b'1.2.3.4 - - [26/Nov/2026:11:00:00 +0000] "GET / HTTP/1.1" 200 5\n' * lines)
+        running.stdin.flush()
+        while not waits_for_input(running.pid, running.stdin.fileno()):
+            time.sleep(0.01)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+        assert running.stdout.read() == b""
+    assert list(tmp_path.rglob("*")) == [temporary]

@@ -2,19 +2,25 @@
 
 import gzip
 import os
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from random import Random
+from tempfile import SpooledTemporaryFile, TemporaryFile
 from typing import Any
 
+import numpy as np
 import pytest
 
 from capline import CaplineError, Limiter, ManualClock, Policy
 from capline.replay import blocks as blocks_module
+from capline.replay import ordered
 from capline.replay.blocks import EventFile
 from capline.replay.count import ReplayCounts, Trial, UnitCore, count_events
 from capline.replay.events import ReplayError, read_events
+from capline.replay.ordered import Events, OrderedEvents
 
 COLUMNS = ("id", "ts", "kind", "tz")
 
@@ -186,13 +192,53 @@ def test_events_are_sorted_by_time_and_those_of_an_instant_stay_as_they_come(
     for block_bytes in (1 << 20, 8):
         monkeypatch.setattr(blocks_module, "BLOCK_BYTES", block_bytes)
         file = EventFile(path, "id", "ts")
-        assert [file.subjects()[code] for code in file.in_order().subjects] == [3, 1, 2]
+        with file.in_order() as events:
+            (block,) = events.blocks()
+            assert [file.subjects()[code] for code in block.subjects] == [3, 1, 2]
+
+
+@pytest.mark.parametrize(("span", "rows"), [(1, 1), (7, 40), (1000, 40), (10**9, 3)])
+def test_runs_are_merged_as_if_all_were_sorted_at_once(monkeypatch: pytest.MonkeyPatch, span: int, rows: int) -> None:
+    monkeypatch.setattr(ordered, "RUN_ROWS", 50)
+    monkeypatch.setattr(ordered, "BLOCK_ROWS", 30)
+    random = Random(span)
+    every = [(number, random.randrange(span) + number // 400, number % 3) for number in range(1000)]
+    with TemporaryFile() as file:
+        events = OrderedEvents(file)
+        for start in range(0, len(every), rows):
+            events.add(Events(*map(np.array, zip(*every[start : start + rows], strict=True))))
+        events.end_run()
+        events.end_run()
+        found = [row for block in events.blocks() for row in zip(*(part.tolist() for part in block), strict=True)]
+        assert all(0 < len(block.at_us) <= 50 for block in events.blocks())
+    assert found == sorted(every, key=itemgetter(1))
+    assert len(events) == events.subjects == 1000
+    assert (events.first_us, events.last_us) == (found[0][1], found[-1][1])
+
+
+def test_memory_does_not_grow_with_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordered, "RUN_ROWS", 1 << 16)
+    peaks: list[int] = []
+    for blocks in (32, 128):
+        at_us = np.random.default_rng(blocks).integers(0, 1 << 40, 1 << 12)
+        codes = np.zeros(1 << 12, np.int32)
+        tracemalloc.start()
+        with SpooledTemporaryFile(1 << 18) as file:
+            events = OrderedEvents(file)
+            for _ in range(blocks):
+                events.add(Events(codes, at_us, codes))
+            events.end_run()
+            assert sum(len(block.at_us) for block in events.blocks()) == blocks << 12
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # 6 MB of events more.
+    assert peaks[1] - peaks[0] < 1 << 20
 
 
 def counted(path: Path, policy: Policy) -> ReplayCounts:
     clock, file = ManualClock(), EventFile(path, *COLUMNS)
-    with Limiter("memory://", [policy], clock=clock) as limiter:
-        (counts,) = count_events([Trial(limiter, clock, "p")], file, file.in_order())
+    with Limiter("memory://", [policy], clock=clock) as limiter, file.in_order() as events:
+        (counts,) = count_events([Trial(limiter, clock, "p")], file, events)
         return counts
 
 

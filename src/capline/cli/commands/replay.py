@@ -89,7 +89,7 @@ def replay(
     if twice:
         raise InvalidValueError(f"two sets of limits are named {twice[0]!r}; a name is one policy")
     missing = [] if names else ["the limits (--limit 20/minute, or --policy NAME of a policy file)"]
-    with ExitStack() as limiters:
+    with ExitStack() as jobs:
         trials: list[Trial] = []
         for name in names:
             clock = ManualClock()
@@ -97,15 +97,15 @@ def replay(
             limiter = (
                 Limiter("memory://", new, clock=clock) if new else Limiter.from_file(policies, "memory://", clock=clock)
             )
-            trials.append(Trial(limiters.enter_context(limiter), clock, name))
+            trials.append(Trial(jobs.enter_context(limiter), clock, name))
         file = EventFile(
             events, subject_column, time_column, segment_column, zone_column, strict=strict, missing=missing
         )
         with progress_bar("reading", events.stat().st_size if events.is_file() else None, "bytes") as advance:
-            found = file.in_order(advance)
+            found = jobs.enter_context(file.in_order(advance))
         for line in file.told():
             warn(line)
-        with progress_bar("deciding", len(found.at_us), "events") as advance:
+        with progress_bar("deciding", len(found), "events") as advance:
             counted = count_events(trials, file, found, advance)
     if report is not None:
         write_page(render(events.name, counted, file.subjects()), report)

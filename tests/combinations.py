@@ -18,6 +18,8 @@ SETTINGS = frozenset(
     (
         "kind",
         "layout",
+        "nodes",
+        "pair",
         "limiters",
         "asynchronous",
         "face",
@@ -48,6 +50,9 @@ LONG_LAWS = frozenset(
 
 FOUR = ("Valkey", "Cluster", "Async", "Bucket")
 """The settings of a server store, as its name has them."""
+
+SLOW_ON_DISK = ("_interleave_finely_", "_an_id_is_known_in_a_long_log", "_more_rows_than_go_in_one_step")
+"""Laws that the example over SQLite keeps in the deep part alone: it syncs each step to the disk."""
 
 
 def mark_deep(items: Sequence[pytest.Item]) -> None:
@@ -122,6 +127,8 @@ def chosen(question: str, asked: Sequence[pytest.Item]) -> Iterable[pytest.Item]
     if "tests/conformance/test_stores.py" in question:
         others = [item for item in asked if _class_of(item) not in ALWAYS]
         return [*(item for item in asked if _class_of(item) in ALWAYS), *(others and [others[turn % len(others)]])]
+    if "tests/conformance/test_entry_points.py" in question and any(law in question for law in SLOW_ON_DISK):
+        return []
     return [asked[turn % len(asked)]]
 
 

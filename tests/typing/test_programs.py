@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 PROGRAMS = sorted((HERE / "programs").glob("*.py"))
 
 
-def pyright(*paths: Path) -> list[dict[str, Any]]:
+def pyright(*paths: Path | str) -> list[dict[str, Any]]:
     """What pyright says of these files, as the project is set up."""
     done = subprocess.run(
         [sys.executable, "-m", "pyright", "--outputjson", *map(str, paths)],
@@ -41,6 +41,12 @@ def test_a_checker_accepts_the_programs_and_refuses_what_is_wrong(tmp_path: Path
     wrong = tmp_path / "wrong.py"
     wrong.write_text("from capline import Limiter\n\nLimiter('memory://').decide('p', 3.5)\n")
     assert [found["rule"] for found in pyright(wrong)] == ["reportArgumentType"]
+
+
+@pytest.mark.deep
+def test_what_macos_has_is_enough() -> None:
+    parts = ("model", "window", "policy", "limiter", "store", "cli", "web", "middleware")
+    assert pyright("--pythonplatform", "Darwin", *(f"src/capline/{part}" for part in parts)) == []
 
 
 @pytest.mark.deep

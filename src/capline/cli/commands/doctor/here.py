@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,10 @@ def _requirements() -> dict[str, list[str]]:
     """The packages of the core (under an empty name) and of each extra, with those of the extras that it names."""
     packages = {name: list[str]() for name in ("", *_FOR)}
     others: dict[str, list[str]] = {}
-    for line in requires("capline") or ():
+    lines: list[str] = []
+    with suppress(PackageNotFoundError):  # run from a clone that nobody installed
+        lines = requires("capline") or []
+    for line in lines:
         name, more, extra = _REQUIREMENT.findall(line)[0]
         if name == "capline":
             others[extra] = more.split(",")

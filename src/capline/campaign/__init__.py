@@ -20,7 +20,7 @@ A job is a list of batches, each with its own receipt, row in the ledger and sen
 from capline.model.errors import CampaignError
 
 try:
-    import numpy as np  # noqa: F401 - what follows counts on arrays
+    import numpy as np  # noqa: F401  # pyright: ignore[reportUnusedImport] - what follows counts on arrays
 except ModuleNotFoundError:
     raise CampaignError('campaigns need numpy: pip install "capline[campaign]"') from None
 

@@ -33,8 +33,6 @@ try:
 except ImportError as error:
     raise CaplineError("capline.contrib.limits needs limits: pip install limits") from error
 
-__all__ = ["AsyncCaplineStorage", "CaplineStorage"]
-
 POLICY = "limits"
 _PREFIX = "capline+"
 _LONGEST_KEY_BYTES = 512

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import AsyncStore, CompiledRule, Store
 
-__all__ = ["AsyncLimiter"]
-
 _ZERO, _ONE = 0, 1
 SLOTS_A_TURN = 64
 """Of so many slots that are free at once one lets the event loop have its turn."""

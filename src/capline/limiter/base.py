@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from capline.policy.watch import PolicyWatch
     from capline.segment import Snapshot
 
-__all__ = ["DEFAULT_URL", "LimiterBase"]
-
 DEFAULT_URL = "lmdb://.capline/store"
 """The store of `from_file` and of the command line where none is named: durable, below the working directory."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.policy.watch import PolicyWatch
 
-__all__ = ["Configured"]
-
 
 class Configured(CompiledRules):
     """A limiter's policies, and the configuration store that it follows."""

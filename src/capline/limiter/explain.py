@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from capline.model.policy import BoundPolicy
 
-__all__ = ["ExplainedHit", "ExplainedLimit", "Explanation", "explain"]
-
 
 class ExplainedLimit(msgspec.Struct, frozen=True):
     """One limit as it stands: `used` is what counts now, and `remaining` what is left now, as `usage` says them.

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = ["UNSEEN", "Observers", "Unseen"]
-
 MOST_OBSERVERS = 16
 """Observers of one limiter: each costs something at every decision."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from capline.model.attempt import Attempt
     from capline.model.decision import Decision, Joint, LimitExceeded
 
-__all__ = ["MOST_MISSED", "OUTAGE_S", "AcquiredSlot", "Acquisition", "AwaitedSlot", "Patience", "numbered"]
-
 OUTAGE_S = 30.0
 """How long to retry if the caller set no timeout."""
 

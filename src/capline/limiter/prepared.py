@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from capline.store.protocol import CompiledRule, Kind, Mode, ScannedLog
     from capline.window.log import Hit
 
-__all__ = ["PendingBatch", "Prepared"]
-
 MOST_JOINT = 16
 """Subjects in one attempt."""
 

@@ -15,8 +15,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from capline.model.decision import Decision
 
-__all__ = ["Steps", "awaited", "blocking", "run", "run_awaited"]
-
 V = TypeVar("V")
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = ["ROWS_ON_THE_LOOP", "Verbs"]
-
 ROWS_ON_THE_LOOP = 4096
 """Rows whose checks take an event loop about a millisecond; with more, they go to a thread."""
 MANY = ROWS_ON_THE_LOOP + 1

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = ["NEVER_US", "NO_HIT", "Decisions", "plain"]
-
 NEVER_US = -1
 """In `retry_after_us`: this cost never fits (a `Decision` says None)."""
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from capline.store.protocol import AsyncStore, Store
     from capline.store.redis.io.url import Settings
 
-__all__ = ["lmdb_path", "open_async_store", "open_store"]
-
 LEAST_MOST_BYTES = 16 << 20
 _NUMBER = re.compile(r"(?=.{1,20}\Z)[0-9]+(?:_[0-9]+)*", re.ASCII)
 

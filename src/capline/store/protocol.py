@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
     from capline.model.server_state import ServerState
 
-__all__ = [
-    "AsyncStore",
-    "Batch",
-    "CompiledRule",
-    "Kind",
-    "Merge",
-    "Mode",
-    "Operation",
-    "Page",
-    "ScannedLog",
-    "Store",
-]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

@@ -36,16 +36,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = [
-    "DIGEST_BYTES",
-    "asked_digest",
-    "batch_digest",
-    "limits_of_texts",
-    "namespace_of",
-    "receipt_conflict",
-    "receipt_name",
-]
-
 DIGEST_BYTES = 16
 
 

@@ -18,22 +18,6 @@ from capline.window.bound_log import BoundLog
 from capline.window.limit_reader import QuietReader
 from capline.window.log import NEVER
 
-__all__ = [
-    "MOST_TURNS",
-    "Binding",
-    "Stamped",
-    "allowed_now",
-    "build_answer",
-    "fits_all",
-    "known_answer",
-    "newest_of",
-    "opens_from",
-    "stamp_from",
-    "tightest_of",
-    "time_of",
-]
-
-
 Binding = tuple[Limit, BoundLog]
 """The binding limit of an answer, and the log that it is on."""
 

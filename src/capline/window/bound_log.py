@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from capline.model.limit import Limit
     from capline.model.policy import BoundPolicy
 
-__all__ = ["BoundLog", "OpenLog", "Readers", "draft_logs", "readers_of", "table_of"]
-
 
 class OpenLog(LogView, Protocol):
     """A log that can be changed."""

@@ -13,8 +13,6 @@ from capline.model.limit import DAY_US
 if TYPE_CHECKING:
     from capline.model.zone import ZoneTable
 
-__all__ = ["ends_us", "open_us", "starts_us"]
-
 _MONDAY_US = 4 * DAY_US
 """1970 began on a Thursday."""
 

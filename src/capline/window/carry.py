@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from capline.window.bound_log import BoundLog
 
-__all__ = ["NumberRow", "carry_hits", "carry_numbers", "rows_of", "take_over"]
-
 
 class NumberRow(msgspec.Struct):
     """The numbers of one limit; of the units carried over at `carried_us`, `carried` were not given back since."""

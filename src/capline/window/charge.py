@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from capline.window.bound_log import BoundLog
 
 
-__all__ = ["NoRoomError", "charge", "check_room", "refund", "settle", "too_many"]
-
-
 def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
     """Record the cost, whatever the limits say; the answer is as of after it.
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from capline.model.zone import ZoneTable
     from capline.window.log import LogView
 
-__all__ = ["CounterReader", "FixedReader", "LevelReader", "counter_of", "level_of"]
-
 TICKS = 1 << 20
 """A counter tells the age of its window in at most so many steps: errs by a millionth of the units, to refusing."""
 

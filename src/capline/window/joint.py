@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from capline.window.bound_log import BoundLog
     from capline.window.rule import Slot
 
-__all__ = ["SLOTS_DIFFER", "joint", "joint_slot"]
-
 SLOTS_DIFFER = (
     "these ids are known in some of the logs only, or at several instants, so they name no one slot; "
     "give back what they have, or take new ids"

@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from capline.model.zone import ZoneTable
     from capline.window.log import LogView
 
-__all__ = [
-    "CalendarReader",
-    "LimitReader",
-    "QuietReader",
-    "Reading",
-    "RollingReader",
-    "WindowReader",
-]
-
 MOST_SHIFTED_US = 64
 """With `count_denied`: the longest run of neighbouring stamps that `stamp_shift_us` walks back."""
 

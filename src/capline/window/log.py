@@ -16,24 +16,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = [
-    "CARRIED",
-    "DENIED",
-    "NEVER",
-    "REFUNDED",
-    "Draft",
-    "Hit",
-    "Log",
-    "LogView",
-    "amend",
-    "extend",
-    "find",
-    "forget",
-    "give_back",
-    "record",
-    "trim",
-]
-
 NEVER = -1
 """The newest stamp of a log that has no hit."""
 

@@ -26,8 +26,6 @@ from capline.window.log import CARRIED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Merged", "Row", "merge"]
-
 Row = tuple[int, int, int]
 """One hit: its stamp, its units (0: given back), and 64 bits of its id (0: none)."""
 

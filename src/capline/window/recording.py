@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from capline.model.policy import LogLimits
     from capline.window.bound_log import BoundLog, OpenLog
 
-__all__ = ["give_back", "has_room", "record_hit", "shift_units"]
-
 
 def record_hit(bound: BoundLog, time_us: int, stamp_us: int, fingerprint: int, units: int | None = None) -> None:
     """Record the hit in the log, in the way of the log's algorithm."""

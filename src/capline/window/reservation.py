@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.window.bound_log import BoundLog, OpenLog
 
-__all__ = ["Pending", "commit", "end_all", "ended", "forget", "log_mark", "pending_in", "reserve", "take_along"]
-
 
 class Pending(NamedTuple):
     """One entry of the record."""

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from capline.window.bound_log import BoundLog
     from capline.window.log import Log
 
-__all__ = ["Slot", "attempt", "judge", "peek", "step", "take_slot"]
-
 
 class Slot(msgspec.Struct, frozen=True):
     """Ask for the next free instant, at most `max_wait_us` (None: no bound) and at least `not_before_us` from now."""

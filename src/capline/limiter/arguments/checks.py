@@ -23,22 +23,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = [
-    "check_attempt",
-    "check_codes",
-    "check_iterable",
-    "check_kinds",
-    "check_subjects",
-    "count_of",
-    "fingerprint",
-    "joint_refusal",
-    "refusal_text",
-    "seconds_us",
-    "stamp",
-    "ttl_us",
-    "typed",
-]
-
 T = TypeVar("T")
 MOST_CODES = 1 << 16
 """Segments in one batch: a row's code has 16 bits."""

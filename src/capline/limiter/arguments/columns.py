@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = ["AttemptColumns", "columns_of", "spread"]
-
 
 class AttemptColumns(msgspec.Struct, frozen=True):
     """The valid rows of a batch: `good` are their indices among all `rows` (None: all). `errors` has the other rows.

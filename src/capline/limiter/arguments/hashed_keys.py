@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from capline.model.subject import Subject
 
-__all__ = ["keyed_hash"]
-
 LEAST_KEY_BYTES = 16
 MOST_KEY_BYTES = 1024
 HASH_BYTES = 16

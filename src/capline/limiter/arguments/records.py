@@ -39,20 +39,6 @@ if TYPE_CHECKING:
 
     from capline.store.protocol import Merge, ScannedLog
 
-__all__ = [
-    "MOST_HITS",
-    "MOST_LINE_BYTES",
-    "LoadProgress",
-    "Loaded",
-    "LogRecord",
-    "PastHit",
-    "Record",
-    "check_rows",
-    "line_of",
-    "read_line",
-    "records_of",
-]
-
 MOST_HITS = 1000
 """Hits in one record: one atomic step of a store, some milliseconds."""
 MOST_LINE_BYTES = 1 << 18

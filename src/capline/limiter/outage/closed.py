@@ -6,8 +6,6 @@ from typing import Any, NoReturn
 
 from capline.model.errors import StoreClosedError
 
-__all__ = ["CLOSED"]
-
 
 class _ClosedStore:
     """Every verb, called or awaited, raises `StoreClosedError`."""

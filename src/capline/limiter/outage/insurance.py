@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from capline.store.local.transaction import LocalRule
     from capline.store.protocol import Kind, Mode
 
-__all__ = ["ASK_AGAIN_US", "Insurance", "Insurer"]
-
 ASK_AGAIN_US = 1_000_000
 """`retry_after` of a refusal by an outage: nobody knows when the store answers again, and None would mean never."""
 MOST_HOSTS = 1_000_000

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from capline.store.protocol import CompiledRule, Store
     from capline.support.fork import ForkLock
 
-__all__ = ["CompiledRules"]
-
 
 class CompiledRules(ABC):
     """The compiled rules of a limiter. `_units` has the fast paths, by names; by the policy alone where that is all.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
 
-__all__ = ["MOST_ENTRIES", "DenyCache", "check_entries"]
-
 MOST_ENTRIES = 10_000_000
 NEVER_HELD_US = 3_600_000_000
 """A refusal for ever (a cost above the quota) is cached for an hour; then its other values are read again."""

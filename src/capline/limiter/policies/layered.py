@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from capline.support.override import override
 
-__all__ = ["Layered"]
-
 V = TypeVar("V")
 MOST_CHANGES = 64
 """With more changes, and more than a 64th of the whole, they are put into a dict of their own."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = ["Overridden", "Unit"]
-
 if TYPE_CHECKING:
     Unit = Callable[[Subject], Any]
     """Decides on one unit of the subject: a `Decision`, or for an awaited limiter an awaitable one."""

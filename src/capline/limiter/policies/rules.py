@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from capline.model.limit import Limit
 
-__all__ = ["DEFAULT_NAMESPACE", "Names", "Rules"]
-
 DEFAULT_NAMESPACE = "capline"
 
 PAST_CHANNELS = 256

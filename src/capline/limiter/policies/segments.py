@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = ["SegmentLookup", "SegmentSource", "segment_codes"]
-
 
 class SegmentSource(Protocol):
     """What has segments; `capline.segment.SegmentWatch` is one."""

@@ -19,8 +19,6 @@ from capline.support.fork import ForkLock
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["MOST", "UnnamedPolicies", "unnamed_policy"]
-
 MOST = 1_024
 """Sets of limits that a limiter keeps."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     _Awaited: TypeAlias = "Callable[Concatenate[AsyncLocalStore, _P], Coroutine[Any, Any, _T]]"
 
-__all__ = ["AsyncLocalStore"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = ["LocalStore"]
-
 _T = TypeVar("_T")
 
 

@@ -31,18 +31,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import Batch
 
-__all__ = [
-    "NO_ANSWER",
-    "ROWS_A_TRANSACTION",
-    "Work",
-    "as_columns",
-    "decided_once",
-    "parts_of",
-    "past_damage",
-    "rows_of",
-    "undamaged",
-]
-
 _T = TypeVar("_T")
 Work = Callable[[LogTransaction, slice, dict[int, CaplineError]], list[Any]]
 """Answers these rows in this transaction; a row that fails alone goes to the errors, and has `NO_ANSWER`."""

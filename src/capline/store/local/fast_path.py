@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from capline.store.protocol import Kind
     from capline.window.log import LogView
 
-__all__ = ["FastRule", "Stamps", "decide_one", "decide_units", "fast_rule", "first_decision", "units_now"]
-
 FastRule = tuple[tuple[tuple[int, int, Limit], ...], int, int, Limit, LogLimits]
 """(quota, window_us, limit) for each limit of the only log; the widest window; the least quota, its limit; the log."""
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 else:
     from capline.model.arrays import np
 
-__all__ = ["ColumnLog", "StoredLog"]
-
 _STRIDE = 64
 _REBASE_AT = 1 << 62
 

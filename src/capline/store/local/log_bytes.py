@@ -35,26 +35,6 @@ from capline.store.local.log import ColumnLog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "FLOOR",
-    "FORM",
-    "IDS",
-    "NUMBERS",
-    "PAGED",
-    "UNITS",
-    "log_words",
-    "newest_word",
-    "pack_first_hit",
-    "pack_log",
-    "pack_unit_log",
-    "pack_words",
-    "read_plain",
-    "read_words",
-    "seal",
-    "unpack_log",
-    "unseal",
-]
-
 UNITS, IDS, FLOOR, PAGED, NUMBERS = 1, 2, 4, 8, 16
 FORM = 2
 _HEAD = struct.Struct("<BBHI")

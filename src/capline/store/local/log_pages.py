@@ -31,21 +31,6 @@ if TYPE_CHECKING:
 
     from capline.window.merge import Row
 
-__all__ = [
-    "EPOCH_WORD",
-    "LEAD_WORDS",
-    "MIXED_WORD",
-    "PAGE_HITS",
-    "TAIL_HITS",
-    "IdTables",
-    "PageIds",
-    "PagedLog",
-    "Pages",
-    "SeenPages",
-    "UnitPages",
-    "page_key",
-]
-
 PAGE_HITS = 32
 TAIL_HITS = 36
 """A tail that grows past this seals its oldest `PAGE_HITS`. It never gets empty: the newest hit is always in it."""

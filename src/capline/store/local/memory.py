@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from capline.store.columns import Decisions
     from capline.store.local.fast_path import FastRule
 
-__all__ = ["MemoryStore"]
-
 _T = TypeVar("_T")
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from capline.window.limit_reader import LimitReader
     from capline.window.merge import Row
 
-__all__ = ["OpenNumbers", "StoredNumbers", "pack_numbers", "unpack_numbers"]
-
 _ALGORITHMS: dict[type[LimitReader], int] = {CounterReader: 3, LevelReader: 4, FixedReader: 5}
 _READERS: dict[int, Callable[[Limit], LimitReader]] = {3: counter_of, 4: level_of, 5: FixedReader}
 _HEAD_WORDS = 6

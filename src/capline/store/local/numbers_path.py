@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from capline.store.protocol import Operation
     from capline.window.limit_reader import LimitReader
 
-__all__ = ["numbers_step"]
-
 MOST_UNITS = 1 << 32
 """A row that holds more leaves it to its reader whether it can count a cost."""
 

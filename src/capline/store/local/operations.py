@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from capline.store.local.transaction import LocalRule, LogTransaction
     from capline.window.log import Hit
 
-__all__ = ["joint_step", "recorded_hits", "step"]
-
 
 def _decide(logs: list[BoundLog], operation: Operation, now_us: int, _: list[Pending]) -> Decision:
     return attempt(logs, now_us, operation.fingerprint, None, operation.compiled.rule.denied_units)

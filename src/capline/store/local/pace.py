@@ -6,8 +6,6 @@ logs are kept. A store whose logs all live is checked seldom.
 
 from __future__ import annotations
 
-__all__ = ["GRACE", "SWEEP_EVERY", "Pace"]
-
 SWEEP_EVERY = 64
 """After so many new subjects some logs are checked in turn, and the stale ones removed."""
 GRACE = 0.5

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from capline.store.protocol import Operation
     from capline.window.reservation import Pending
 
-__all__ = ["OpenRecord", "commit_hit", "save_changed"]
-
 
 class OpenRecord:
     """What lies beside the logs of one subject, within a transaction: its numbers, and what is pending.

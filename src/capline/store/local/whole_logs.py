@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.transaction import LogRef, LogTransaction, StoredLog
 
-__all__ = ["counted", "merged", "next_page"]
-
 LOGS_A_PAGE, HITS_A_PAGE = 512, 20_000
 """Bounds of a page of a scan, which takes some milliseconds."""
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.wire import Steps
     from capline.store.redis.scripting.compiled_rule import RedisRule
 
-__all__ = ["AsyncRedisStore"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Waiting = list[tuple[Operation, "asyncio.Future[Decision]"]]

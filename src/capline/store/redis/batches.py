@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from capline.store.redis.scripting.compiled_rule import Family, RedisRule
     from capline.store.redis.session import Session
 
-__all__ = ["columns", "rows"]
-
 ROWS_A_ROUND = 10_000
 """Operations in one round trip, where each is a call."""
 IN_FLIGHT = 2

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.scripts import Call
 
-__all__ = ["at_once", "joint", "joint_answer"]
-
 
 def joint(session: Session, operations: Sequence[Operation]) -> Steps[Joint]:
     """Operations of one kind over several subjects: all or nothing."""

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from capline.store.redis.scripting.compiled_rule import Family, RedisRule
     from capline.store.redis.session import Session
 
-__all__ = ["erase", "merge", "now_us", "recorded", "scan", "sweep", "try_write"]
-
 SCAN_COUNT = 1000
 KEYS_A_PAGE = 200
 """The COUNT of one SCAN; each key is a subject's log or a bucket."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.session import Session
 
-__all__ = ["Examined", "examine", "figures_of", "servers"]
-
 WITHIN_S = 2.0
 """For each server; one after the other, so that one that is gone takes no time from the next."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.url import Settings
     from capline.store.redis.io.wire import Reply
 
-__all__ = ["CHANNELS_TAG", "Session", "channels_key", "confirmed", "sound"]
-
 CHANNELS_TAG = b"channels"
 
 

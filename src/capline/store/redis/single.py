@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from capline.store.redis.scripting.scripts import Call
     from capline.store.redis.session import Session
 
-__all__ = ["single", "single_answer", "single_call"]
-
 
 def single_call(session: Session, operation: Operation) -> Call:
     """The call of this operation."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from capline.store.redis.scripting.compiled_rule import RedisRule
     from capline.store.redis.session import Session
 
-__all__ = ["alone", "replicas_of", "step", "step_answer", "step_call"]
-
 
 def replicas_of(operation: Operation) -> int:
     """How many replicas must have what the operation writes."""

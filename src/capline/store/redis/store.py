@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.compiled_rule import RedisRule
 
-__all__ = ["RedisStore"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

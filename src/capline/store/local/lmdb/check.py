@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["StoreReport", "check_store"]
-
 MOST_FAULTS = 1000
 SNAPSHOT_TRIES = 100
 _U32 = struct.Struct(">I")

@@ -26,8 +26,6 @@ from capline.support.private import PRIVATE_FILE, make_private_directory
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Compacted", "compact_store"]
-
 NEW_NAME = "data.mdb.new"
 
 

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Environment", "Transaction", "is_open_here", "open_environment"]
-
 _T = TypeVar("_T")
 
 FIRST_BYTES = 16 << 20

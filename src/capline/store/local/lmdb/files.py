@@ -19,8 +19,6 @@ from capline.model.errors import NoStoreError, StoreDamagedError, StoreVersionEr
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["DATABASES", "FORMAT", "META", "PAGE_SIZES", "check_file", "check_format", "find_store", "sync_directory"]
-
 FORMAT = b"capline lmdb 2"
 DATABASES = (b"meta", b"logs", b"pages", b"receipts")
 PAGE_SIZES = (4096, 8192, 16384, 32768, 65536)

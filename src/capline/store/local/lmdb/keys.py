@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.transaction import LogRef
 
-__all__ = ["INTEGER_KEY", "LOG_META", "LOG_NUMBER", "log_key", "log_prefix", "subject_key", "subject_of"]
-
 LOG_NUMBER = struct.Struct(">I")
 LOG_META = struct.Struct(">IQ")
 """What `meta` has of a log: its number, and the longest window on it (us)."""

@@ -27,8 +27,6 @@ from capline.model.errors import StoreError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["StoreLock", "why_read_only"]
-
 OTHERS_OPEN_S = 30.0
 """How long to wait for a process that holds the lock exclusively: opening takes milliseconds, compacting longer."""
 LOCK_IS_MISSING_S = 1.0

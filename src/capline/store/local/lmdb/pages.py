@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Meta", "Table", "Walk", "read_metas"]
-
 HEAD = struct.Struct("<QHHHH")
 NODE = struct.Struct("<HHHH")
 TABLE = struct.Struct("<IHHQQQQQ")

@@ -75,8 +75,6 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 
-__all__ = ["LmdbStore"]
-
 _T = TypeVar("_T")
 LOG_KEY = b"log:"
 MOST_NUMBERS = 4096

@@ -15,8 +15,6 @@ from capline.store.local.pace import Pace
 if TYPE_CHECKING:
     from capline.store.local.lmdb.transaction import LmdbTransaction
 
-__all__ = ["Sweeper"]
-
 
 class Sweeper:
     """Goes through the logs in turn, at this `pace`."""

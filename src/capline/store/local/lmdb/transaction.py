@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.lmdb.environment import Transaction
 
-__all__ = ["LmdbPages", "LmdbTransaction"]
-
 ONE_HIT_BYTES = 16
 _PAST_ALL = b"\xff" * 8
 _EXPIRY = struct.Struct(">Q")

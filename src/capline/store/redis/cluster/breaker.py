@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import random
 
-__all__ = ["Breaker"]
-
 FAILURES = 3
 FIRST_S = 0.1
 LONGEST_S = 5.0

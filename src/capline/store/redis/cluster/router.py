@@ -56,8 +56,6 @@ from capline.store.redis.scripting.scripts import Call, Script
 if TYPE_CHECKING:
     from capline.store.redis.io.url import Settings
 
-__all__ = ["InFlight", "Names", "Router", "UnderReplicated"]
-
 _REDIRECTS = ("MOVED", "ASK")
 _LATER = frozenset(("TRYAGAIN", "CLUSTERDOWN", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE"))
 _REFUSED = {

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.url import Address, Settings
     from capline.store.redis.io.wire import Reply
 
-__all__ = ["Topology"]
-
 
 class Topology:
     """The servers as known now. Threads share it: each change replaces a whole value."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.url import Address, Settings
     from capline.store.redis.io.wire import Steps
 
-__all__ = ["AsyncTransport"]
-
 _T = TypeVar("_T")
 _ERRORS = (RedisError, OSError, ValueError, asyncio.IncompleteReadError)
 _inherited: list[object] = []

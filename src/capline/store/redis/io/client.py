@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.url import Address, Settings
     from capline.store.redis.io.wire import Reply
 
-__all__ = [
-    "LATE_S",
-    "SMALL_BYTES",
-    "Failure",
-    "answered",
-    "check_version",
-    "connection_options",
-    "halfway",
-    "lost",
-    "no_connection",
-    "server_error",
-]
-
 Failure = ServerError | NoReply
 """Why a request did not go out."""
 SMALL_BYTES = 32_768

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from capline.store.redis.io.wire import Steps
 
-__all__ = ["Action", "Lease", "Pool", "Receive", "Send", "Take"]
-
 _C = TypeVar("_C")
 _C_contra = TypeVar("_C_contra", contravariant=True)
 _T = TypeVar("_T")

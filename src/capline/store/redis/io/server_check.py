@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.url import Address
     from capline.store.redis.io.wire import Reply
 
-__all__ = ["QUESTIONS", "advice", "info_of", "version_of", "warn"]
-
 QUESTIONS = (pack(b"INFO"), pack(b"CONFIG", b"GET", b"save"))
 """The commands to send; a user without the right to the second gets fewer warnings."""
 

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from capline.store.redis.io.url import Address, Settings
     from capline.store.redis.io.wire import Steps
 
-__all__ = ["Transport"]
-
 _T = TypeVar("_T")
 _ERRORS = (RedisError, OSError, ValueError)
 _everyone: weakref.WeakSet[Transport] = weakref.WeakSet()

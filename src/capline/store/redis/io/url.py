@@ -30,8 +30,6 @@ from capline.model.limit import Limit
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-__all__ = ["Address", "Settings", "check_forms", "parse_url", "safe_url", "server_schemes"]
-
 Address = tuple[str, int]
 
 _OPTIONS = ("deadline", "bulk_deadline", "max_connections", "ca", "cert", "key", "forms")

@@ -12,22 +12,6 @@ from capline.store.redis.io.url import Address
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = [
-    "ASKING",
-    "NO_CLIENT",
-    "Exchange",
-    "NoReply",
-    "Pause",
-    "Read",
-    "Reply",
-    "Request",
-    "ServerError",
-    "Steps",
-    "Write",
-    "bulk",
-    "pack",
-]
-
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 NO_CLIENT = 'a store on Redis or Valkey needs redis-py: pip install "capline[redis]"'

@@ -20,8 +20,6 @@ from capline.window.counters import CounterReader, FixedReader, LevelReader
 from capline.window.limit_reader import CalendarReader, LimitReader, QuietReader
 from capline.window.reservation import log_mark
 
-__all__ = ["MOST_SHORT_QUOTA", "SIMPLE_BYTES", "STATE_BYTES", "Family", "RedisRule", "bind"]
-
 SIMPLE_BYTES, STATE_BYTES = 10, 24
 """Bytes in a reply: the instant and one row; the state of one limit."""
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from capline.store.protocol import Operation
     from capline.store.redis.scripting.compiled_rule import RedisRule
 
-__all__ = ["flat_call", "flat_payload", "takes_flat"]
-
 _EMPTY, _1 = bulk(b""), bulk(b"1")
 _DECIDE, _PEEK = (
     (b"$7\r\nEVALSHA\r\n" + bulk(script.sha), bulk(mode)) for script, mode in ((JOINT, b"0"), (JOINT_LOOK, b"1"))

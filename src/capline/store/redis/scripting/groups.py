@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from capline.model.subject import Subject
 
-__all__ = ["Group", "groups_of", "id_groups", "scattered"]
-
 
 class Group(msgspec.Struct):
     """Rows that share their keys."""

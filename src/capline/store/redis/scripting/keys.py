@@ -29,19 +29,6 @@ from binascii import crc_hqx
 from capline.model.errors import InvalidTypeError, InvalidValueError, StoreDamagedError
 from capline.model.subject import Subject, check_subject
 
-__all__ = [
-    "BUCKET",
-    "SLOTS",
-    "bucket_count",
-    "field_of",
-    "is_bucket",
-    "log_of_key",
-    "slot_of",
-    "subject_of",
-    "tag_of",
-    "tag_of_key",
-]
-
 BUCKET = 64
 SLOTS = 16384
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from capline.store.protocol import Operation
     from capline.store.redis.scripting.compiled_rule import Family
 
-__all__ = ["Part", "batch_parts", "row_parts"]
-
 PART_ROWS = 65_536
 """Rows in one part of a batch: while the servers decide one part, the next is built."""
 ROWS_OF_A_KEY = 8

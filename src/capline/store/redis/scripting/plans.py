@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from capline.store.redis.scripting.compiled_rule import Family, RedisRule
 
-__all__ = ["MOVED", "asked_of_plan", "head_of_plan", "part_of", "plan_of"]
-
 MOVED = bytes(DIGEST_BYTES)
 
 

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from capline.store.protocol import Operation
     from capline.store.redis.scripting.compiled_rule import RedisRule
 
-__all__ = [
-    "NO_ROOM",
-    "JointReply",
-    "ReplyColumns",
-    "conflict",
-    "damaged",
-    "decisions",
-    "flat_decision",
-    "joint_reply",
-    "one_decision",
-]
-
 SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("first", ">i8"), ("reset", ">i8")])
 _REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _OTHER_BATCH, _NO_ROOM = 0, 1, 2, 3, 4, 5
 _KNOWN, _SLOTS_DIFFER, _NO_ROOM_IN_PART = 4, 5, 6

@@ -21,24 +21,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import Operation
 
-__all__ = [
-    "CHANGES",
-    "DECIDE",
-    "KEPT",
-    "MODES",
-    "PEEK",
-    "SCHEDULE",
-    "Head",
-    "group_call",
-    "hit_call",
-    "joint_call",
-    "joint_groups",
-    "keys_of",
-    "one_payload",
-    "single_call",
-    "slot_of_kind",
-]
-
 DECIDE, PEEK, SCHEDULE, CHARGE, RESERVE = 0, 1, 2, 3, 4
 KEPT = -1
 """No mode of the script's: only read the answers that are kept under a receipt, and move the calls that have none."""

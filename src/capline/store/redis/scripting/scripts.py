@@ -16,8 +16,6 @@ import msgspec
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-__all__ = ["ATTEMPT", "JOINT", "JOINT_LOOK", "LOOK", "MERGE", "ONE", "REFUND", "SWEEP", "Call", "Script"]
-
 _INCLUDE = re.compile(r"^ *--@include (\w+)$", re.MULTILINE)
 
 

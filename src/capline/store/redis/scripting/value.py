@@ -15,8 +15,6 @@ from capline.window.carry import NumberRow
 from capline.window.counters import FixedReader, counter_of, level_of
 from capline.window.log import Draft, Hit, Log
 
-__all__ = ["ParsedLog", "read_value"]
-
 _LEAST_GENERAL = 64
 _NUMBERS = 128
 _READERS = {3: counter_of, 4: level_of, 5: FixedReader}

@@ -49,7 +49,6 @@ WARM = (
     "pyarrow.parquet",
     "rich.progress",
     "rich.table",
-    "typer._adapters",  # pydantic, where it is installed: typer loads it late
     "typer.rich_utils",
 )
 

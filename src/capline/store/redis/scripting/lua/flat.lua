@@ -75,6 +75,7 @@ local function flat(static, cost, field, id)
   local stamp = max(time, newest + 1)
   if stamp >= MOST_UNITS - retention then return nil end
 
+  local damaged = false   -- more units before an entry than up to the newest: the general rule says what is wrong
   local function units_after(log, cutoff)
     if log.last <= cutoff then return 0 end
     local low, high = 0, log.n
@@ -83,7 +84,9 @@ local function flat(static, cost, field, id)
       local mid = floor((low + high) / 2)
       if stamp_of(log, mid) <= cutoff then low = mid else high = mid end
     end
-    return log.total - units_to(log, low)
+    local units = log.total - units_to(log, low)
+    damaged = damaged or units < 0
+    return units
   end
   -- Of the k-th newest unit; -1 where there are fewer.
   local function stamp_of_unit(log, k)
@@ -183,6 +186,7 @@ local function flat(static, cost, field, id)
     states = states .. pack('>i8I8I8', rest, max(0, more - now), max(0, whole - now))
   end
 
+  if damaged then return nil end
   local news = {}
   for k = numbers and 2 or 1, allowed and mode == 0 and #KEYS or 0 do
     local log = logs[k]

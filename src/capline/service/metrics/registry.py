@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,7 @@ class Metrics:
             for collector in (ProcessCollector, PlatformCollector, GCCollector):
                 collector(registry=self.asked)
         else:
-            MultiProcessCollector(self.asked, folder)
+            self.asked.register(ProcessFiles(Path(folder)))
             self.asked.register(_Processes(Path(folder)))
         self._stores, self._segments = StoreMetrics(self.asked), SegmentMetrics(self.asked)
         self.servers = ServerMetrics(self.asked, registry)
@@ -168,6 +169,21 @@ class _MissingSegments:
         missing = sum(map(len, self._limiter.missing_segments.values()))
         what = "Segments that policies list and the served version lacks."
         yield GaugeMetricFamily("capline_missing_segments", what, value=missing)
+
+
+class ProcessFiles:
+    """What all processes have written. A file without a byte is of one that begins, or was killed as it began."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        paths: list[str] = []
+        for path in self._folder.glob("*.db"):
+            with suppress(FileNotFoundError):  # a dead worker's gauges go
+                if path.stat().st_size:
+                    paths.append(str(path))
+        return MultiProcessCollector.merge(paths)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - it has no types
 
 
 class _Processes:

@@ -172,12 +172,13 @@ class _MissingSegments:
 
 
 class ProcessFiles:
-    """What all processes have written. A file without a byte is of one that begins, or was killed as it began."""
+    """What all processes of a folder have counted. A file without a byte is of one that begins, or was killed then."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def collect(self) -> Iterable[Metric]:
+        """The sums, as prometheus-client makes them."""
         paths: list[str] = []
         for path in self._folder.glob("*.db"):
             with suppress(FileNotFoundError):  # a dead worker's gauges go

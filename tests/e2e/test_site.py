@@ -131,6 +131,7 @@ def test_the_tutorial_shows_what_its_commands_show(page: Path, tmp_path: Path) -
     port = str(free_port())
     ports = re.compile(r"(?<=app\.py )8000|(?<=localhost:)8000")
     # A busy machine is later with its calls than the page allows for.
-    late = ports.sub(port, text).replace("100ms", "2s").replace("cd shop;", "cd shop; sed -i s/100ms/2s/ worker.py;")
-    again = played(late, tmp_path).replace(" sed -i s/100ms/2s/ worker.py;", "").replace("2s", "100ms")
+    patience = " [ ! -e worker.py ] || sed -i s/100ms/2s/ worker.py;"
+    late = ports.sub(port, text).replace("100ms", "2s").replace("cd shop;", f"cd shop;{patience}")
+    again = played(late, tmp_path).replace(patience, "").replace("2s", "100ms")
     assert masked(again.replace("5/3s", "5/1100ms").replace(port, "PORT")) == masked(ports.sub("PORT", text))

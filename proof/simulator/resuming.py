@@ -12,7 +12,6 @@ from capline.store.redis import steps
 from capline.store.redis.async_store import AsyncRedisStore
 from capline.store.redis.io.url import parse_url
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError
-from capline.store.redis.single import single_answer, single_call
 
 if TYPE_CHECKING:
     from capline.model.clock import Clock
@@ -25,8 +24,8 @@ __all__ = ["ResumingLimiter"]
 
 class _ResumingStore(AsyncRedisStore):
     async def _alone(self, operation: Operation) -> Any:
-        call, replicas = single_call(self.session, operation), steps.replicas_of(operation)
-        return single_answer(await self.drive(self._steps(call, replicas)), operation)
+        call, replicas = steps.step_call(self.session, operation), steps.replicas_of(operation)
+        return steps.step_answer(await self.drive(self._steps(call, replicas)), operation)
 
     def _steps(self, call: Call, replicas: int) -> Steps[Reply]:
         router = self.session.router

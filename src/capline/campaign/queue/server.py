@@ -14,6 +14,7 @@ from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any, Self
 
 from capline.model.errors import CampaignError, InvalidValueError
+from capline.store.redis.io.server_check import info_of
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
 
 if TYPE_CHECKING:
@@ -102,10 +103,7 @@ class QueueServer:
 
         Waits up to `patience_s` for a server that is restarting.
         """
-        lines = (
-            self._repeat(lambda: self._client.execute_command("INFO", "everything"), patience_s).decode().splitlines()
-        )
-        info = dict(line.split(":", 1) for line in lines if ":" in line)
+        info = info_of(self._repeat(lambda: self._client.execute_command("INFO", "everything"), patience_s))
         if info.get("cluster_enabled") == "1":
             raise CampaignError(f"queue {self.url}: a cluster node; a queue needs a server of its own")
         warnings: list[str] = []

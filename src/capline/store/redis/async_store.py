@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from capline.model.errors import StoreClosedError
 from capline.store.protocol import AsyncStore, Operation
-from capline.store.redis import batches, maintenance
+from capline.store.redis import batches, maintenance, steps
 from capline.store.redis.io.aio import AsyncTransport
 from capline.store.redis.joint import joint
 from capline.store.redis.servers import servers
 from capline.store.redis.session import Session
-from capline.store.redis.single import single
 from capline.support.override import override
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class AsyncRedisStore(AsyncStore):
         return await self._alone(operation)
 
     async def _alone(self, operation: Operation) -> Any:
-        return await self.drive(single(self.session, operation))
+        return await self.drive(steps.step(self.session, operation))
 
     def _send_turn(self) -> None:
         """Decide all that wait and were not cancelled.

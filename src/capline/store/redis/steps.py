@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capline.store.redis.cluster.router import UnderReplicated
-from capline.store.redis.scripting.replies import NO_ROOM, damaged, one_decision
+from capline.store.redis.scripting.replies import NO_ROOM, damaged, flat_decision, one_decision
 from capline.store.redis.scripting.requests import (
     CHANGES,
     MODES,
     Head,
     hit_call,
+    joint_call,
     one_payload,
     single_call,
     slot_of_kind,
@@ -34,14 +35,28 @@ def replicas_of(operation: Operation) -> int:
     return operation.compiled.family.replicas
 
 
+def _is_short(operation: Operation) -> bool:
+    """Whether it is one unit without an id, on a log that one.lua can read."""
+    return operation.compiled.short and operation.cost == 1 and not operation.fingerprint
+
+
+def _is_flat(operation: Operation) -> bool:
+    """Whether flat.lua is asked first: for a peek, or a decision that one.lua does not answer."""
+    if not operation.compiled.flat:
+        return False
+    return operation.kind == "peek" or (operation.kind == "decide" and not _is_short(operation))
+
+
 def step_call(session: Session, operation: Operation) -> Call:
     """The call of this operation."""
     kind, now = operation.kind, session.now()
     if kind in CHANGES:
         return hit_call(operation, now)
     compiled: RedisRule = operation.compiled
+    if _is_flat(operation):
+        return joint_call([operation], now)
     slot = slot_of_kind(operation)
-    if compiled.short and operation.cost == 1 and not operation.fingerprint and kind in ("decide", "schedule"):
+    if _is_short(operation) and kind in ("decide", "schedule"):
         return Call(*one_payload(compiled, operation.subject, now, slot), ONE)
     head = Head(compiled.family, MODES[kind], (compiled,), now, operation.cost, *(slot or (operation.ttl_us or -1, 0)))
     return single_call(head, operation.subject, operation.fingerprint)
@@ -53,7 +68,10 @@ def step_answer(outcome: Reply, operation: Operation) -> Any:
     Less units of a settlement wait too: a replica may lack the one before this, and have fewer still.
     """
     kind, compiled, reply = operation.kind, operation.compiled, sound(outcome)
-    if kind not in CHANGES:
+    if _is_flat(operation):
+        decision = flat_decision(reply, compiled, operation.cost, peeked=kind == "peek")
+        done = decision.allowed
+    elif kind not in CHANGES:
         decision = one_decision(reply, compiled, operation.cost, slot=kind == "schedule", peeked=kind == "peek")
         done = decision.allowed
     elif reply < 0:

@@ -12,14 +12,12 @@ from capline.store.redis import batches, maintenance
 from capline.store.redis.io.sync import Transport
 from capline.store.redis.io.wire import NoReply, ServerError
 from capline.store.redis.joint import at_once, joint, joint_answer
-from capline.store.redis.scripting.flat import flat_payload
-from capline.store.redis.scripting.replies import flat_decision, one_decision
+from capline.store.redis.scripting.replies import one_decision
 from capline.store.redis.scripting.requests import one_payload, slot_of_kind
-from capline.store.redis.scripting.scripts import JOINT, ONE, Call
+from capline.store.redis.scripting.scripts import ONE, Call
 from capline.store.redis.servers import servers
 from capline.store.redis.session import Session
-from capline.store.redis.single import single_answer, single_call
-from capline.store.redis.steps import alone, replicas_of
+from capline.store.redis.steps import alone, replicas_of, step_answer, step_call
 from capline.support.override import override
 
 if TYPE_CHECKING:
@@ -68,8 +66,6 @@ class RedisStore(Store):
         compiled = self.session.compiled(rule)
         if compiled.short and not compiled.family.replicas:
             compiled.decide_one = compiled.place_unit = self._fast_path(compiled)
-        elif compiled.flat and not compiled.family.replicas:
-            compiled.decide_one = self._fast_path(compiled)
         else:
             compiled.decide_one = lambda subject: self.step(Operation("decide", compiled, check_subject(subject)))
         return compiled
@@ -78,26 +74,20 @@ class RedisStore(Store):
         """A decision or a slot of one unit, in as few steps as it can take."""
         session = self.session
         router, topology, breakers = session.router, session.router.topology, session.router.breakers
-        ask, now, short = self.transport.ask, session.now, compiled.short
-        script = ONE if short else JOINT
+        ask, now = self.transport.ask, session.now
 
         def unit(subject: Subject, slot: tuple[int, int] | None = None) -> Decision:
-            if short:
-                at, payload = one_payload(compiled, check_subject(subject), now(), slot)
-            else:
-                at, payload = flat_payload(compiled, check_subject(subject), now())
+            at, payload = one_payload(compiled, check_subject(subject), now(), slot)
             node = topology.node(at)
             if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.failures):
-                outcome = self.drive(alone(session, Call(at, payload, script)))
+                outcome = self.drive(alone(session, Call(at, payload, ONE)))
             else:
                 until = session.until()
                 reply = ask(node, payload)
                 if type(reply) is bytes:
-                    if short:
-                        return one_decision(reply, compiled, 1, slot=slot is not None)
-                    return flat_decision(reply, compiled, 1)
-                outcome = self.drive(router.resume(Call(at, payload, script), reply, node, until))
-            return single_answer(outcome, Operation("decide" if slot is None else "schedule", compiled, subject))
+                    return one_decision(reply, compiled, 1, slot=slot is not None)
+                outcome = self.drive(router.resume(Call(at, payload, ONE), reply, node, until))
+            return step_answer(outcome, Operation("decide" if slot is None else "schedule", compiled, subject))
 
         return unit
 
@@ -129,7 +119,7 @@ class RedisStore(Store):
             and not operation.fingerprint
         ):
             return compiled.place_unit(operation.subject, slot_of_kind(operation) or (-1, 0))
-        return single_answer(self._ask(single_call(self.session, operation), replicas_of(operation)), operation)
+        return step_answer(self._ask(step_call(self.session, operation), replicas_of(operation)), operation)
 
     @override
     def joint(self, operations: Sequence[Operation], /) -> Joint:

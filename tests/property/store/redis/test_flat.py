@@ -14,7 +14,8 @@ from tests.kit.servers import KINDS, shared
 from tests.profiles import size
 
 from capline import CaplineError, Limiter, ManualClock, Policy
-from capline.store.redis.scripting.flat import flat_payload
+from capline.store.protocol import Operation
+from capline.store.redis.scripting.requests import joint_call
 from capline.store.redis.scripting.scripts import JOINT
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def test_as_the_general_rule_answers(kind: str, layout: str, name: str) -> None:
             subject, cost = f"s{chance.randrange(2)}", chance.choice([1, 1, 1, 2, 3, 5, 9])
             id = chance.choice([*[None] * 8, f"{chance.randrange(40)}"]) if step > STEPS // 2 else None
             reader = Reader()
-            reader.feed(flat_payload(compiled, subject, b"%d" % clock.now_us(), cost, peeks=True)[1])
+            reader.feed(joint_call([Operation("peek", compiled, subject, cost)], b"%d" % clock.now_us()).payload)
             quick += client.eval(ALONE, *reader.gets()[2:]) != b"general"
             hit, slot = chance.choice(hits[-9:] or [(subject, START_US)]), chance.choice([None, 0, 0.00006])
             answers: list[tuple[object, object]] = []

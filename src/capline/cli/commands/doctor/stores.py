@@ -12,6 +12,7 @@ from capline.cli.commands.doctor.finding import Finding, readable, size, wrong
 from capline.model.errors import NoStoreError, StoreError
 from capline.store.open import lmdb_path, open_store
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,11 +114,11 @@ def _server(found: Examined, waits: int) -> Iterator[Finding]:
     if not info:
         yield wrong("rights", f"{name}: this user may not ask INFO; allow it", "docs/reference/stores.md#rights")
     brand = "Valkey" if "valkey_version" in info else "Redis"
-    aof, saved = info.get("aof_enabled") == "1", int(info.get("rdb_last_save_time", "0"))
+    aof, saved = info.get("aof_enabled") == "1", instant_text(int(info.get("rdb_last_save_time", "0")) * 1_000_000)
     good = {
         "version": f"{brand} {version_of(info)}",
         "eviction": f"none ({info.get('maxmemory_policy')}); {info.get('evicted_keys', '0')} key(s) evicted so far",
-        "persistence": "appendonly yes" if aof else f"saved to disk last at {saved} (seconds since 1970)",
+        "persistence": "appendonly yes" if aof else f"saved to disk last at {saved}",
     }
     for about, said in good.items() if info else ():
         advice = found.advice.get(about)

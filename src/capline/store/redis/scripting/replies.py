@@ -76,7 +76,7 @@ def one_decision(reply: bytes, compiled: RedisRule, cost: int, *, slot: bool = F
 
 
 def flat_decision(reply: bytes, compiled: RedisRule, cost: int, *, peeked: bool = False) -> Decision:
-    """The answer to a call of `flat_payload`; raises its error."""
+    """The answer to a call of one part; raises its error."""
     numbers: tuple[int, ...] = _JOINT.unpack_from(reply)
     _, kind, _, limit, left, retry, reset = numbers
     if kind not in (_REFUSED, _ALLOWED, _KNOWN):

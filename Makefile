@@ -18,6 +18,9 @@ CHAOS_ARGS ?=
 # Only these are read where only these run.
 ALONE = $(if $(PYTEST_ARGS),,$(shell grep -rl --include='test_*.py' 'mark.alone' tests))
 
+# A test that hangs fails, with the stack of each thread.
+export PYTEST_TIMEOUT ?= 600
+
 # What a shell brings along must not decide what runs: only .venv does.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Tests start hundreds of processes: each would compile all of capline again.

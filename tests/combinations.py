@@ -2,17 +2,18 @@
 
 Many tests ask one question in many settings: on Redis and on Valkey, in each layout, at once and awaited, on each
 store. The fast part asks each question in one setting, another one from test to test, so that together they meet every
-setting. Of all others, which are marked `deep`, the deep part asks laws on servers in half of the combinations, another
-half from law to law, so that each law meets every three of the four settings. CAPLINE_TESTS=random has every test.
+setting. Of all others, which are marked `deep`, the deep part asks as few as meet every two settings together: laws on
+servers in some 7 of 18 combinations, another choice from law to law. CAPLINE_TESTS=random has every test.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from zlib import crc32
 
 import pytest
 
-__all__ = ["chosen", "in_half", "left_out", "mark_deep"]
+__all__ = ["chosen", "left_out", "mark_deep", "meet_every_two"]
 
 SETTINGS = frozenset(
     (
@@ -35,20 +36,7 @@ SETTINGS = frozenset(
 """Names of parameters that say where a question is asked, and not what is asked."""
 ALWAYS = frozenset(("TestMemory", "TestLmdb"))
 """Stores that every law is checked on, all day."""
-LONG_LAWS = frozenset(
-    (
-        "test_an_id_is_known_in_a_long_log",
-        "test_askers_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp",
-        "test_four_processes_get_exactly_the_quota",
-        "test_hundreds_of_reservations_on_a_long_log",
-        "test_long_logs_have_states",
-        "test_more_rows_than_go_in_one_step",
-        "test_what_was_allowed_outlives_a_quota_that_was_smaller_for_a_while",
-    )
-)
-"""Laws that take long: all day one store of each file keeps them."""
-
-FOUR = ("Valkey", "Cluster", "Async", "Bucket")
+WORDS = ("Valkey", "Cluster", "Async", "Bucket", "Next")
 """The settings of a server store, as its name has them."""
 
 SLOW_ON_DISK = ("_interleave_finely_", "_an_id_is_known_in_a_long_log", "_more_rows_than_go_in_one_step")
@@ -57,13 +45,7 @@ SLOW_ON_DISK = ("_interleave_finely_", "_an_id_is_known_in_a_long_log", "_more_r
 
 def mark_deep(items: Sequence[pytest.Item]) -> None:
     """Mark all combinations but the chosen ones; what is marked already stays so."""
-    groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
-    numbers = _Numbers()
-    for item in items:
-        question = _question(item, numbers)
-        if question is not None:
-            groups[question].append(item)
-    for question, asked in groups.items():
+    for question, asked in _groups(items).items():
         for item in asked:
             if item not in chosen(question, asked):
                 item.add_marker(pytest.mark.deep)
@@ -71,18 +53,49 @@ def mark_deep(items: Sequence[pytest.Item]) -> None:
 
 def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Those that neither part asks."""
-    return [
-        item
-        for item in items
-        if "tests/conformance/test_server_stores.py" in item.nodeid
-        and item.get_closest_marker("deep")
-        and not in_half(item.name, _class_of(item))
-    ]
+    number, left = _Numbers(), list[pytest.Item]()
+    for question, asked in _groups(items).items():
+        settings = [_settings(item, number) for item in asked]
+        first = [asked.index(item) for item in chosen(question, asked)]
+        kept = meet_every_two(question, settings, first)
+        left += [item for index, item in enumerate(asked) if index not in kept]
+    return left
 
 
-def in_half(law: str, store: str) -> bool:
-    """Whether the law meets this server store in one of the parts; a store that is like no other meets all."""
-    return "Next" in store or (sum(word in store for word in FOUR) + crc32(law.encode())) % 2 == 0
+def meet_every_two(question: str, settings: Sequence[frozenset[object]], first: Iterable[int] = ()) -> set[int]:
+    """Which combinations to ask, beside the first ones, that every two settings are in one together."""
+    pairs = [{*combinations(sorted(some, key=str), min(2, len(some)))} for some in settings]
+    kept, turn = {*first}, crc32(question.encode())
+    missing = set[object]().union(*pairs) - set[object]().union(*(pairs[index] for index in kept))
+    order = sorted(range(len(pairs)), key=lambda index: crc32(b"%d %d" % (turn, index)))
+    while missing:
+        best = max(order, key=lambda index: len(pairs[index] & missing))
+        kept.add(best)
+        missing -= pairs[best]
+    return kept
+
+
+def _groups(items: Sequence[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """The tests that ask the same question."""
+    groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    numbers = _Numbers()
+    for item in items:
+        question = _question(item, numbers)
+        if question is not None:
+            groups[question].append(item)
+    return groups
+
+
+def _settings(item: pytest.Item, number: "_Numbers") -> frozenset[object]:
+    """Where the test asks."""
+    store = _class_of(item)
+    if "tests/conformance/test_server_stores.py" in item.nodeid:
+        return frozenset((word, word in store) for word in WORDS)
+    if "tests/conformance/" in item.nodeid:
+        return frozenset([store])
+    assert isinstance(item, pytest.Function)
+    params: dict[str, object] = item.callspec.params
+    return frozenset((name, number("", name, value)) for name, value in params.items())
 
 
 class _Numbers:

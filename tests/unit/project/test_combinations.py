@@ -1,64 +1,41 @@
 """What the fast part of the tests has at least."""
 
-import subprocess
-import sys
 from collections import Counter
 from itertools import combinations
-from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.combinations import ALWAYS, FOUR, SETTINGS, chosen, in_half
+from tests.combinations import ALWAYS, SETTINGS, WORDS, chosen, meet_every_two
 from tests.conformance import test_server_stores, test_stores
 
-from capline.testing.conformance import StoreConformance
-
-ROOT = Path(__file__).parents[3]
 LEAST_LAWS = 8
 
 
-def test_every_law_is_checked_on_memory_and_on_lmdb_all_day() -> None:
-    listed = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n",
-            "0",
-            "--collect-only",
-            "-m",
-            "not deep",
-            "tests/conformance/test_stores.py",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    asked = [line.split("::")[1:] for line in listed.splitlines() if "::" in line]
-    laws = {store: {law for name, law in asked if name == store} for store in ALWAYS}
-    assert len(laws["TestMemory"]) > 150
-    # A store in a process is not asked by several processes at once.
-    assert laws["TestMemory"] <= laws["TestLmdb"]
-    assert {law for _, law in asked} == laws["TestLmdb"]
-    held = Counter(name for name, _ in asked)
-    assert all(held[name] >= LEAST_LAWS for name in stores_of(test_stores))
-
-
-def test_every_store_on_servers_is_held_to_some_laws_all_day() -> None:
-    stores: Any = stores_of(test_server_stores)
-    laws = [name for name in dir(StoreConformance) if name.startswith("test_")]
-    held = Counter(store for law in laws for store in chosen(f"tests/conformance/test_server_stores.py::{law}", stores))
-    assert all(held[name] >= LEAST_LAWS for name in stores)
+@pytest.mark.parametrize("module", [test_stores, test_server_stores])
+def test_every_store_is_held_to_some_laws_all_day_and_memory_and_lmdb_to_every_law(module: ModuleType) -> None:
+    file = f"tests/conformance/{module.__name__.rpartition('.')[2]}.py"
+    stores = {name: [law for law in dir(vars(module)[name]) if law.startswith("test_")] for name in stores_of(module)}
+    laws = {law for names in stores.values() for law in names}
+    assert len(laws) > 150
+    assert not [mark for name in stores for mark in getattr(vars(module)[name], "pytestmark", ())]
+    held: Counter[str] = Counter()
+    for law in laws:
+        asked: Any = [SimpleNamespace(nodeid=f"{file}::{name}::{law}") for name in stores if law in stores[name]]
+        held.update(item.nodeid.split("::")[1] for item in chosen(f"{file}::{law}", asked))
+    assert all(held[name] >= (len(stores[name]) if name in ALWAYS else LEAST_LAWS) for name in stores)
 
 
 @pytest.mark.parametrize("law", ["test_first", "test_second", "test_third"])
-def test_a_law_meets_every_three_settings_of_servers_in_the_deep_part(law: str) -> None:
-    half = [name for name in stores_of(test_server_stores) if in_half(law, name) and "Next" not in name]
-    assert len(half) == 8
-    for three in combinations(FOUR, 3):
-        assert len({tuple(word in name for word in three) for name in half}) == 8
+def test_a_law_meets_every_two_settings_of_servers_in_the_deep_part(law: str) -> None:
+    stores = [frozenset((word, word in name) for word in WORDS) for name in stores_of(test_server_stores)]
+    every = {pair for store in stores for pair in combinations(sorted(store), 2)}
+    assert len(every) == 40
+    for first in range(len(stores)):
+        kept = meet_every_two(law, stores, [first])
+        assert first in kept
+        assert len(kept) <= 8
+        assert {pair for index in kept for pair in combinations(sorted(stores[index]), 2)} == every
 
 
 def stores_of(module: ModuleType) -> list[str]:

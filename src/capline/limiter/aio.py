@@ -14,7 +14,7 @@ from capline.limiter.arguments.records import LoadProgress
 from capline.limiter.patience import AwaitedSlot
 from capline.limiter.steps import awaited, run_awaited
 from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs
-from capline.model.attempt import check_cost
+from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
 from capline.model.subject import check_subject
 from capline.store.open import open_async_store
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from capline.limiter.arguments.records import Loaded, LogRecord, Record
     from capline.limiter.patience import Acquisition
     from capline.limiter.policies.overrides import Unit
-    from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit
@@ -85,12 +84,13 @@ class AsyncLimiter(Verbs):
             if not self._hashes_long:
                 raise
         except StoreError as error:
-            return self._outage.single(
-                "decide", error, self._attempt(policy, subject, cost, id, segment, channel, zone)
-            )
+            attempt = Attempt(policy, subject, cost, id, segment, channel, zone)
+            return self._outage.single("decide", error, self._checked(attempt))
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
-        return await run_awaited(self._decide(self._attempt(policy, subject, cost, id, segment, channel, zone)))
+        return await run_awaited(
+            self._decide(self._checked(Attempt(policy, subject, cost, id, segment, channel, zone)))
+        )
 
     peek = awaited(Verbs._peek)
     charge = awaited(Verbs._charge)
@@ -140,16 +140,17 @@ class AsyncLimiter(Verbs):
         """
 
         async def take() -> Decision:
-            names = segment, channel, zone
-            if not_before is _ZERO and slack is None and limits is None:
+            limiter, attempt = (
+                self._limiter_of(policy, limits),
+                Attempt(policy, subject, cost, id, segment, channel, zone),
+            )
+            if not_before is _ZERO and slack is None:
                 if not next(_SLOTS) % SLOTS_A_TURN:
                     await asyncio.sleep(0)
-                slot = self._free_slot(policy, subject, cost, id, timeout, *names)
+                slot = limiter._free_slot(attempt, timeout)
                 if slot is not None:
                     return slot
-            return await _acquired(
-                self._acquisition(policy, subject, cost, id, timeout, not_before, slack, limits, *names)
-            )
+            return await _acquired(limiter._acquisition(attempt, timeout, not_before, slack))
 
         return AwaitedSlot(take)
 

@@ -13,7 +13,7 @@ from capline.limiter.base import DEFAULT_URL
 from capline.limiter.patience import AcquiredSlot
 from capline.limiter.steps import blocking, run
 from capline.limiter.verbs import Verbs
-from capline.model.attempt import check_cost
+from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidValueError, StoreError
 from capline.model.subject import check_subject
 from capline.store.open import open_store
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from capline.limiter.arguments.records import Loaded, LogRecord, Record
     from capline.limiter.patience import Acquisition
     from capline.limiter.policies.overrides import Unit
-    from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
@@ -113,12 +112,11 @@ class Limiter(Verbs):
             if not self._hashes_long:
                 raise
         except StoreError as error:
-            return self._outage.single(
-                "decide", error, self._attempt(policy, subject, cost, id, segment, channel, zone)
-            )
+            attempt = Attempt(policy, subject, cost, id, segment, channel, zone)
+            return self._outage.single("decide", error, self._checked(attempt))
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
-        return run(self._decide(self._attempt(policy, subject, cost, id, segment, channel, zone)))
+        return run(self._decide(self._checked(Attempt(policy, subject, cost, id, segment, channel, zone))))
 
     peek = blocking(Verbs._peek)
     charge = blocking(Verbs._charge)
@@ -174,12 +172,15 @@ class Limiter(Verbs):
         """
 
         def take() -> Decision:
-            names = segment, channel, zone
-            if not_before is _ZERO and slack is None and limits is None:
-                slot = self._free_slot(policy, subject, cost, id, timeout, *names)
+            limiter, attempt = (
+                self._limiter_of(policy, limits),
+                Attempt(policy, subject, cost, id, segment, channel, zone),
+            )
+            if not_before is _ZERO and slack is None:
+                slot = limiter._free_slot(attempt, timeout)
                 if slot is not None:
                     return slot
-            return _acquired(self._acquisition(policy, subject, cost, id, timeout, not_before, slack, limits, *names))
+            return _acquired(limiter._acquisition(attempt, timeout, not_before, slack))
 
         return AcquiredSlot(take)
 
@@ -261,11 +262,11 @@ class Limiter(Verbs):
     def _at_hand(self) -> Store | None:
         return None if self._store.may_lose_answers else self._store
 
-    def _direct_step(self, operation: Operation, names: tuple[Any, ...], times: dict[str, int | None]) -> Any:
+    def _direct_step(self, operation: Operation, attempt: Attempt, times: dict[str, int | None]) -> Any:
         try:
             return self._store.step(operation)
         except StoreError as error:
-            return self._outage.single(operation.kind, error, self._attempt(*names), **times)
+            return self._outage.single(operation.kind, error, self._checked(attempt), **times)
 
     def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from capline.limiter.arguments.checks import seconds_us
+from capline.limiter.arguments.checks import seconds_us, waits_us
 from capline.model.attempt import LONGEST_ID_BYTES
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
 
@@ -110,9 +110,9 @@ class Patience:
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         return pause_s
 
-    def not_before(self, seconds: float) -> float:
-        """The rest of a wait that the caller set when it began."""
-        return max(0.0, seconds - self._waited())
+    def waits_us(self, not_before: float) -> dict[str, int | None]:
+        """The bounds of a slot that is taken now: the rest of the timeout, and of a wait that the caller set."""
+        return waits_us(self.left(), max(0.0, not_before - self._waited()))
 
     def _waited(self) -> float:
         return time.monotonic() - self._began

@@ -70,75 +70,44 @@ class Prepared(Configured):
     def _under(self, policy: str, limits: Sequence[Limit | str]) -> Self:
         """A limiter of this one policy, of limits that came with the call, on the same store."""
 
-    def _checked(self, attempt: Attempt) -> Attempt:
-        """A caller's attempt, checked as `_attempt` does."""
-        attempt = check_attempt(attempt)
-        if attempt.limits is None:
-            return self._attempt(*_fields(attempt))
-        checked = self._under(attempt.policy, attempt.limits)._attempt(*_fields(attempt))  # noqa: SLF001 - of its kind
-        return msgspec.structs.replace(checked, limits=attempt.limits)
+    def _limiter_of(self, policy: str, limits: Sequence[Limit | str] | None) -> Self:
+        """This limiter; where limits came with the call, the one of them."""
+        return self if limits is None else self._under(policy, limits)
 
     def log_of(self, policy: str, limits: Sequence[Limit | str] | None = None) -> str:
         """The name of the log that is decided on, which other policies may share; raises as `decide` does."""
-        home = self if limits is None else self._under(policy, limits)
-        return home._rules.policy(policy).log  # noqa: SLF001 - of its kind
+        return self._limiter_of(policy, limits)._rules.policy(policy).log  # noqa: SLF001 - of its kind
 
-    def _attempt(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int,
-        id: str | None,
-        segment: str | None,
-        channel: str | None,
-        zone: str | None = None,
-        *,
-        look_up: bool = True,
-        least: int = 1,
-    ) -> Attempt:
+    def _checked(self, attempt: Attempt, *, look_up: bool = True, least: int = 1) -> Attempt:
         """The attempt, checked, without names that make no difference to its policy."""
+        policy, limits = attempt.policy, attempt.limits
+        if limits is not None:
+            plain = msgspec.structs.replace(attempt, limits=None)
+            checked = self._under(policy, limits)._checked(plain)  # noqa: SLF001 - of its kind
+            return msgspec.structs.replace(checked, limits=limits)
         if self._next is not None:
             self._turn()
         try:
-            names = self._rules.known(policy, segment, channel, zone)
+            names = self._rules.known(*attempt.names)
         except TypeError as error:
-            raise typed(error, policy, segment, channel, zone) from None
-        if id is not None:
-            check_id(id)
-        segment = names[1]
+            raise typed(error, *attempt.names) from None
+        if attempt.id is not None:
+            check_id(attempt.id)
+        _, segment, channel, zone = names
         if segment is None and look_up and self._lookup is not None:
-            segment = self._looked_up(self._rules.policy(policy), check_subject(self._short(subject)))
+            segment = self._looked_up(self._rules.policy(policy), check_subject(self._short(attempt.subject)))
             self._add_fast_path_by_segment(names)
-        return Attempt(policy, self._subject(subject), check_cost(cost, least), id, segment, channel, names[3])
-
-    def _peek_attempt(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int,
-        id: str | None,
-        segment: str | None,
-        channel: str | None,
-        zone: str | None,
-    ) -> Attempt:
-        """The attempt of a `peek`, checked: its cost may be 0, and then it has no id."""
-        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone, least=0)
-        if not attempt.cost and id is not None:
-            raise InvalidValueError("a peek of cost 0 looks at what is left; it takes no id")
-        return attempt
+        cost = check_cost(attempt.cost, least)
+        return Attempt(policy, self._subject(attempt.subject), cost, attempt.id, segment, channel, zone)
 
     def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
         """A store's arguments for a checked attempt."""
         if attempt.limits is not None:
             own = msgspec.structs.replace(attempt, limits=None)
             return self._under(attempt.policy, attempt.limits)._arguments(own)  # noqa: SLF001 - of its kind
+        compiled = self._bound(attempt.names)  # also under an override, so that the next attempt finds a fast path
         if attempt.policy in self._overridden and self._overrides is not None:
-            names = attempt.policy, attempt.segment, attempt.channel, attempt.zone
-            own = self._overrides.compiled(names, attempt.subject)
-            if own is not None:
-                self._bound(*names)  # so that the next attempt finds a fast path
-                return own, attempt.subject, attempt.cost, fingerprint(attempt.id)
-        compiled = self._bound(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
+            compiled = self._overrides.compiled(attempt.names, attempt.subject) or compiled
         return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
     def _known_ids(self, ids: Sequence[str]) -> dict[int, str]:
@@ -161,11 +130,10 @@ class Prepared(Configured):
         logs: list[list[Hit]],
         ids: Mapping[int, str],
     ) -> Explanation:
-        names = attempt.policy, attempt.segment, attempt.channel, attempt.zone
         rule = None
         if attempt.policy in self._overridden and self._overrides is not None:
-            rule = self._overrides.rule(names, attempt.subject)
-        rule = rule or self._rules.rule(*names)
+            rule = self._overrides.rule(attempt.names, attempt.subject)
+        rule = rule or self._rules.rule(*attempt.names)
         return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, ids)
 
     def _note(self, attempt: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
@@ -183,7 +151,7 @@ class Prepared(Configured):
         """The parts of one attempt over several subjects, checked; raises for the first that is wrong."""
         if not 1 <= count_of(attempts, "attempts") <= self._most_joint:
             raise InvalidValueError(f"one attempt is over 1 to {self._most_joint} subjects: give a list of Attempt")
-        checked = [self._checked(one) for one in attempts]
+        checked = [self._checked(check_attempt(one)) for one in attempts]
         logs = {(self.log_of(one.policy, one.limits), one.subject) for one in checked}
         if len(logs) < len(checked):
             raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
@@ -217,7 +185,7 @@ class Prepared(Configured):
 
     def _put(self, pending: PendingBatch, row: int, attempt: Attempt) -> Decision | None:
         """Add one attempt for the store to decide, or return its answer if the store is not needed."""
-        checked = self._checked(attempt)
+        checked = self._checked(check_attempt(attempt))
         pending.named[row] = checked
         held = pending.denied.answer(checked)
         if held is not None:
@@ -271,7 +239,7 @@ class Prepared(Configured):
             (columns.policy, segment, columns.channel, zone)
             for segment, zone in zip(columns.segments, columns.zones, strict=True)
         ]
-        compiled = tuple(self._bound(*names) for names in kinds)
+        compiled = tuple(self._bound(names) for names in kinds)
         if columns.policy in self._overridden and self._overrides is not None:
             return self._overrides.batch(columns, compiled, [self._rules.known(*names) for names in kinds])
         return Batch(compiled, columns.subjects, columns.codes, columns.cost, columns.receipt, columns.asked)
@@ -337,14 +305,13 @@ class Prepared(Configured):
             return Merge(self._rule_of_log(record.log), subject, check_rows(record.hits), exported=True)
         if not isinstance(record, PastHit):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidTypeError(f"a record is a LogRecord or a PastHit, not {type(record).__name__}")
-        names = self._attempt(
-            record.policy, record.subject, record.cost, record.id, None, record.channel, look_up=False
-        )
-        if record.channel is None:
-            compiled = self._rule_of_log(self._rules.policy(record.policy).log)
+        past = Attempt(record.policy, record.subject, record.cost, record.id, channel=record.channel)
+        past = self._checked(past, look_up=False)
+        if past.channel is None:
+            compiled = self._rule_of_log(self._rules.policy(past.policy).log)
         else:
-            compiled = self._bound(record.policy, None, record.channel)
-        return Merge(compiled, names.subject, check_rows([(stamp(record.at_us), names.cost, fingerprint(record.id))]))
+            compiled = self._bound(past.names)
+        return Merge(compiled, past.subject, check_rows([(stamp(record.at_us), past.cost, fingerprint(past.id))]))
 
     def _exported(
         self, found: Sequence[ScannedLog], on_fault: Callable[[CaplineError], object] | None
@@ -359,16 +326,3 @@ class Prepared(Configured):
                 on_fault(one.error)
                 continue
             yield from records_of(one, one.log.partition(":")[2], keyed=self._keyed is not None)
-
-
-def _fields(attempt: Attempt) -> tuple[str, Subject, int, str | None, str | None, str | None, str | None]:
-    """The fields of a caller's attempt, not checked yet."""
-    return (
-        attempt.policy,
-        attempt.subject,
-        attempt.cost,
-        attempt.id,
-        attempt.segment,
-        attempt.channel,
-        attempt.zone,
-    )

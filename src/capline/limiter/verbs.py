@@ -20,15 +20,15 @@ from capline.limiter.arguments.checks import (
     fingerprint,
     joint_refusal,
     refusal_text,
-    seconds_us,
     stamp,
     ttl_us,
+    waits_us,
 )
 from capline.limiter.base import LimiterBase
 from capline.limiter.patience import Acquisition, Patience
-from capline.model.attempt import check_cost
+from capline.model.attempt import Attempt, check_cost
 from capline.model.decision import LimitExceeded
-from capline.model.errors import StoreError
+from capline.model.errors import InvalidValueError, StoreError
 from capline.model.subject import check_subject
 from capline.store.protocol import Batch, Operation
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from capline.limiter.policies.rules import Names
     from capline.limiter.prepared import PendingBatch
     from capline.limiter.steps import Steps
-    from capline.model.attempt import Attempt
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
@@ -135,52 +134,36 @@ class Verbs(LimiterBase):
         bare, observers = self._bare(compiled), self._observers
         if not observers:
             return bare
-        policy, segment, channel, zone = names
 
         def counted(subject: Subject) -> Steps[Decision]:
             began = perf_counter()
             try:
                 decision: Decision = yield bare(subject)
             except StoreError as error:
-                attempt = self._attempt(policy, subject, 1, None, segment, channel, zone)
+                attempt = self._checked(_unit_attempt(names, subject))
                 with observers.one("decide", attempt).since(began) as seen:
                     return seen(self._outage.single("decide", error, attempt))
-            observers.decided_one(policy, segment, channel, decision, perf_counter() - began)
+            observers.decided_one(*names[:3], decision, perf_counter() - began)
             return decision
 
         return lambda subject: self._run(counted(subject))
 
     def _general(self, names: Names) -> Unit:
-        policy, segment, channel, zone = names
-        return lambda subject: self._run(self._decide(self._attempt(policy, subject, 1, None, segment, channel, zone)))
+        return lambda subject: self._run(self._decide(self._checked(_unit_attempt(names, subject))))
 
-    def _single(
-        self,
-        kind: Kind,
-        policy: str,
-        subject: Subject,
-        cost: int,
-        id: str | None,
-        segment: str | None,
-        channel: str | None,
-        zone: str | None,
-        **times: int | None,
-    ) -> Steps[Decision]:
+    def _single(self, kind: Kind, attempt: Attempt, **times: int | None) -> Steps[Decision]:
         """An operation of this kind on one log, straight to the store where nothing else looks at the attempt."""
-        compiled = self._direct_rule(policy, segment, channel, zone)
+        compiled = self._direct_rule(attempt)
         if compiled is None:
-            return self._attempted(kind, self._attempt(policy, subject, cost, id, segment, channel, zone), **times)
-        operation = Operation(kind, compiled, check_subject(subject), check_cost(cost), fingerprint(id), **times)  # pyright: ignore[reportArgumentType] - each has its time
-        return self._direct_step(operation, (policy, subject, cost, id, segment, channel, zone), times)
+            return self._attempted(kind, self._checked(attempt), **times)
+        return self._direct_step(direct_operation(kind, compiled, attempt, **times), attempt, times)
 
-    def _direct_step(
-        self, operation: Operation, names: tuple[Any, ...], times: dict[str, int | None]
-    ) -> Steps[Decision]:
-        """This operation; in an outage the answer to the attempt of these names. A face may have the answer at once."""
+    def _direct_step(self, operation: Operation, attempt: Attempt, times: dict[str, int | None]) -> Steps[Decision]:
+        """This operation; in an outage the answer to the attempt. A face may have the answer at once."""
         try:
             decision: Decision = yield self._store.step(operation)
         except StoreError as error:
-            return self._outage.single(operation.kind, error, self._attempt(*names), **times)
+            return self._outage.single(operation.kind, error, self._checked(attempt), **times)
         return decision
 
     def _attempted(self, kind: Kind, attempt: Attempt, **times: int | None) -> Steps[Decision]:
@@ -256,12 +239,13 @@ class Verbs(LimiterBase):
         With a `cost` of 0 it asks whether no limit is past its quota: allowed while anything is left or the quota is
         exactly used, and `remaining` is what is left now. Quiet hours and slots ahead refuse it as any attempt.
         """
-        if limits is not None:
-            adhoc = self._under(policy, limits)
-            return adhoc._peek(policy, subject, cost, id, segment=segment, channel=channel, zone=zone)
+        limiter, attempt = self._limiter_of(policy, limits), Attempt(policy, subject, cost, id, segment, channel, zone)
         if type(cost) is int and cost > 0:
-            return self._single("peek", policy, subject, cost, id, segment, channel, zone)
-        return self._attempted("peek", self._peek_attempt(policy, subject, cost, id, segment, channel, zone))
+            return limiter._single("peek", attempt)
+        attempt = limiter._checked(attempt, least=0)
+        if not attempt.cost and id is not None:
+            raise InvalidValueError("a peek of cost 0 looks at what is left; it takes no id")
+        return limiter._attempted("peek", attempt)
 
     def _charge(
         self,
@@ -283,7 +267,7 @@ class Verbs(LimiterBase):
         `sliding_counter` and `gcra`), and `StoreError` in any outage: `on_store_error` cannot record it. Costs as much
         as a `decide` with a cost.
         """
-        return self._single("charge", policy, subject, cost, id, segment, channel, zone)
+        return self._single("charge", Attempt(policy, subject, cost, id, segment, channel, zone))
 
     def _settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> Steps[bool]:
         """Give a hit that was an estimate the units that it really cost; True if there was such a hit.
@@ -310,7 +294,7 @@ class Verbs(LimiterBase):
         Unlike `peek`, which answers as of after an attempt, this has no attempt: of an empty 10/s 0 are used and 10
         left. Slots that are taken count as used. Raises `StoreError` in any outage. Costs as much as `peek`.
         """
-        attempt = self._attempt(policy, subject, 0, None, segment, channel, zone, least=0)
+        attempt = self._checked(Attempt(policy, subject, 0, None, segment, channel, zone), least=0)
         if policy in self._overridden:
             yield self._learn(policy, attempt.subject)
         decision: Decision = yield self._store.step(self._operation("peek", attempt))
@@ -432,9 +416,8 @@ class Verbs(LimiterBase):
         `cost` is the hit's cost. It is used only if the policy's algorithm keeps no single hits: then each refund of a
         hit without an id takes that cost off again.
         """
-        if limits is not None:
-            return self._under(policy, limits)._refund(policy, subject, hit, cost)
-        return self._on_hit("refund", policy, subject, hit, 1 if hit is None else check_cost(cost))
+        limiter = self._limiter_of(policy, limits)
+        return limiter._on_hit("refund", policy, subject, hit, 1 if hit is None else check_cost(cost))
 
     def _refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> Steps[int]:
         """Refund every hit of a `decide_all`, one after the other; returns how many were refunded.
@@ -468,11 +451,8 @@ class Verbs(LimiterBase):
         makes every host wait. Refused, with nothing taken, if the slot is more than `max_wait` seconds away or the cost
         can never fit. Give an unused slot back with `refund`. `limits` as in `decide`.
         """
-        if limits is not None:
-            schedule = partial(self._under(policy, limits)._schedule, max_wait=max_wait, not_before=not_before)
-            return schedule(policy, subject, cost, id, segment=segment, channel=channel, zone=zone)
-        waits = _waits_us(max_wait, not_before)
-        return self._single("schedule", policy, subject, cost, id, segment, channel, zone, **waits)
+        attempt = Attempt(policy, subject, cost, id, segment, channel, zone)
+        return self._limiter_of(policy, limits)._single("schedule", attempt, **waits_us(max_wait, not_before))
 
     def _schedule_all(
         self, attempts: Sequence[Attempt], *, max_wait: float | None = None, not_before: float = 0
@@ -487,7 +467,7 @@ class Verbs(LimiterBase):
         to bring them together, and `IdConflictError` where the ids are known in some of the logs only. Give an unused
         slot back with `refund_all`. Costs as much as `decide_all`.
         """
-        waits = _waits_us(max_wait, not_before)
+        waits = waits_us(max_wait, not_before)
         return self._jointly("schedule", self._slot_attempts(attempts), **waits)
 
     def _reserve(
@@ -514,8 +494,8 @@ class Verbs(LimiterBase):
         `on_store_error` chose, with nothing to commit. Costs as much as a `decide` with a cost, and O(pending).
         """
         self._rules.check_reserves(policy)
-        holds_us = ttl_us(ttl)
-        return self._single("reserve", policy, subject, cost, id, segment, channel, zone, ttl_us=holds_us)
+        attempt = Attempt(policy, subject, cost, id, segment, channel, zone)
+        return self._single("reserve", attempt, ttl_us=ttl_us(ttl))
 
     def _commit(self, policy: str, subject: Subject, hit: int | None) -> Steps[bool]:
         """Keep the reserved hit: from now on it is an ordinary one, at its old stamp. Whether it counts.
@@ -546,7 +526,7 @@ class Verbs(LimiterBase):
 
         A hit recorded under one of these `ids` names it: so you see which message, or which campaign, used the unit.
         """
-        attempt = self._attempt(policy, subject, 1, None, segment, channel, zone)
+        attempt = self._checked(Attempt(policy, subject, 1, None, segment, channel, zone))
         if policy in self._overridden:
             yield self._learn(policy, attempt.subject)
         arguments = self._arguments(attempt)
@@ -650,60 +630,31 @@ class Verbs(LimiterBase):
             outcomes = yield self._store.merge(self._merges(progress))
         progress.take(outcomes)
 
-    def _free_slot(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int,
-        id: str | None,
-        timeout: float | None,
-        *names: str | None,
-    ) -> Decision | None:
+    def _free_slot(self, attempt: Attempt, timeout: float | None) -> Decision | None:
         """The slot of an `acquire` that sets nothing else, where it is now and its store is at hand; None: unknown."""
-        compiled = self._direct_rule(policy, *names)
+        compiled = self._direct_rule(attempt)
         if compiled is None or not (timeout is None or (type(timeout) in _NUMBERS and timeout >= 0)):
             return None
         store = self._at_hand()
         if store is None:
             return None
-        units, name = check_cost(cost), fingerprint(id)
+        operation = direct_operation("schedule", compiled, attempt, max_wait_us=0)
         try:
-            slot = store.step(Operation("schedule", compiled, check_subject(subject), units, name, max_wait_us=0))
+            slot = store.step(operation)
         except StoreError:
             return None
         return slot if slot.allowed and not slot.wait_us else None
 
     def _acquisition(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int,
-        id: str | None,
-        timeout: float | None,
-        not_before: float,
-        slack: float | None,
-        limits: Sequence[Limit | str] | None,
-        segment: str | None,
-        channel: str | None,
-        zone: str | None,
+        self, attempt: Attempt, timeout: float | None, not_before: float, slack: float | None
     ) -> Acquisition[Decision]:
         """What `acquire` does until its slot."""
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=id is not None)
+        named, policy, subject = attempt.id is not None, attempt.policy, attempt.subject
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
         return Acquisition(
             patience,
-            lambda: self._schedule(
-                policy,
-                subject,
-                cost,
-                patience.id(id),
-                max_wait=patience.left(),
-                not_before=patience.not_before(not_before),
-                limits=limits,
-                segment=segment,
-                channel=channel,
-                zone=zone,
-            ),
-            lambda slot: self._refund(policy, subject, slot.hit, cost, limits=limits),
+            lambda: self._single("schedule", *patience.named([attempt]), **patience.waits_us(not_before)),
+            lambda slot: self._refund(policy, subject, slot.hit, attempt.cost),
             lambda slot: LimitExceeded(refusal_text(policy, subject, slot), slot),
             self._sleep,
         )
@@ -716,8 +667,8 @@ class Verbs(LimiterBase):
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
         return Acquisition(
             patience,
-            lambda: self._schedule_all(
-                patience.named(attempts), max_wait=patience.left(), not_before=patience.not_before(not_before)
+            lambda: self._jointly(
+                "schedule", self._slot_attempts(patience.named(attempts)), **patience.waits_us(not_before)
             ),
             lambda slot: self._refund_each(attempts, slot.hits),
             lambda slot: joint_refusal(attempts, slot),
@@ -736,7 +687,11 @@ class Verbs(LimiterBase):
             raise failed
 
 
-def _waits_us(max_wait: float | None, not_before: float) -> dict[str, int | None]:
-    """The bounds of a slot, as an `Operation` has them."""
-    most_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
-    return {"max_wait_us": most_us, "not_before_us": seconds_us(not_before, "not_before")}
+def _unit_attempt(names: Names, subject: Subject) -> Attempt:
+    return Attempt(names[0], subject, 1, None, *names[1:])
+
+
+def direct_operation(kind: Kind, compiled: CompiledRule, attempt: Attempt, **times: Any) -> Operation:
+    """An attempt that nothing but the store looks at, checked."""
+    units, name = check_cost(attempt.cost), fingerprint(attempt.id)
+    return Operation(kind, compiled, check_subject(attempt.subject), units, name, **times)

@@ -31,6 +31,11 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     zone: str | None = None
     limits: Sequence[Limit | str] | None = None
 
+    @property
+    def names(self) -> tuple[str, str | None, str | None, str | None]:
+        """What picks the limits: policy, segment, channel and zone."""
+        return self.policy, self.segment, self.channel, self.zone
+
 
 def check_cost(cost: int, least: int = 1) -> int:
     """Return the cost as an `int` of 1 (or another `least`) to 2^53-1, or raise."""

@@ -128,13 +128,13 @@ def test_refusals_that_count_are_counted_by_the_override(limiter: Limiter) -> No
 def test_a_policy_without_overrides_keeps_its_fast_path(limiter: Limiter) -> None:
     limiter.override("promo", "u", ["9/day"])
     limiter.decide("plain", "u")
-    compiled = limiter._bound("plain", None, None)
+    compiled = limiter._bound(("plain", None, None, None))
     assert limiter._units["plain"] == compiled.decide_one  # the store's own, with nothing around it
     limiter.decide("promo", "v")
-    assert limiter._units["promo"] != limiter._bound("promo", None, None).decide_one
+    assert limiter._units["promo"] != limiter._bound(("promo", None, None, None)).decide_one
     limiter.override("promo", "u", None)
     limiter.decide("promo", "v")
-    assert limiter._units["promo"] == limiter._bound("promo", None, None).decide_one
+    assert limiter._units["promo"] == limiter._bound(("promo", None, None, None)).decide_one
 
 
 def test_one_more_set_of_limits_takes_the_place_of_one(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,13 +265,13 @@ def test_what_a_change_does_not_touch_stays_compiled(clock: ManualClock) -> None
         Limiter.from_config(configuration, "memory://", clock=clock, on_store_error=Insurance(1)) as limiter,
     ):
         for what, (policy, touched) in changes.items():
-            before = {name: limiter._bound(name, None, None) for name in limiter.policies}
+            before = {name: limiter._bound((name, None, None, None)) for name in limiter.policies}
             if policy is None:
                 configuration.delete_policy("b")
             else:
                 configuration.set_policies([policy])
             names = set(limiter.policies)
-            kept = {name for name in names & before.keys() if limiter._bound(name, None, None) is before[name]}
+            kept = {name for name in names & before.keys() if limiter._bound((name, None, None, None)) is before[name]}
             assert kept == (names & before.keys()) - touched, what
             whole = Rules(limiter.policies.values(), before=limiter._rules)
             for name in names:
@@ -366,10 +366,10 @@ def test_an_awaited_decision_under_a_policy_with_overrides_has_a_fast_path(monke
         async with AsyncLimiter("memory://", policies=POLICIES, clock=ManualClock(10**15)) as limiter:
             await limiter.override("promo", "u", ["9/day", "20/week"])
             assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [8, 1]
-            slow = limiter._attempt
-            monkeypatch.setattr(limiter, "_attempt", None)  # what is not on the fast path
+            slow = limiter._checked
+            monkeypatch.setattr(limiter, "_checked", None)  # what is not on the fast path
             assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [7, 0]
-            monkeypatch.setattr(limiter, "_attempt", slow)
+            monkeypatch.setattr(limiter, "_checked", slow)
             await limiter.override("promo", "v", ["4/day"])
             assert (await limiter.decide("promo", "v")).remaining == 1
             await limiter.override("promo", "u", None)

@@ -91,7 +91,7 @@ def test_a_policy_that_does_not_differ_keeps_the_fast_path(monkeypatch: pytest.M
         limiter.decide("plain", 1)
         limiter.decide("promo", 1, segment="active")
         monkeypatch.setattr(SegmentLookup, "segment_of", forbid)
-        monkeypatch.setattr(limiter, "_attempt", forbid)
+        monkeypatch.setattr(limiter, "_checked", forbid)
         assert limiter.decide("plain", 1)
         assert limiter.decide("promo", 1, segment="active")
         monkeypatch.setattr(SegmentLookup, "fill", forbid)
@@ -111,7 +111,7 @@ def test_a_policy_that_differs_has_a_fast_path_of_its_own(tmp_path: Path, monkey
                 pytest.fail("past the fast path")
 
             with monkeypatch.context() as patch:
-                patch.setattr(limiter, "_attempt", forbid)
+                patch.setattr(limiter, "_checked", forbid)
                 decided = [str(limiter.decide("promo", subject).limit) for subject in (1, 2, 3)]
                 assert decided == ["1/day", "5/day", "3/day"]
                 publisher.publish(make(tmp_path, "v2", new=[2], active=[1]))

@@ -81,6 +81,12 @@ def seconds_us(seconds: float, what: str) -> int:
     raise InvalidValueError(f"{what} is a number of seconds from 0 on, not {quoted(seconds)}")
 
 
+def waits_us(max_wait: float | None, not_before: float) -> dict[str, int | None]:
+    """The bounds of a slot, as an `Operation` has them."""
+    most_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
+    return {"max_wait_us": most_us, "not_before_us": seconds_us(not_before, "not_before")}
+
+
 def ttl_us(ttl: float) -> int:
     """How long a reservation holds: seconds as microseconds, at most a day, or raise."""
     holds_us = seconds_us(ttl, "ttl")

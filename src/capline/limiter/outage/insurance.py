@@ -143,7 +143,7 @@ class Insurer:
         self._store.sweep(())
 
     def _arguments(self, attempt: Attempt) -> tuple[LocalRule, Subject, int, int]:
-        names = attempt.policy, attempt.segment, attempt.channel, attempt.zone
+        names = attempt.names
         if attempt.limits is not None:
             rules = self._unnamed.get(attempt.policy, attempt.limits)
             compiled = self._store.compiled(rules.rule(*rules.known(*names)))

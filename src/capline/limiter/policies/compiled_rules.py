@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from capline.limiter.policies.overrides import Overridden, Unit
     from capline.limiter.policies.rules import Names, Rules
     from capline.limiter.policies.segments import SegmentLookup
+    from capline.model.attempt import Attempt
     from capline.model.policy import Policy
     from capline.store.protocol import CompiledRule, Store
     from capline.support.fork import ForkLock
@@ -149,28 +150,23 @@ class CompiledRules(ABC):
             if direct is not None:
                 self._direct[key] = direct
 
-    def _direct_rule(
-        self, policy: str, segment: str | None, channel: str | None, zone: str | None
-    ) -> CompiledRule | None:
+    def _direct_rule(self, attempt: Attempt) -> CompiledRule | None:
         """The rule under which an attempt goes straight to the store; None where it goes the general way."""
         try:
-            if segment is None and channel is None and zone is None:
-                return self._direct.get(policy)
-            return self._direct.get((policy, segment, channel, zone))
+            return self._direct.get(attempt.names)
         except TypeError:
             return None  # a name has no hash, which the general way says
 
-    def _bound(self, policy: str, segment: str | None, channel: str | None, zone: str | None = None) -> CompiledRule:
+    def _bound(self, names: Names) -> CompiledRule:
         try:
-            return self._rules_by_names.get((policy, segment, channel, zone)) or self._bind(
-                policy, segment, channel, zone
-            )
+            return self._rules_by_names.get(names) or self._bind(names)
         except TypeError as error:
-            raise typed(error, policy, segment, channel, zone) from None
+            raise typed(error, *names) from None
 
-    def _bind(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> CompiledRule:
+    def _bind(self, names: Names) -> CompiledRule:
         """The compiled rule for these names, cached; segments and zones that make no difference share one."""
-        names = self._rules.known(policy, segment, channel, zone)
+        names = self._rules.known(*names)
+        policy, segment = names[:2]
         compiled = self._rules_by_names.get(names)
         if compiled is not None:
             return compiled
@@ -193,7 +189,7 @@ class CompiledRules(ABC):
 
     def _any_rule(self, policy: str) -> CompiledRule:
         """A compiled rule of the policy in any segment and channel: they all name the same logs."""
-        return self._bound(*self._rules.any_names(policy))
+        return self._bound(self._rules.any_names(policy))
 
     def _needs_each(self, policy: str) -> bool:
         """Whether a refund needs its subject's own rule, which says to which log, or sum of one, the hit was added."""

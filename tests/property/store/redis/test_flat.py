@@ -79,7 +79,7 @@ def test_as_the_general_rule_answers(kind: str, layout: str, name: str) -> None:
         General(url, policy, clock, other) as general,
         Redis(port=server.port) as client,
     ):
-        compiled: Any = limiter._bound("p", None, None)  # pyright: ignore[reportPrivateUsage]
+        compiled: Any = limiter._bound(("p", None, None, None))  # pyright: ignore[reportPrivateUsage]
         for step in range(STEPS):
             clock.advance_us(chance.choice([0, 0, 1, 3, 20, 60, 120, 300, -2, -90, 2_000 * (step % 53 == 0)]))
             subject, cost = f"s{chance.randrange(2)}", chance.choice([1, 1, 1, 2, 3, 5, 9])

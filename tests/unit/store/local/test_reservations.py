@@ -22,7 +22,7 @@ SECOND_US = 1_000_000
 def recorded(limiter: Limiter) -> list[Pending]:
     """The record of "s"."""
     store: Any = limiter._store
-    compiled: Any = limiter._bound("p", None, None)
+    compiled: Any = limiter._bound(("p", None, None, None))
 
     def read(logs: Any) -> list[Pending]:
         return pending_in(logs.load(compiled.record, "s").recorded())

@@ -202,6 +202,16 @@ def test_every_verb_on_a_long_log(beside: Callable[..., Beside], layout: str, li
     pair.same_history()
 
 
+def test_no_attempt_reads_a_long_log_whole(beside: Callable[..., Beside]) -> None:
+    server = shared("redis")
+    pair = beside(server.url, ["9000/hour"], "subject")
+    unit_steps(pair, random.Random("whole"), 200, 6)
+    server.command("CONFIG", "RESETSTAT")
+    for verb, *args in (("decide",), ("decide", 2), ("decide", 1, "id"), ("peek",), ("peek", 3), ("schedule", 2)):
+        pair.ask(verb, *args)
+    assert "cmdstat_get:" not in str(server.command("INFO", "commandstats"))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("named", first(1, [True, False]), ids=["with ids", "plain"])
 def test_changes_of_a_hit_far_back(beside: Callable[..., Beside], kind: str, named: bool) -> None:

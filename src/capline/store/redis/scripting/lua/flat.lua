@@ -3,6 +3,7 @@
 -- Invariant: the answers are those of rule.lua. Complexity: O(log hits) a limit; one read and one write a log.
 
 local COUNTER, LEVEL, FIXED, SUMS, HITS = 3, 4, 5, 6, 7
+local MOST_READ = 22 + SHORT * 22   -- bytes; no log of 127 entries has as many
 local MOST_COUNTED = 2 ^ 32   -- units of one log: a counter multiplies them by its ticks
 
 -- The answer as joint.lua packs it; nil, and nothing is written, where the general rule has to answer.
@@ -18,10 +19,13 @@ local function flat(static, cost, field, id)
 
   local logs, time, newest = {}, now, -1
   for k = 1, #KEYS do
-    local v = field == '' and redis.pcall('GET', KEYS[k]) or field ~= '' and redis.pcall('HGET', KEYS[k], field)
+    local v
+    if field == '' then v = redis.pcall('GETRANGE', KEYS[k], 0, MOST_READ - 1) else v = redis.pcall('HGET', KEYS[k], field) end
+    if v == '' then v = false end
     local log = {v = v, n = 0, total = 0, base = 0, last = -1}
     if v then
-      if type(v) == 'table' or #v < 8 or numbers and k == 1 then return nil end   -- hits with ids beside the numbers
+      -- The longest, and hits with ids beside the numbers, are not read here.
+      if type(v) == 'table' or #v < 8 or #v == MOST_READ or numbers and k == 1 then return nil end
       local tag, size = byte(v), #v
       if tag >= 5 and tag <= 7 then
         local n = (size - 8) / tag + 1

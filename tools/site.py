@@ -4,8 +4,11 @@ The pages of docs/ are copied into build/docs-pages; the reference of the API an
 them from the program itself; Sphinx then builds the whole into build/docs (or FOLDER), and a warning is an error. Links
 that lead out of docs/ become the file's name: the site is read without the repository.
 
-It prints the number of words (without decisions and what is generated), the pages of more than 1,500, and the size. Its
-exit code is 1 where the words are more than the pages may have.
+The package `capline-docs`, whose copy of the site `capline docs` opens, is built beside that folder. No index has it,
+so no extra of capline asks for it.
+
+It prints the number of words (without decisions and what is generated), the pages of more than 1,500, and the sizes.
+Its exit code is 1 where the words are more than the pages may have, or the package is too large.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ import shutil
 import sys
 from pathlib import Path
 
+from hatchling.builders.wheel import WheelBuilder
 from sphinx.cmd.build import main as build
 from tools.reference import PAGES as GENERATED
 from tools.terms import PAGE as GLOSSARY
 from tools.terms import glossary
+
+from capline import __version__
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -29,6 +35,7 @@ MOST_WORDS, MOST_WORDS_OF_ALL = 1_500, 36_300
 """Of a page, and of all. All are to come down to 30,000: lower this number with each cut, and never raise it."""
 GENERATED_OR_DECISIONS = ("decisions/", "explanation/articles.md")
 """Pages that are no part of the sum; `make articles` writes the second."""
+MOST_BYTES_OF_WHEEL = 3_000_000
 
 
 def words_of_pages() -> dict[str, int]:
@@ -74,8 +81,22 @@ def lay_out() -> None:
         (PAGES / "reference" / f"{name}.md").write_text(made(), encoding="utf-8")
 
 
+def wheel(site: Path) -> Path:
+    """Build the package that brings the site, beside the site's folder."""
+    project = {
+        "name": "capline-docs",
+        "version": __version__,
+        "description": "The documentation of capline as a site, for `capline docs`.",
+        "license": "Apache-2.0",
+        "requires-python": ">=3",
+    }
+    files = {"bypass-selection": True, "force-include": {str(site.absolute()): "capline_docs"}}
+    settings = {"project": project, "tool": {"hatch": {"build": {"targets": {"wheel": files}}}}}
+    return Path(next(WheelBuilder(str(site), config=settings).build(directory=str(site.parent))))
+
+
 def main() -> None:
-    """Build, and tell the size."""
+    """Build, and tell the sizes."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs"
     lay_out()
     shutil.rmtree(target, ignore_errors=True)
@@ -92,7 +113,9 @@ def main() -> None:
         f"docs: {len(words)} pages, {sum(words.values()):,} words of at most {MOST_WORDS_OF_ALL:,}; "
         f"{size / 1e6:.1f} MB in {target}, open {target / 'index.html'}"
     )
-    sys.exit(status or sum(words.values()) > MOST_WORDS_OF_ALL)
+    package = wheel(target)
+    print(f"docs: {package.stat().st_size / 1e6:.1f} MB of at most {MOST_BYTES_OF_WHEEL / 1e6:.1f} in {package}")
+    sys.exit(status or sum(words.values()) > MOST_WORDS_OF_ALL or package.stat().st_size > MOST_BYTES_OF_WHEEL)
 
 
 if __name__ == "__main__":

@@ -180,19 +180,22 @@ def asked_for(extra: str | None) -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+    return built(tmp_path_factory.mktemp("wheel"))
+
+
+def built(folder: Path) -> Path:
     options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(ROOT)], check=True)
     (made,) = folder.glob("capline-*.whl")
     return made
 
 
-def installed(wheel: Path, extra: str | None, folder: Path) -> Path:
-    """The folder of programs of a new environment: the wheel by pip, and beside it what it asks for, as links."""
+def installed(wheel: Path, extra: str | None, folder: Path, *others: Path) -> Path:
+    """A new environment's folder of programs: the wheels by pip, and beside them what capline asks for, as links."""
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, str(wheel)], check=True)
+    subprocess.run([*pip, wheel, *others], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     owners = metadata.packages_distributions()
     for name in asked_for(extra):

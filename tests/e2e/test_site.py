@@ -14,6 +14,7 @@ from docutils import nodes
 from docutils.utils import new_document
 from sphinx import addnodes
 from tests.e2e.test_demo_report import dom_of
+from tests.e2e.test_install import built, installed
 from tests.kit.gateway import free_port
 from tools.reference import families, http, metrics, openapi, variables
 from tools.site import MOST_WORDS_OF_ALL, too_long, words_of_pages
@@ -95,6 +96,35 @@ def test_the_site_is_whole_loads_nothing_and_is_searched(site: Path, tmp_path: P
     found = dom_of(site / "search.html", tmp_path, query="?q=hold-out")
     assert "explanation/glossary.html" in found
     assert 'href="../explanation/glossary.html#term-log"' in (site / "reference/stores.html").read_text("utf-8")
+
+
+NAMED = re.compile(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?")
+
+
+@pytest.mark.deep
+def test_the_copy_that_a_wheel_brings_is_opened_searched_and_named_by_errors(site: Path, tmp_path: Path) -> None:
+    (wheel,) = site.parent.glob("capline_docs-*-py3-none-any.whl")
+    assert wheel.stat().st_size < 3_000_000
+    programs = installed(built(tmp_path), None, tmp_path / "new", wheel)
+
+    def capline(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([programs / "capline", *words], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    done = capline("docs", "--print")
+    assert (done.returncode, done.stderr) == (0, "")
+    page = Path(done.stdout.rstrip("\n"))
+    assert page.is_relative_to(tmp_path / "new")
+    assert "explanation/glossary.html" in dom_of(page.with_name("search.html"), tmp_path, query="?q=hold-out")
+    (tmp_path / "policies.yaml").write_text("policies: [", encoding="utf-8")
+    assert f"({page.with_name('reference').as_uri()}/policies.html)\n" in capline("doctor").stdout
+    # Every page and heading that the code names is in the copy.
+    code = [file.read_text("utf-8") for file in (tmp_path / "new").rglob("site-packages/capline/**/*.py")]
+    named = {name for text in code for name in NAMED.findall(text)}
+    assert len(named) > 10
+    for name in named:
+        path, _, heading = name.removeprefix("docs/").partition("#")
+        text = (page.parent / path).with_suffix(".html").read_text("utf-8")
+        assert not heading or f'id="{heading}"' in text, name
 
 
 AXE = """<script>

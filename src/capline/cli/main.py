@@ -14,6 +14,7 @@ from capline.cli.commands import (
     campaign,
     config,
     decisions,
+    docs,
     init,
     logs,
     policies,
@@ -30,13 +31,30 @@ from capline.cli.input.declare import Commands
 from capline.cli.render.console import BAD_INPUT, INTERRUPTED, note, plain
 from capline.cli.render.front import FrontPage
 from capline.cli.render.output import output
+from capline.cli.render.site import linked
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
     from typer.core import TyperGroup
 
 app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
-for part in (init, doctor, decisions, logs, replay, worker, serve, up, campaign, build, store, policies, token, config):
+for part in (
+    init,
+    doctor,
+    decisions,
+    logs,
+    replay,
+    worker,
+    serve,
+    up,
+    campaign,
+    build,
+    store,
+    policies,
+    token,
+    config,
+    docs,
+):
     app.add_typer(part.app)
 
 
@@ -89,7 +107,7 @@ def main() -> None:
 def _refused(message: str) -> int:
     """Say on one line what is wrong."""
     line = " ".join(message.replace("\n\t", " ").split("\n"))
-    note.print(f"[bold red]capline:[/] {plain(line)}", soft_wrap=True)
+    note.print(f"[bold red]capline:[/] {plain(linked(line))}", soft_wrap=True)
     return BAD_INPUT
 
 

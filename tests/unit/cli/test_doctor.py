@@ -13,7 +13,7 @@ from tests.kit.cli import CommandLine
 from tests.kit.server import each_kind
 from tests.kit.servers import HOST, KINDS, free_port, shared, single
 
-from capline import Limiter, Policy
+from capline import Configuration, Limiter, Policy
 from capline.cli.commands.doctor import here, stores, times
 
 POLICIES = "policies: {promo: {limits: [3/day]}}\n"
@@ -160,3 +160,46 @@ def test_a_store_whose_extra_is_missing(capline: CommandLine, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "redis", None)
     shown = found(capline, "--store", "redis://localhost", exits=1)
     assert 'pip install "capline[redis]"' in shown["store"]["said"]
+
+
+def test_a_configuration_store(capline: CommandLine, tmp_path: Path) -> None:
+    url = f"lmdb://{tmp_path}/settings"
+    words = ("--store", "memory://", "--config-store", url)
+    assert "not there yet" in found(capline, *words)["config"]["said"]
+    assert not (tmp_path / "settings").exists()
+    with Configuration(url) as configuration:
+        configuration.set_policies([Policy("promo", ["3/day"], by_segment={"active": ["5/day"], "lapsed": ["1/day"]})])
+        configuration.override("promo", "user:42", ["10/day"])
+        shown = found(capline, *words)
+        assert shown["config"]["said"] == f"{url}: version 2, 1 policy, overrides of 1 subject(s); takes changes"
+        (tmp_path / "users.csv").write_text("id,segment\n1,active\n")
+        assert capline("segments", "build", "users.csv", "--out", "today").returncode == 0
+        shown = found(capline, *words, "--segments", "today", exits=1)
+        assert shown["segments"]["said"].startswith("policy promo lists 'lapsed', ")
+        assert configuration.version == 2
+    (data,) = (tmp_path / "settings").rglob("data.mdb")
+    data.write_bytes(b"something else" * 1000)
+    assert not found(capline, *words, exits=1)["config"]["ok"]
+
+
+@each_kind
+def test_a_configuration_on_a_server(capline: CommandLine, kind: str) -> None:
+    reader = "user reader on nopass ~* resetchannels -@all +@read +eval +time"
+    with single(kind, "appendonly yes", reader) as server:
+        with Configuration(server.url) as configuration:
+            configuration.set_policies([Policy("promo", ["3/day"], wait_replicas=1)])
+        shown = found(capline, "--store", server.url, "--config-store", server.url, exits=1)
+        assert shown["config"]["said"].endswith(": version 1, 1 policy, overrides of 0 subject(s); takes changes")
+        assert [about for about, finding in shown.items() if not finding["ok"]] == ["replicas"]
+        url = server.url.replace("://", "://reader:secret@")
+        shown = found(capline, "--store", "memory://", "--config-store", url, exits=1)
+        assert "can be read, not changed: " in shown["config"]["said"]
+        assert "hdel" in shown["config"]["said"]
+        assert "secret" not in shown["config"]["said"]
+    assert not found(capline, "--store", "memory://", "--config-store", server.url, exits=1)["config"]["ok"]
+
+
+@pytest.mark.parametrize("url", ["nowhere://x", "lmdb:x", "lmdb:///tmp/x?max_bytes=1"])
+def test_a_url_that_names_no_configuration_store_is_bad_input(capline: CommandLine, url: str) -> None:
+    done = capline("doctor", "--store", "memory://", "--config-store", url)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

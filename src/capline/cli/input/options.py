@@ -44,6 +44,15 @@ SubjectArgument = Annotated[str, typer.Argument(help="Who is limited: text, or a
 HitArgument = Annotated[int, typer.Argument(help="The hit, as the decision showed it.")]
 PoliciesOption = Annotated[Path, typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.")]
 StoreOption = Annotated[str, typer.Option("--store", "-s", envvar="CAPLINE_STORE", help="The store's URL.")]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config-store",
+        metavar="URL",
+        envvar="CAPLINE_CONFIG_STORE",
+        help="The configuration store: its overrides hold, and its policies where there is no policy file.",
+    ),
+]
 IdOption = Annotated[
     str | None, typer.Option("--id", help="The attempt's id: a retry with the same id consumes nothing.")
 ]
@@ -63,15 +72,7 @@ class Source:
 
     policies: PoliciesOption = DEFAULT_POLICIES
     store: StoreOption = DEFAULT_URL
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config-store",
-            metavar="URL",
-            envvar="CAPLINE_CONFIG_STORE",
-            help="The configuration store: its overrides hold, and its policies where there is no policy file.",
-        ),
-    ] = None
+    config: ConfigOption = None
 
     def limiter(self, *, create: bool = False) -> Limiter:
         """The limiter of the policy file and of the overrides in the configuration store.

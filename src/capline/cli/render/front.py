@@ -22,7 +22,7 @@ OTHERS = {
     "the store": ("store", "sweep", "export", "import"),
     "the service": ("token", "up"),
     "on data of ours": ("demo",),
-    "is all well here?": ("doctor",),
+    "help": ("docs", "doctor"),
 }
 
 
@@ -44,5 +44,5 @@ class FrontPage(TyperGroup):
         out.print(rows)
         out.print(
             "\n[bold]capline COMMAND --help[/] has its options and examples. --version shows the version;\n"
-            "--install-completion lets the shell complete names. Documentation: docs/index.md of the project."
+            "--install-completion lets the shell complete names. capline docs opens the documentation."
         )

@@ -16,10 +16,11 @@ from capline.limiter.policies.rules import Rules
 from capline.policy.file import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from capline.model.policy import Policy
+    from capline.policy.file import PolicyFile
 
 _FOR = {
     "batch": "decide_many and its like, capline replay",
@@ -83,22 +84,28 @@ def _version(package: str) -> str | None:
         return None
 
 
-def files(policies: Path, segments: str | None, tokens: Path | None) -> tuple[list[Finding], Sequence[Policy]]:
-    """Whether each file that is named can be read; and the policies."""
+def files(
+    policies: Path, segments: str | None, tokens: Path | None
+) -> tuple[list[Finding], PolicyFile | None, frozenset[str] | None]:
+    """Whether each file that is named can be read; the policy file, and the names of the segments."""
     found: list[Finding] = []
-    read: Sequence[Policy] = ()
+    read: PolicyFile | None = None
+    names: frozenset[str] | None = None
 
     def policy_file() -> str:
         nonlocal read
         file = load(policies)
         Rules(file.policies, file.namespace)
-        read = file.policies
-        return f"{policies}: {counted(len(read), 'policy', 'policies')}"
+        read = file
+        return f"{policies}: {counted(len(file.policies), 'policy', 'policies')}"
 
     def snapshot() -> str:
         from capline.segment import fetch_snapshot  # noqa: PLC0415 - an extra
 
-        return f"{segments}: version {fetch_snapshot(segments or '')[1]}"
+        nonlocal names
+        opened, version = fetch_snapshot(segments or "")
+        names = frozenset(opened.names)
+        return f"{segments}: version {version}"
 
     def token_file() -> str:
         from capline.service.access.tokens import TokenFile  # noqa: PLC0415 - few have one
@@ -111,4 +118,14 @@ def files(policies: Path, segments: str | None, tokens: Path | None) -> tuple[li
         found.append(readable("segments", snapshot, "docs/howto/publishing.md"))
     if tokens is not None:
         found.append(readable("tokens", token_file, "docs/reference/service.md"))
-    return found, read
+    return found, read, names
+
+
+def lacking(policies: Iterable[Policy], names: frozenset[str]) -> Iterator[Finding]:
+    """The segments that policies list and the snapshot, which has these, does not."""
+    for policy in policies:
+        if missing := [repr(name) for name in policy.by_segment if name not in names]:
+            said = (
+                f"policy {policy.name} lists {', '.join(missing)}, not published: nobody is in it; mend one of the two"
+            )
+            yield wrong("segments", said, "docs/howto/publishing.md")

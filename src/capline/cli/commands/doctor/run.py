@@ -8,13 +8,16 @@ from typing import Annotated
 
 import typer
 
-from capline.cli.commands.doctor.here import files, installation
+from capline.cli.commands.doctor.here import files, installation, lacking
+from capline.cli.commands.doctor.stores import configuration
 from capline.cli.commands.doctor.stores import store as examined
 from capline.cli.commands.doctor.times import times
 from capline.cli.input.declare import Commands
-from capline.cli.input.options import DEFAULT_POLICIES, PoliciesOption, StoreOption
+from capline.cli.input.options import DEFAULT_POLICIES, ConfigOption, PoliciesOption, StoreOption
 from capline.cli.render.console import FAILED, Answer, out, plain
+from capline.cli.render.site import linked
 from capline.limiter.limiter import DEFAULT_URL
+from capline.policy.form import DEFAULT_NAMESPACE
 
 app = Commands()
 
@@ -23,6 +26,7 @@ app = Commands()
 def doctor(
     store: StoreOption = DEFAULT_URL,
     policies: PoliciesOption = DEFAULT_POLICIES,
+    config: ConfigOption = None,
     segments: Annotated[str | None, typer.Option(metavar="DIR|URL", help="A snapshot or a publication.")] = None,
     tokens: Annotated[Path | None, typer.Option(help="A tokens file.")] = None,
     time: Annotated[bool, typer.Option("--time", help="Measure the store too: some seconds, some writes.")] = False,
@@ -34,8 +38,14 @@ def doctor(
     """
     logging.getLogger("capline").addFilter(_says_nothing)  # of what is about to be found
     try:
-        read, named = files(policies, segments, tokens)
-        found = [*installation(), *read, *examined(store, named)]
+        found, file, names = files(policies, segments, tokens)
+        named = list(file.policies if file else ())
+        if config is not None:
+            told, held = configuration(config, file.namespace if file else DEFAULT_NAMESPACE)
+            found += told
+            named += held
+        found += () if names is None else lacking(named, names)
+        found = [*installation(), *found, *examined(store, named)]
         if time and all(finding.ok for finding in found if finding.about == "store"):
             found += times(store)
     finally:
@@ -46,7 +56,7 @@ def doctor(
         width = max(len(finding.about) for finding in found)
         for finding in found:
             mark = "[green]ok   [/]" if finding.ok else "[bold red]wrong[/]"
-            page = f" ({finding.page})" if finding.page else ""
+            page = f" ({linked(finding.page)})" if finding.page else ""
             out.print(f"{mark}  {plain(finding.about):<{width}}  {plain(finding.said + page)}", soft_wrap=True)
 
     return Answer({"ok": good, "findings": found}, lines, 0 if good else FAILED)

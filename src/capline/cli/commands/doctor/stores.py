@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs, urlsplit
 
 from capline.cli.commands.doctor.finding import Finding, readable, size, wrong
+from capline.cli.render.console import counted
+from capline.config.configuration import Configuration
+from capline.config.open import open_backend
 from capline.model.errors import NoStoreError, StoreError
 from capline.store.open import lmdb_path, open_store
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
@@ -27,7 +30,9 @@ CLOCK_US = 1_000_000
 """So far may a server's clock be from this machine's: whoever shows its times here is wrong by as much."""
 FULL = 0.75
 """Of what a store may take: time to act."""
+_RIGHTS = "docs/reference/stores.md#rights"
 _SET = "docs/reference/stores.md#what-a-server-should-be-set-to"
+_CONFIG = "docs/reference/configuration.md"
 _LMDB = "docs/reference/stores.md#options-of-lmdb"
 
 
@@ -57,6 +62,28 @@ def store(url: str, policies: Sequence[Policy]) -> Iterator[Finding]:
             yield Finding("memory", "hits are this process's own, and end with it", ok=True)
     finally:
         opened.close()
+
+
+def configuration(url: str, namespace: str) -> tuple[list[Finding], Sequence[Policy]]:
+    """What is to be known of the configuration store, and its policies; raises as `store`."""
+    try:
+        with Configuration(url, namespace=namespace, create=False) as opened:
+            policies, figures = [*opened.policies.values()], opened.stats()
+    except NoStoreError:
+        return [Finding("config", f"{url}: not there yet; the first change makes it", ok=True)], ()
+    except StoreError as error:
+        return [wrong("config", str(error), _CONFIG)], ()
+    found = f"{safe_url(url)}: version {opened.version}, {counted(len(policies), 'policy', 'policies')}, "
+    found += f"overrides of {figures['overrides']:,.0f} subject(s)"
+
+    backend = open_backend(url, namespace, create=False)
+    try:
+        backend.settle(0)  # no commit is 0: it changes nothing, and asks for the right to
+    except StoreError as error:
+        return [wrong("config", f"{found}; it can be read, not changed: {error}", _RIGHTS)], policies
+    finally:
+        backend.close()
+    return [Finding("config", f"{found}; takes changes", ok=True)], policies
 
 
 def _writable(url: str, opened: Store) -> str:
@@ -112,7 +139,7 @@ def _server(found: Examined, waits: int) -> Iterator[Finding]:
 
     info, figures, name = found.info, figures_of(found.info), found.server
     if not info:
-        yield wrong("rights", f"{name}: this user may not ask INFO; allow it", "docs/reference/stores.md#rights")
+        yield wrong("rights", f"{name}: this user may not ask INFO; allow it", _RIGHTS)
     brand = "Valkey" if "valkey_version" in info else "Redis"
     aof, saved = info.get("aof_enabled") == "1", instant_text(int(info.get("rdb_last_save_time", "0")) * 1_000_000)
     good = {

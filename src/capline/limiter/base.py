@@ -1,20 +1,26 @@
-"""What `Limiter` and `AsyncLimiter` share: everything about a limiter that does not wait for a store.
+"""What `Limiter` and `AsyncLimiter` share below their verbs: options, the policies in force, their compiled rules.
 
-    CompiledRules  names to compiled rules
-    Configured     where the policies come from
-    Prepared       the caller's arguments for the store, the store's answers for the caller
-    LimiterBase    made and closed, with its options
+    LimiterBase -> CheckedCalls (what a call names, checked) -> Verbs (every verb) -> Limiter, AsyncLimiter
 
-The rule: the two differ only in calling a store or awaiting it. Each of their verbs is a few lines: check the arguments
-(here), call the store, and if it cannot answer apply the `OutagePolicy`.
+    the call, a file or a configuration store  ->  Rules
+    (policy, segment, channel, zone)  ->  known names  ->  BoundPolicy  ->  the store's form  ->  its fast path
+
+The rule: a change of policies is in force whole or not at all, and a broken one leaves the last good one serving. A
+table has what was compiled from the rules in force; new rules take out what is of others (`_take`). Names that make no
+difference to a policy share one compiled rule.
 """
 
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
+from capline.limiter.arguments.checks import count_of, typed
 from capline.limiter.arguments.hashed_keys import keyed_hash
 from capline.limiter.observed import Observers
 from capline.limiter.outage.closed import CLOSED
@@ -23,26 +29,30 @@ from capline.limiter.policies.deny_cache import DenyCache, check_entries
 from capline.limiter.policies.rules import DEFAULT_NAMESPACE, Rules
 from capline.limiter.policies.segments import SegmentLookup
 from capline.limiter.policies.unnamed import UnnamedPolicies
-from capline.limiter.prepared import MOST_JOINT, Prepared
 from capline.model.clock import check_clock
-from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError, quoted
+from capline.model.subject import Subject, check_subject, short_subject
 from capline.store.redis.io.url import safe_url
 from capline.support.fork import ForkLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from capline.config.configuration import Configuration
     from capline.limiter.outage.insurance import Insurance
-    from capline.limiter.policies.overrides import Overridden
+    from capline.limiter.policies.overrides import Overridden, Unit
+    from capline.limiter.policies.rules import Names
     from capline.limiter.policies.segments import SegmentSource
+    from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.limit import Limit
     from capline.model.policy import Policy
     from capline.observe.protocol import Observer
     from capline.policy.watch import PolicyWatch
     from capline.segment import Snapshot
+    from capline.store.protocol import CompiledRule, Store
 
 DEFAULT_URL = "lmdb://.capline/store"
 """The store of `from_file` and of the command line where none is named: durable, below the working directory."""
@@ -50,11 +60,22 @@ DEFAULT_URL = "lmdb://.capline/store"
 MOST_SHOWN = 5
 """Policies that a limiter's `repr` names."""
 
+MOST_JOINT = 16
+"""Subjects in one attempt."""
+
 LONG_SUBJECTS = ("refuse", "hash")
 
 
-class LimiterBase(Prepared):
-    """A limiter without its verbs; see the module's docstring. `_open` opens its kind of store."""
+class LimiterBase(ABC):
+    """A limiter without its verbs; see the module's docstring. `_open` opens its kind of store.
+
+    `_units` has the fast paths, by names; by the policy alone where that is all. `_direct` has, by the same, the rules
+    under which an attempt goes straight to the store: nothing else looks at it.
+    """
+
+    _most_joint = MOST_JOINT
+    _reload_due = False
+    """Whether a good policy file was read that is not in force."""
 
     def __init__(
         self,
@@ -88,7 +109,7 @@ class LimiterBase(Prepared):
         self._lookup = None
         try:
             self._lookup = None if segments is None else SegmentLookup(segments)
-            self._store = self._open(url, clock, create=create)
+            self._store: Store = self._open(url, clock, create=create)
         except BaseException:
             self._stop_following()
             if configuration is not None and self._owns_config:
@@ -235,8 +256,8 @@ class LimiterBase(Prepared):
         vars(other).update(vars(self))
         other._outage = outage
         other._denied = DenyCache(0)
-        other._watch = other._lookup = None
-        other._config, other._follows_policies, other._overrides, other._next = None, False, None, None
+        other._watch = other._lookup = other._config = other._overrides = other._next = None
+        other._follows_policies = False
         other._overridden = other._turning = frozenset()
         other._take(rules)
         return other
@@ -268,3 +289,371 @@ class LimiterBase(Prepared):
         self._unbind()
         self._unnamed.clear()
         return None if store is CLOSED else store
+
+    # --- the policies, and the configuration store that is followed --------------------------------------------------
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """The policies in force, by name."""
+        self._turn()
+        policies = self._rules.policies.items()
+        return dict(sorted(policies) if self._follows_policies else policies)
+
+    @property
+    def missing_segments(self) -> dict[str, list[str]]:
+        """Segments that policies in force list and the served version lacks, by policy: nobody is in them now.
+
+        They may be misspelt, or be published later; policies and segments come into force independently.
+        """
+        return {} if self._lookup is None else self._lookup.missing(self._rules.policies.values())
+
+    def check_policy(self, name: str) -> None:
+        """Raise `UnknownNameError`, which lists those there are, unless there is a policy of this name."""
+        self._rules.policy(name)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the logs."""
+        return self._rules.namespace
+
+    def use(self, policies: Iterable[Policy]) -> None:
+        """Replace all policies at once: a decision sees all of the old or all of the new; histories stay."""
+        if self._follows_policies:
+            raise PolicyError("the policies of this limiter are those of its configuration store; change them there")
+        with self._configuring:
+            rules = Rules(policies, self._rules.namespace, self._rules.overrides, self._rules)
+            self._check_segments(rules)
+            self._outage.use(rules, self._config)
+            self._take(rules)
+
+    def reload(self) -> bool:
+        """Take over the policy file if it changed; True when it did.
+
+        A broken or missing file, or one of another namespace, raises its `PolicyError`. The last good policies stay,
+        and each call tries again. Of a configuration store what is new is read now; what cannot be used is a warning in
+        the log, and tried again by each call. A segment that is not served keeps nothing back: `missing_segments`.
+        """
+        if self._config is not None and self._watch is None:
+            changed = self._config.refresh()
+            self._configured(())
+            return changed
+        if self._watch is None:
+            raise PolicyError(
+                "this limiter has no policy file to reload; make it with Limiter.from_file, or call use()"
+            )
+        self._reload_due |= self._watch.poll()
+        if self._watch.error is not None:
+            raise self._watch.error
+        changed = self._reload_due
+        if changed:
+            self.use(self._watch.current.policies)
+            self._reload_due = False
+        return changed
+
+    @property
+    def configuration(self) -> Configuration | None:
+        """The configuration store of this limiter, if it has one."""
+        return self._config
+
+    def _opened(self, config: str | Configuration, namespace: str, clock: Clock | None) -> Configuration:
+        from capline.config.configuration import Configuration  # noqa: PLC0415 - loaded where there is one
+
+        if isinstance(config, str):
+            return Configuration(config, namespace=namespace, clock=clock)
+        if not isinstance(config, Configuration):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+            raise InvalidTypeError(
+                f"config is the URL of a configuration store, or a Configuration, not {quoted(config)}"
+            )
+        if config.namespace != namespace:
+            raise PolicyError(
+                f"the configuration is of namespace {config.namespace!r}, the limiter of {namespace!r}; give the same"
+            )
+        return config
+
+    def _configure(self, config: Configuration, *, own: bool, with_policies: bool) -> None:
+        self._config, self._owns_config, self._follows_policies = config, own, with_policies
+        config.view.changed.append(self._configured)
+        self._configured({**config.view.entries, **config.view.totals})
+        if self._keyed is not None:
+            with suppress(StoreError):  # an account that may only read
+                config.mark_keyed()
+        config.follow()
+
+    def _configured(self, names: Iterable[str]) -> None:
+        """Take over what is new of these policies. A further override within the known window and quota is nothing new.
+
+        Costs by what changed: others keep their compiled rules.
+        """
+        config = self._config
+        if config is None:
+            return
+        view = config.view
+        with self._configuring:
+            self._changed.update(names)
+            names, turning, now_us = self._changed | self._turning, self._turning, view.now_us()
+            found = {name: view.totals.get(name) for name in names}
+            # How many there are makes no difference.
+            totals = {name: msgspec.structs.replace(t, count=1) if t and t.count else None for name, t in found.items()}
+            totals = {name: t for name, t in totals.items() if t != self._rules.overrides.get(name)}
+            try:
+                changes = self._policies_at(now_us, names, self._rules)
+                rules = self._rules.having(changes, totals)
+                self._plan_turn(now_us, rules, names)
+            except CaplineError as error:
+                import logging  # noqa: PLC0415 - loaded where there is something to say
+
+                logging.getLogger("capline").warning("the configuration cannot be used, the last one serves: %s", error)
+                return
+            self._changed.clear()
+            if changes or totals or self._turning != turning:
+                self._outage.use(rules, self._config, names)
+                self._take(rules, names)
+
+    def _policies_at(self, at_us: int, names: Iterable[str], rules: Rules) -> dict[str, Policy | None]:
+        """Those of these policies that are others then than in the rules; None is one that is deleted."""
+        if self._config is None or not self._follows_policies:
+            return {}
+        entries = self._config.view.entries
+        found = {name: entries[name].at(at_us) if name in entries else None for name in names}
+        return {name: policy for name, policy in found.items() if policy != rules.policies.get(name)}
+
+    def _plan_turn(self, now_us: int, rules: Rules, names: Iterable[str]) -> None:
+        """Prepare what follows these rules at the next scheduled change; until then that policy has no fast path."""
+        config = self._config
+        entries = config.view.entries if config is not None and self._follows_policies else {}
+        turns = {name: entries[name].effective_us for name in names if name in entries}
+        turns = {name: at_us for name, at_us in turns.items() if at_us > now_us}
+        self._turning, self._next = frozenset(turns), None
+        if turns:
+            next_us = min(turns.values())
+            self._next = next_us, rules.having(self._policies_at(next_us, turns, rules), {})
+
+    def _turn(self) -> None:
+        """Put scheduled changes in force whose instant has come."""
+        config = self._config
+        with self._configuring:
+            while (due := self._next) is not None and config is not None and config.view.now_us() >= due[0]:
+                next_us, rules = due
+                names = self._turning
+                self._plan_turn(next_us, rules, names)
+                self._outage.use(rules, self._config, names)
+                self._take(rules, names)
+
+    def _override_in(self, policy: str, subject: Subject) -> tuple[Configuration, Subject]:
+        """The configuration to write an override to, and its subject as the store gets it."""
+        self._turn()
+        self._rules.policy(policy)
+        if self._config is None:
+            if not self._shown_url.startswith("memory:"):
+                raise PolicyError(
+                    "this limiter has no configuration store to keep overrides in; make it with config='lmdb:///path' "
+                    "or config='redis://…'"
+                )
+            self._configure(self._opened("memory://", self.namespace, self._clock), own=True, with_policies=False)
+        config = self._config
+        assert config is not None  # noqa: S101 - as the lines above # nosec B101
+        return config, self._subject(subject)
+
+    # --- names to compiled rules -------------------------------------------------------------------------------------
+
+    @property
+    def _has_units(self) -> bool:
+        """Whether one unit may take a fast path: no cache, key hashing or observer needs the attempt."""
+        observers = self._observers
+        return self._keyed is None and not self._denied.most and (observers.count_one or not observers)
+
+    @abstractmethod
+    def _unit_of(self, names: Names, compiled: CompiledRule) -> Unit:
+        """The fast path of one unit under these names; only where there are any."""
+
+    @abstractmethod
+    def _general(self, names: Names) -> Unit:
+        """One unit under these names in the general way."""
+
+    def _take(self, rules: Rules, names: AbstractSet[str] | None = None) -> None:
+        """Put other rules in force: of these policies and of those that share a log with them, or of all."""
+        if names is not None:
+            names = names | self._rules.sharing(names) | rules.sharing(names)
+        # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
+        # and leaves nothing old in the tables that later decisions read: it fills them under the lock of `_unbind`.
+        self._rules = rules
+        if self._config is not None:
+            self._bring_overrides(self._config, rules, names)
+        self._unbind(names)
+
+    def segment_of(self, policy: str, subject: Subject) -> str | None:
+        """The segment whose limits bind this subject now, as `decide` looks it up; costs what a look-up costs.
+
+        None where it is in no segment that the policy lists, where the policy does not differ by segment, and where the
+        limiter has no segments.
+        """
+        subject = check_subject(self._short(subject))
+        return self._looked_up(self._rules.policy(policy), subject)
+
+    def _looked_up(self, policy: Policy, subject: Subject) -> str | None:
+        if self._lookup is None or not policy.by_segment:
+            return None
+        return self._lookup.segment_of(policy, subject)
+
+    def _add_fast_path_by_segment(self, names: Names) -> None:
+        """A fast path for names without a segment: look it up, then take the segment's own fast path."""
+        units, lookup, store, (name, _, channel, zone) = self._units, self._lookup, self._store, names
+        if lookup is None or names in units or not self._has_units:
+            return
+        in_force = self._rules
+        rules = in_force.only(name)  # those of others would be kept with these
+        policy = rules.policy(name)
+        if not policy.by_segment or name in self._overridden or name in self._turning:
+            return
+        unit_in: dict[str | None, Unit] = {}
+
+        def unit_by_segment(subject: Subject) -> Any:
+            segment = lookup.segment_of(policy, check_subject(subject))
+            unit = unit_in.get(segment)
+            if unit is None:
+                of_segment = name, segment, channel, zone
+                unit = unit_in[segment] = self._unit_of(of_segment, store.compiled(rules.rule(*of_segment)))
+            return unit(subject)
+
+        with self._binding:
+            if self._rules is in_force:
+                self._add_unit(names, unit_by_segment)
+
+    def _check_segments(self, rules: Rules) -> None:
+        if self._lookup is not None:
+            self._lookup.check(rules.policies.values())
+
+    def _stop_following(self) -> None:
+        """Stop following the segments' publication; may wait for a request that is under way."""
+        if self._lookup is not None:
+            self._lookup.close()
+
+    def _unbind(self, policies: AbstractSet[str] | None = None) -> None:
+        """Forget the compiled rules of these policies, or all, and every cached refusal."""
+        self._denied = self._denied.emptied()
+        with self._binding:
+            self._log_rules: dict[str, CompiledRule] = {}
+            if policies is None:
+                self._bound_names: dict[str, set[Names]] = {}
+                self._rules_by_names: dict[Names, CompiledRule] = {}
+                self._units: dict[Names | str, Unit] = {}
+                self._direct: dict[Names | str, CompiledRule] = {}
+            tables: list[dict[Any, Any]] = [self._rules_by_names, self._units, self._direct]
+            for policy in policies or ():
+                for names in (policy, *self._bound_names.pop(policy, ())):
+                    for table in tables:
+                        table.pop(names, None)
+
+    def _add_unit(self, names: Names, unit: Unit, direct: CompiledRule | None = None) -> None:
+        self._bound_names.setdefault(names[0], set()).add(names)
+        for key in (names, names[0]) if names == (names[0], None, None, None) else (names,):
+            self._units[key] = unit
+            if direct is not None:
+                self._direct[key] = direct
+
+    def _direct_rule(self, attempt: Attempt) -> CompiledRule | None:
+        """The rule under which an attempt goes straight to the store; None where it goes the general way."""
+        try:
+            return self._direct.get(attempt.names)
+        except TypeError:
+            return None  # a name has no hash, which the general way says
+
+    def _bound(self, names: Names) -> CompiledRule:
+        try:
+            return self._rules_by_names.get(names) or self._bind(names)
+        except TypeError as error:
+            raise typed(error, *names) from None
+
+    def _bind(self, names: Names) -> CompiledRule:
+        """The compiled rule for these names, cached; segments and zones that make no difference share one."""
+        names = self._rules.known(*names)
+        policy, segment = names[:2]
+        compiled = self._rules_by_names.get(names)
+        if compiled is not None:
+            return compiled
+        with self._binding:
+            compiled = self._rules_by_names[names] = self._store.compiled(self._rules.rule(*names))
+            self._bound_names.setdefault(policy, set()).add(names)
+            # Names without a segment are not all that counts where it is looked up: those take no fast path.
+            looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
+            if looks_up or policy in self._turning or not self._has_units:
+                return compiled
+            unit = self._unit_of(names, compiled)
+            if policy in self._overridden and self._overrides is not None:
+                unit_of = partial(self._unit_of, names)
+                unit = self._overrides.fast_path(names, unit, unit_of, self._general(names))
+            elif not self._observers and not self._hashes_long:
+                self._add_unit(names, unit, compiled)
+                return compiled
+            self._add_unit(names, unit)
+        return compiled
+
+    def _any_rule(self, policy: str) -> CompiledRule:
+        """A compiled rule of the policy in any segment and channel: they all name the same logs."""
+        return self._bound(self._rules.any_names(policy))
+
+    def _needs_each(self, policy: str) -> bool:
+        """Whether a refund needs its subject's own rule, which says to which log, or sum of one, the hit was added."""
+        return policy in self._overridden and self._rules.policy(policy).algorithm != "sliding_log"
+
+    def _rule_of_hits(self, policy: str, subject: Subject) -> CompiledRule:
+        """A compiled rule over the logs of this checked subject's hits."""
+        names = self._rules.any_names(policy)
+        return (self._overrides and self._overrides.compiled(names, subject)) or self._bound(names)
+
+    def _with_own_logs(self, policy: str) -> list[Subject]:
+        """The subjects whose overrides have logs of their own. Reads all overrides of the policy."""
+        if self._config is None or policy not in self._overridden or self._rules.policy(policy).keeps_log:
+            return []
+        return [subject for subject, _ in self._config.overrides(policy)]
+
+    def _rule_of_log(self, log: str) -> CompiledRule:
+        """A compiled rule over one log alone."""
+        compiled = self._log_rules.get(log)
+        if compiled is None:
+            with self._binding:
+                compiled = self._log_rules[log] = self._store.compiled(self._rules.log_rule(log))
+        return compiled
+
+    def _rules_to_scan(self, policies: Sequence[str] | None) -> list[CompiledRule]:
+        """Compiled rules that name the logs to export: by default all that keep every hit."""
+        if policies is None:
+            known = self._rules.policies.values()
+            return [self._any_rule(policy.name) for policy in known if policy.algorithm == "sliding_log"]
+        count_of(policies, "policies")
+        for name in policies:
+            self._rules.log_rule(self._rules.policy(name).log)
+        return [self._any_rule(name) for name in policies]
+
+    def _all_rules(self, subject: Subject | None = None) -> list[CompiledRule]:
+        """A compiled rule of every policy: together they name all logs, those of the subject's overrides included."""
+        compiled = [self._any_rule(policy) for policy in self._rules.policies]
+        if subject is not None:
+            # Where an algorithm keeps numbers each limit has a log; elsewhere an override has the policy's.
+            policies = (self._rules.policies[name] for name in self._overridden)
+            compiled += [self._rule_of_hits(one.name, subject) for one in policies if not one.keeps_log]
+        return compiled
+
+    def _short(self, subject: Subject) -> Subject:
+        """The unchecked subject; its hash if it is too long and `long_subjects` is "hash"."""
+        return short_subject(subject) if self._hashes_long else subject
+
+    def _all_short(self, subjects: Any) -> Any:
+        """`_short` of many; only a list can hold text."""
+        if not self._hashes_long or hasattr(subjects, "dtype"):
+            return subjects
+        return [short_subject(subject) for subject in subjects]
+
+    def _subject(self, subject: Subject) -> Subject:
+        """The subject, checked, in the form that the store gets: hashed if there is a `subject_key`."""
+        subject = check_subject(self._short(subject))
+        return subject if self._keyed is None else self._keyed(subject)
+
+    def _bring_overrides(self, config: Configuration, rules: Rules, names: AbstractSet[str] | None) -> None:
+        from capline.limiter.policies.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
+
+        if names is None or self._overrides is None:
+            self._overrides = Overridden(config, rules, self._store.compiled)
+        else:
+            self._overrides.use(rules, names)
+        self._overridden = self._overrides.policies

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.limiter.arguments.checks import (
+    check_attempt,
     count_of,
     fingerprint,
     joint_refusal,
@@ -24,7 +25,9 @@ from capline.limiter.arguments.checks import (
     ttl_us,
     waits_us,
 )
-from capline.limiter.base import LimiterBase
+from capline.limiter.arguments.columns import spread
+from capline.limiter.checked import CheckedCalls
+from capline.limiter.explain import explain
 from capline.limiter.patience import Acquisition, Patience
 from capline.model.attempt import Attempt, check_cost
 from capline.model.decision import LimitExceeded
@@ -41,10 +44,10 @@ if TYPE_CHECKING:
 
     from capline.limiter.arguments.columns import AttemptColumns
     from capline.limiter.arguments.records import LoadProgress
+    from capline.limiter.checked import PendingBatch
     from capline.limiter.explain import Explanation
     from capline.limiter.policies.overrides import Unit
     from capline.limiter.policies.rules import Names
-    from capline.limiter.prepared import PendingBatch
     from capline.limiter.steps import Steps
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
@@ -66,7 +69,7 @@ _NUMBERS = (int, float)
 T = TypeVar("T")
 
 
-class Verbs(LimiterBase):
+class Verbs(CheckedCalls):
     """A limiter whose verbs are generators."""
 
     # --- what a face has --------------------------------------------------------------------------------------------
@@ -120,15 +123,6 @@ class Verbs(LimiterBase):
                 return seen(self._outage.single("decide", error, attempt))
             self._note(attempt, decision, denied, epoch)
             return decision
-
-    @property
-    def _has_units(self) -> bool:
-        observers = self._observers
-        return self._keyed is None and not self._denied.most and (observers.count_one or not observers)
-
-    @property
-    def _observed(self) -> bool:
-        return bool(self._observers)
 
     def _unit_of(self, names: Names, compiled: CompiledRule) -> Unit:
         bare, observers = self._bare(compiled), self._observers
@@ -191,10 +185,11 @@ class Verbs(LimiterBase):
             except StoreError as error:
                 return seen(self._outage.joint(kind, error, attempts, **times))
 
-    def _many(self, mode: Mode, rows: int, checked: Callable[[], AttemptColumns]) -> Steps[Decisions]:
-        """Operations on many subjects, as columns."""
-        columns: AttemptColumns = yield self._work(rows, checked)
-        with self._seen_many(f"{mode}_many", columns) as seen:
+    def _many(self, mode: Mode, policy: str, subjects: Any, *given: Any) -> Steps[Decisions]:
+        """Operations on many subjects, as columns; `given` as in `columns_of`."""
+        rows = count_of(subjects, "subjects")
+        columns: AttemptColumns = yield self._work(rows, partial(self._columns, policy, subjects, *given))
+        with self._observers.many(f"{mode}_many", columns, self._defined) as seen:
             answers: Decisions
             try:
                 overridden = columns.policy in self._overridden
@@ -203,8 +198,12 @@ class Verbs(LimiterBase):
             except StoreError as error:
                 answers = yield self._work(rows, partial(self._outage.many, mode, error, columns))
             seen.store_answered()
-            answers = yield self._work(rows, partial(self._spread, mode, columns, answers, seen))
-            return answers
+
+            def built() -> Decisions:
+                self._outage.fix(mode, columns, answers)
+                return spread(columns, seen(answers))
+
+            return (yield self._work(rows, built))
 
     def _on_hit(self, kind: Kind, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> Steps[bool]:
         """An operation of this kind on the hit that a decision named."""
@@ -356,8 +355,7 @@ class Verbs(LimiterBase):
         repeat: for as long as the widest window the same batch under the same receipt gets the first answers back and
         consumes nothing; another batch under it, in the same namespace, raises `IdConflictError`.
         """
-        checked = partial(self._columns, policy, subjects, segment, codes, channel, cost, zone, receipt)
-        return self._many("decide", count_of(subjects, "subjects"), checked)
+        return self._many("decide", policy, subjects, segment, codes, channel, cost, zone, receipt)
 
     def _peek_many(
         self,
@@ -371,8 +369,7 @@ class Verbs(LimiterBase):
         cost: int = 1,
     ) -> Steps[Decisions]:
         """What `decide` would answer for each subject alone, as columns; consumes nothing."""
-        checked = partial(self._columns, policy, subjects, segment, codes, channel, cost, zone)
-        return self._many("peek", count_of(subjects, "subjects"), checked)
+        return self._many("peek", policy, subjects, segment, codes, channel, cost, zone, None)
 
     def _refund_many(
         self,
@@ -425,10 +422,11 @@ class Verbs(LimiterBase):
         `attempts` and `hits` are those of the call and of its answer.
         """
         refunded = 0
-        for attempt, hit in self._refund_pairs(attempts, hits):
-            refunded += yield from self._refund(
-                attempt.policy, attempt.subject, hit, attempt.cost, limits=attempt.limits
-            )
+        if count_of(attempts, "attempts") != count_of(hits, "hits"):
+            raise InvalidValueError(f"{len(attempts)} attempts and {len(hits)} hits: one hit for each attempt")
+        checked = [*map(check_attempt, attempts)]
+        for attempt, hit in zip(checked, hits, strict=True):
+            refunded += yield from self._refund_of(attempt, hit)
         return refunded
 
     def _schedule(
@@ -530,11 +528,14 @@ class Verbs(LimiterBase):
         if policy in self._overridden:
             yield self._learn(policy, attempt.subject)
         arguments = self._arguments(attempt)
-        given = self._known_ids(ids)
+        count_of(ids, "ids")
+        given = {fingerprint(id): id for id in ids}
         decision: Decision = yield self._store.step(Operation("peek", *arguments))
         logs: list[list[Hit]] = yield self._store.recorded(*arguments[:2])
         now_us: int = yield self._store.now_us()
-        return self._explained(attempt, subject, now_us, decision, logs, given)
+        rule = self._overrides and self._overrides.rule(attempt.names, attempt.subject)
+        rule = rule or self._rules.rule(*attempt.names)
+        return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, given)
 
     def _override(
         self,
@@ -554,8 +555,10 @@ class Verbs(LimiterBase):
         configuration store (`config=`); a limiter on `memory://` needs none. Returns the configuration's version. Costs
         some round trips to that store.
         """
+        from capline.config.changes import own_of  # noqa: PLC0415 - loaded where there is one
+
         config, named = self._override_in(policy, subject)
-        self._check_override(policy, limits, granularity)
+        own_of(policy, self._rules.policy(policy), limits, granularity)
         write = partial(config.override, granularity=granularity, effective_at=effective_at, who=who)
         version: int = yield self._work(MANY, partial(write, policy, named, limits))
         return version
@@ -649,13 +652,13 @@ class Verbs(LimiterBase):
         self, attempt: Attempt, timeout: float | None, not_before: float, slack: float | None
     ) -> Acquisition[Decision]:
         """What `acquire` does until its slot."""
-        named, policy, subject = attempt.id is not None, attempt.policy, attempt.subject
+        named = attempt.id is not None
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
         return Acquisition(
             patience,
             lambda: self._single("schedule", *patience.named([attempt]), **patience.waits_us(not_before)),
-            lambda slot: self._refund(policy, subject, slot.hit, attempt.cost),
-            lambda slot: LimitExceeded(refusal_text(policy, subject, slot), slot),
+            lambda slot: self._refund_of(attempt, slot.hit),
+            lambda slot: LimitExceeded(refusal_text(attempt.policy, attempt.subject, slot), slot),
             self._sleep,
         )
 
@@ -675,12 +678,15 @@ class Verbs(LimiterBase):
             self._sleep,
         )
 
+    def _refund_of(self, attempt: Attempt, hit: int | None) -> Steps[bool]:
+        return self._refund(attempt.policy, attempt.subject, hit, attempt.cost, limits=attempt.limits)
+
     def _refund_each(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> Steps[None]:
         """Refund every hit; raises the first error after all were tried."""
         failed: StoreError | None = None
         for attempt, hit in zip(attempts, hits, strict=False):
             try:
-                yield from self._refund(attempt.policy, attempt.subject, hit, attempt.cost, limits=attempt.limits)
+                yield from self._refund_of(attempt, hit)
             except StoreError as error:
                 failed = failed or error
         if failed is not None:

@@ -60,6 +60,7 @@ def columns_of(
     cost: int,
     zone: str | Sequence[str | None] | None,
     receipt: str | None,
+    *,
     keyed: Callable[[Subject], Subject] | None,
     fill: Callable[..., Any] | None = None,
 ) -> AttemptColumns:

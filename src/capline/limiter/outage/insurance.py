@@ -135,8 +135,7 @@ class Insurer:
     def forget(self, subject: Subject) -> None:
         """As the store's `erase`, in every policy."""
         every = [self._rules.any_names(name) for name in self._rules.policies]
-        own = [self._own(names, subject) for names in every]
-        self._store.erase([*map(self._bound, every), *(one for one in own if one is not None)], subject)
+        self._store.erase([*map(self._bound, every), *(self._compiled(names, subject) for names in every)], subject)
 
     def sweep(self) -> None:
         """As the store's `sweep`."""
@@ -148,15 +147,13 @@ class Insurer:
             rules = self._unnamed.get(attempt.policy, attempt.limits)
             compiled = self._store.compiled(rules.rule(*rules.known(*names)))
         else:
-            compiled = self._own(names, attempt.subject) or self._bound(names)
+            compiled = self._compiled(names, attempt.subject)
         return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
-    def _own(self, names: Names, subject: Subject) -> LocalRule | None:
-        """The compiled rule of the subject's override, if it has one."""
-        if self._overrides is None or names[0] not in self._overrides.policies:
-            return None
-        own: LocalRule | None = self._overrides.compiled(self._rules.known(*names), subject)  # pyright: ignore[reportAssignmentType] - of the store in memory
-        return own
+    def _compiled(self, names: Names, subject: Subject) -> LocalRule:
+        """The rule of the subject's override, or else the policy's."""
+        own: Any = self._overrides and self._overrides.compiled(self._rules.known(*names), subject)
+        return own or self._bound(names)
 
     def _shares(self, policy: str, limits: Sequence[Limit]) -> Sequence[Limit]:
         return _shares_of(self._rules.policy(policy), limits, self._hosts)

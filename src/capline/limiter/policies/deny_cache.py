@@ -64,7 +64,7 @@ class DenyCache:
         of_subject = self._refusals.get(attempt.subject)
         if of_subject is None:
             return None
-        refusal = of_subject.get((attempt.policy, attempt.segment, attempt.channel, attempt.zone))
+        refusal = of_subject.get(attempt.names)
         if refusal is None or attempt.cost < refusal.cost:
             return None
         now_us = self._now_ns() // 1000
@@ -96,7 +96,7 @@ class DenyCache:
                 # Behind all others, as the latest refused.
                 of_subject = self._refusals.pop(attempt.subject, {})
                 self._size -= len(of_subject)
-                of_subject[attempt.policy, attempt.segment, attempt.channel, attempt.zone] = refusal
+                of_subject[attempt.names] = refusal
                 self._refusals[attempt.subject] = of_subject
                 self._size += len(of_subject)
                 while self._size > self.most:

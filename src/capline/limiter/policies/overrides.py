@@ -72,12 +72,12 @@ class Overridden:
 
     def compiled(self, names: Names, subject: Subject) -> CompiledRule | None:
         """The compiled rule of a checked subject's own limits; None where the policy's hold."""
-        own = self._view.own(names[0], subject)
+        own = self._own(names[0], subject)
         return None if own is None else self._bound(own, names)
 
     def rule(self, names: Names, subject: Subject) -> BoundPolicy | None:
         """The rule of a subject's own limits; None where the policy's hold."""
-        own = self._view.own(names[0], subject)
+        own = self._own(names[0], subject)
         return None if own is None else self._rule(own, names)
 
     def knows(self, policy: str, subject: Subject) -> bool:
@@ -138,6 +138,9 @@ class Overridden:
                     raise PolicyError(f"more than {MOST_CODES} sets of limits in one batch; send smaller ones")
             codes[row] = place
         return Batch(tuple(compiled), columns.subjects, codes, columns.cost, columns.receipt, columns.asked)
+
+    def _own(self, policy: str, subject: Subject) -> OwnLimits | None:
+        return self._view.own(policy, subject) if policy in self.policies else None
 
     def _bound(self, own: OwnLimits, names: Names) -> CompiledRule | None:
         known = self._rules_by_names

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec.structs import asdict, replace
 
-from capline.limiter.prepared import MOST_JOINT
+from capline.limiter.base import MOST_JOINT
 from capline.model.errors import InvalidValueError
 from capline.service.access.newcomers import Newcomers, new_parts
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request

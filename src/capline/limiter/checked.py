@@ -7,18 +7,16 @@ loose values  ->  checked, with a compiled rule  ->  [the store]  ->  answers in
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from capline.limiter.arguments.checks import check_attempt, check_subjects, count_of, fingerprint, stamp, typed
-from capline.limiter.arguments.columns import AttemptColumns, columns_of, spread
+from capline.limiter.arguments.columns import AttemptColumns, columns_of
 from capline.limiter.arguments.records import LogRecord, PastHit, check_rows, records_of
-from capline.limiter.configured import Configured
-from capline.limiter.explain import Explanation, explain
-from capline.limiter.observed import UNSEEN, Observers, Unseen
+from capline.limiter.base import LimiterBase
+from capline.limiter.observed import UNSEEN, Unseen
 from capline.limiter.policies.deny_cache import DenyCache
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.decision import Decision
@@ -29,19 +27,14 @@ from capline.store.columns import plain
 from capline.store.protocol import Batch, Merge, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from capline.limiter.arguments.records import LoadProgress, Record
     from capline.model.limit import Limit
-    from capline.store.columns import Decisions
-    from capline.store.protocol import CompiledRule, Kind, Mode, ScannedLog
-    from capline.window.log import Hit
-
-MOST_JOINT = 16
-"""Subjects in one attempt."""
+    from capline.store.protocol import CompiledRule, Kind, ScannedLog
 
 
 class PendingBatch(msgspec.Struct):
@@ -60,15 +53,8 @@ class PendingBatch(msgspec.Struct):
     seen: Unseen = UNSEEN
 
 
-class Prepared(Configured):
+class CheckedCalls(LimiterBase):
     """Checks and compiles attempts for a store, and puts its answers in the caller's order."""
-
-    _observers: Observers
-    _most_joint = MOST_JOINT
-
-    @abstractmethod
-    def _under(self, policy: str, limits: Sequence[Limit | str]) -> Self:
-        """A limiter of this one policy, of limits that came with the call, on the same store."""
 
     def _limiter_of(self, policy: str, limits: Sequence[Limit | str] | None) -> Self:
         """This limiter; where limits came with the call, the one of them."""
@@ -106,35 +92,8 @@ class Prepared(Configured):
             own = msgspec.structs.replace(attempt, limits=None)
             return self._under(attempt.policy, attempt.limits)._arguments(own)  # noqa: SLF001 - of its kind
         compiled = self._bound(attempt.names)  # also under an override, so that the next attempt finds a fast path
-        if attempt.policy in self._overridden and self._overrides is not None:
-            compiled = self._overrides.compiled(attempt.names, attempt.subject) or compiled
-        return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
-
-    def _known_ids(self, ids: Sequence[str]) -> dict[int, str]:
-        """The given ids by their fingerprints."""
-        count_of(ids, "ids")
-        return {fingerprint(one): one for one in ids}
-
-    def _refund_pairs(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> list[tuple[Attempt, int]]:
-        """The attempts of a `decide_all`, each with its hit, or raise."""
-        if count_of(attempts, "attempts") != count_of(hits, "hits"):
-            raise InvalidValueError(f"{len(attempts)} attempts and {len(hits)} hits: one hit for each attempt")
-        return [(check_attempt(one), hit) for one, hit in zip(attempts, hits, strict=True)]
-
-    def _explained(
-        self,
-        attempt: Attempt,
-        subject: Subject,
-        now_us: int,
-        decision: Decision,
-        logs: list[list[Hit]],
-        ids: Mapping[int, str],
-    ) -> Explanation:
-        rule = None
-        if attempt.policy in self._overridden and self._overrides is not None:
-            rule = self._overrides.rule(attempt.names, attempt.subject)
-        rule = rule or self._rules.rule(*attempt.names)
-        return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, ids)
+        own = self._overrides and self._overrides.compiled(attempt.names, attempt.subject)
+        return own or compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
     def _note(self, attempt: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
         """Cache a refusal that cannot end early and need not be recorded.
@@ -211,25 +170,13 @@ class Prepared(Configured):
                 self._note(checked, answer, pending.denied, pending.epoch)
         return pending.seen([answer for answer in pending.answers if answer is not None])
 
-    def _columns(
-        self,
-        policy: str,
-        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-        segment: str | Sequence[str | None] | None,
-        codes: Sequence[int] | NDArray[np.integer[Any]] | None,
-        channel: str | None,
-        cost: int,
-        zone: str | Sequence[str | None] | None,
-        receipt: str | None = None,
-    ) -> AttemptColumns:
-        """A caller's arguments for many subjects, checked."""
-        count_of(subjects, "subjects")
-        subjects = self._all_short(subjects)
+    def _columns(self, policy: str, subjects: Any, *given: Any) -> AttemptColumns:
+        """A caller's arguments for many subjects, checked; `given` as in `columns_of`."""
         fill = None
         if self._lookup is not None:
             known = self._rules.policy(policy)
             fill = partial(self._lookup.fill, known) if known.by_segment else None
-        return columns_of(policy, subjects, segment, codes, channel, cost, zone, receipt, self._keyed, fill)
+        return columns_of(policy, self._all_short(subjects), *given, keyed=self._keyed, fill=fill)
 
     def _batch(self, columns: AttemptColumns) -> Batch:
         """A store's batch for many subjects."""
@@ -244,10 +191,6 @@ class Prepared(Configured):
             return self._overrides.batch(columns, compiled, [self._rules.known(*names) for names in kinds])
         return Batch(compiled, columns.subjects, columns.codes, columns.cost, columns.receipt, columns.asked)
 
-    def _seen_many(self, verb: str, columns: AttemptColumns) -> Unseen:
-        """The observers' block of a call over many subjects."""
-        return self._observers.many(verb, columns, self._defined)
-
     def _defined(self, policy: str, segment: str | None, channel: str | None) -> tuple[str, str | None, str | None]:
         """These names without those that make no difference; raises if they are not defined."""
         try:
@@ -257,11 +200,6 @@ class Prepared(Configured):
         except TypeError as error:
             raise typed(error, policy, segment, channel) from None
         return names[:3]
-
-    def _spread(self, mode: Mode, columns: AttemptColumns, answers: Decisions, seen: Unseen) -> Decisions:
-        """The store's answers among all rows; rows that it could not answer get the `OutagePolicy`'s."""
-        self._outage.fix(mode, columns, answers)
-        return spread(columns, seen(answers))
 
     def _refunds(
         self,

@@ -8,6 +8,9 @@ import os
 import platform
 import signal
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +19,9 @@ from tests.combinations import left_out, mark_deep
 from tests.kit.s3 import S3
 from tests.kit.server import Limiters
 from tests.profiles import DEEP, RANDOM, load_profile, sized
+
+if TYPE_CHECKING:
+    from tests.kit.cli import CommandLine
 
 load_profile()  # before any test module is read: their settings build on it
 gc.disable()  # what collecting the tests makes stays to the end: to look for garbage among it takes long
@@ -85,6 +91,12 @@ def sync_limiters() -> Iterator[Limiters]:
     made = Limiters(asynchronous=False)
     yield made
     made.close()
+
+
+@pytest.fixture
+def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "CommandLine":
+    """The command, typed in the test's folder; loaded where a test asks for it."""
+    return import_module("tests.kit.cli").CommandLine(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

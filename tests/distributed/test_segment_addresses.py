@@ -67,12 +67,9 @@ def test_an_async_limiter_does_too(site: Site, tmp_path: Path, monkeypatch: pyte
     assert asyncio.run(ask()) == ["1/day", "5/day", "3/day"]
 
 
-def test_the_commands_ask_an_address(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_ask_an_address(capline: CommandLine, site: Site, tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text(POLICIES, encoding="utf-8")
     publish(site, make(tmp_path, "v1", new=[1, 5], active=[2]), "monday")
-    capline = CommandLine(tmp_path, monkeypatch, capsys)
     said = capline.json("segments", "contains", site.url, "1", "2", "3")
     assert said["version"] == "monday"
     assert [each["segment"] for each in said["ids"]] == ["new", "active", None]
@@ -133,13 +130,10 @@ def test_a_campaign_goes_on_with_the_version_it_began_with(site: Site, tmp_path:
         assert dict(ledger.facts.segments) == {None: 100, "active": 100, "churned": 100, "new": 100}
 
 
-def test_the_command_resumes_with_that_version(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_resumes_with_that_version(capline: CommandLine, site: Site, tmp_path: Path) -> None:
     campaign = CampaignSite(tmp_path)
     publish(site, tmp_path / "segments", "monday")
     campaign.write(segments=site.url)
-    capline = CommandLine(tmp_path, monkeypatch, capsys)
     first = capline.json("campaign", "run", "campaign.yaml")
     moved = {"active": IdSet([1]), "new": IdSet([2]), "churned": IdSet([3])}
     write_snapshot(Snapshot(moved, "day-2"), tmp_path / "later")
@@ -159,13 +153,12 @@ def redis_server() -> Iterator[Server]:
 
 @pytest.mark.deep
 def test_workers_get_the_version_that_was_queued_first(
-    redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capline: CommandLine, redis_server: Server, tmp_path: Path
 ) -> None:
     site = Site(f"file://{directory_site(tmp_path).url}")
     campaign = CampaignSite(tmp_path)
     publish(site, tmp_path / "segments", "monday")
     campaign.write(segments=site.url)
-    capline = CommandLine(tmp_path, monkeypatch, capsys)
     queue = ("--queue", redis_server.url)
     assert capline.json("campaign", "enqueue", "campaign.yaml", *queue)["state"] == "new"
     moved = {"active": IdSet([1]), "new": IdSet([2]), "churned": IdSet([3])}

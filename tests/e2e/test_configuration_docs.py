@@ -15,9 +15,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").r
 BLOCKS = re.findall(r"```(sh|json|python)\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_run(capline: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CAPLINE_CONFIG_STORE", raising=False)
-    capline = CommandLine(tmp_path, monkeypatch, capsys)
     block = next(text for kind, text in BLOCKS if kind == "sh")
     files = r"cat > (\S+) <<'END'\n(.*?)END\n"
     for name, text in re.findall(files, block, re.DOTALL):

@@ -45,12 +45,10 @@ def test_what_is_published_is_served_and_what_is_newer_too(
 
 
 def test_what_cannot_be_served_is_one_line(
+    capline: CommandLine,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    capline = CommandLine(tmp_path, monkeypatch, capsys)
     (tmp_path / "policies.yaml").write_text(POLICIES, encoding="utf-8")
     good = make(tmp_path, "v2", new=[1], active=[2])
     listen = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")

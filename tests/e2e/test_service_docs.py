@@ -84,9 +84,8 @@ def test_what_the_page_shows_of_segments_is_what_it_answers(tmp_path: Path) -> N
 
 
 def test_what_the_page_configures_is_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capline: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capline = CommandLine(tmp_path, monkeypatch, capsys)
     (tmp_path / "policies.yaml").write_text("policies: {promo: {limits: [3/day]}}", encoding="utf-8")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))

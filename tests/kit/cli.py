@@ -39,3 +39,9 @@ class CommandLine:
         done = self(*words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+    def refused(self, *words: str) -> str:
+        """What it says in one line as it refuses them."""
+        done = self(*words)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+        return done.stderr

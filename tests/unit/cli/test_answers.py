@@ -1,51 +1,20 @@
 """What the commands say of zones, quiet hours, other algorithms and joint attempts: the real ones, in this process."""
 
-import json
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
+from tests.kit.cli import CommandLine
 
-from capline.cli import main as command_line
 from capline.cli.render import console
 
 NOW = datetime.now(UTC)
 
 
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    monkeypatch.chdir(tmp_path)
-    # The console was made with the width of whatever ran before.
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console was made with the width of whatever ran before."""
     monkeypatch.setattr(console.out, "width", 200)
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def run(*words: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["capline", *words])
-        with pytest.raises(SystemExit) as ended:
-            command_line.main()
-        said = capsys.readouterr()
-        return Done(int(ended.value.code or 0), said.out, said.err)
-
-    return run
-
-
-@pytest.fixture
-def answer(capline: Callable[..., Done]) -> Callable[..., Any]:
-    def run(*words: str) -> Any:
-        done = capline(*words, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
 
 
 def hours(first: int, last: int) -> str:
@@ -59,11 +28,9 @@ def policies_of(tmp_path: Path, **policies: str) -> None:
     (tmp_path / "policies.yaml").write_text(f"namespace: shop\npolicies:\n{text}", encoding="utf-8")
 
 
-def test_a_calendar_limit_is_reported_in_the_subjects_time(
-    tmp_path: Path, capline: Callable[..., Done], answer: Callable[..., Any]
-) -> None:
+def test_a_calendar_limit_is_reported_in_the_subjects_time(tmp_path: Path, capline: CommandLine) -> None:
     policies_of(tmp_path, promo="limits: [1/calendar-day, 9/week], zone: Asia/Tokyo")
-    assert answer("decide", "promo", "42")["limit"] == "1/calendar-day"
+    assert capline.json("decide", "promo", "42")["limit"] == "1/calendar-day"
     refused = capline("decide", "promo", "42").stdout
     assert refused.startswith("refused by 1/calendar-day: fits in ")
     assert refused.endswith("00:00:00 JST\n")
@@ -71,14 +38,12 @@ def test_a_calendar_limit_is_reported_in_the_subjects_time(
     why = capline("explain", "promo", "42").stdout
     assert "policy promo, subject 42, in Asia/Tokyo" in why
     assert why.count("JST") == 4
-    explained = answer("explain", "promo", "42", "--zone", "UTC")
+    explained = capline.json("explain", "promo", "42", "--zone", "UTC")
     assert explained["zone"] == "UTC"
     assert explained["limits"][0]["frees"][0]["at_us"] % 86_400_000_000 == 0
 
 
-def test_quiet_hours_are_reported_as_such(
-    tmp_path: Path, capline: Callable[..., Done], answer: Callable[..., Any]
-) -> None:
+def test_quiet_hours_are_reported_as_such(tmp_path: Path, capline: CommandLine) -> None:
     policies_of(
         tmp_path,
         now=f"limits: [{hours(-1, 2)}, 3/day]",
@@ -89,19 +54,17 @@ def test_quiet_hours_are_reported_as_such(
     assert refused.startswith(f"refused, {hours(-1, 2)}: fits in ")
     assert f"{hours(-1, 2)} (binds)" in (why := capline("explain", "now", "42").stdout)
     assert "quiet until" in why
-    explained = answer("explain", "now", "42")["limits"]
+    explained = capline.json("explain", "now", "42")["limits"]
     assert set(explained[0]) == {"limit", "binds", "quiet_until_us"}
     assert capline("decide", "later", "42").stdout.startswith(f"allowed: no quiet hours now ({hours(9, 11)}), hit ")
     assert "not quiet now" in capline("explain", "later", "42").stdout
-    assert answer("decide", "then", "42")["allowed"]
+    assert capline.json("decide", "then", "42")["allowed"]
     told = capline("explain", "then", "42").stdout
     assert told.startswith("refused by 1/10h: fits in 1"), "when the hours end that it would free in"
     assert "not quiet now" in told
 
 
-def test_what_keeps_no_hits_says_so_and_is_given_back_by_its_cost(
-    tmp_path: Path, capline: Callable[..., Done], answer: Callable[..., Any]
-) -> None:
+def test_what_keeps_no_hits_says_so_and_is_given_back_by_its_cost(tmp_path: Path, capline: CommandLine) -> None:
     policies_of(
         tmp_path,
         psp="limits: [5/h], algorithm: gcra",
@@ -110,24 +73,22 @@ def test_what_keeps_no_hits_says_so_and_is_given_back_by_its_cost(
         shut="limits: [1/h], count_denied: true",
     )
     for policy in ("psp", "two"):
-        hit = answer("decide", policy, "a", "--cost", "3")["hit"]
-        assert answer("decide", policy, "a", "--id", "x")["remaining"] == 1
+        hit = capline.json("decide", policy, "a", "--cost", "3")["hit"]
+        assert capline.json("decide", policy, "a", "--id", "x")["remaining"] == 1
         why = capline("explain", policy, "a", "--id", "x").stdout
         assert "little by little" in why
         assert why.count("  hit ") == 1
         assert "keeps numbers and not hits; only a hit with an id is listed" in why
-        assert answer("refund", policy, "a", str(hit), "--cost", "3") == {"refunded": True}
-        assert answer("peek", policy, "a", "--cost", "4")["allowed"]
-    assert answer("decide", "api", "a")["allowed"]
+        assert capline.json("refund", policy, "a", str(hit), "--cost", "3") == {"refunded": True}
+        assert capline.json("peek", policy, "a", "--cost", "4")["allowed"]
+    assert capline.json("decide", "api", "a")["allowed"]
     assert "bucketed keeps sums" in capline("explain", "api", "a").stdout
-    assert [answer("decide", "shut", "a")["allowed"] for _ in range(2)] == [True, False]
+    assert [capline.json("decide", "shut", "a")["allowed"] for _ in range(2)] == [True, False]
     assert "refusals count here (count_denied)" in (why := capline("explain", "shut", "a").stdout)
     assert why.count("  hit ") == 2
 
 
-def test_several_subjects_in_one_attempt(
-    tmp_path: Path, capline: Callable[..., Done], answer: Callable[..., Any]
-) -> None:
+def test_several_subjects_in_one_attempt(tmp_path: Path, capline: CommandLine) -> None:
     policies_of(tmp_path, user="limits: [2/day]", campaign="limits: [9/day]", tenant="limits: [3/h]")
     words = ["user", "user:42", "--and", "campaign=spring=sale", "--and", "tenant:2=acme:eu"]
     allowed = capline("decide", *words, "--id", "m1").stdout.splitlines()
@@ -138,28 +99,26 @@ def test_several_subjects_in_one_attempt(
         "campaign spring=sale",
         "tenant acme:eu",
     ]
-    again = answer("decide", *words, "--id", "m1")
+    again = capline.json("decide", *words, "--id", "m1")
     assert [str(hit) for hit in again["hits"]] == hits
-    refused = answer("decide", *words)
+    refused = capline.json("decide", *words)
     assert (refused["allowed"], refused["limit"], refused["binds"], refused["hits"]) == (False, "3/hour", 2, [])
-    assert answer("peek", "user", "user:42")["allowed"], "nothing was taken of the user"
+    assert capline.json("peek", "user", "user:42")["allowed"], "nothing was taken of the user"
     assert capline("peek", *words).stdout.startswith("refused by 3/hour of tenant acme:eu: fits in 1 h, at ")
     assert capline("peek", *words, "--exit-code").returncode == 1
     marked = capline("peek", "user", "[red]x", "--and", "campaign=y").stdout
     assert marked.startswith("allowed: 1 left under 2/day of user [red]x")
-    assert answer("refund", "tenant", "acme:eu", hits[2])["refunded"]
-    assert answer("peek", *words)["allowed"]
+    assert capline.json("refund", "tenant", "acme:eu", hits[2])["refunded"]
+    assert capline.json("peek", *words)["allowed"]
 
 
-def test_a_replay_in_the_zones_of_a_column(
-    tmp_path: Path, capline: Callable[..., Done], answer: Callable[..., Any]
-) -> None:
+def test_a_replay_in_the_zones_of_a_column(tmp_path: Path, capline: CommandLine) -> None:
     policies_of(tmp_path, promo="limits: [1/calendar-day, not between 22:00 and 08:00]")
     rows = "1,2024-05-06T20:00:00Z,\n2,2024-05-06T20:00:00Z,Asia/Tokyo\n1,2024-05-06T21:00:00Z,\n"
     (tmp_path / "sends.csv").write_text(f"subject,time,tz\n{rows}2,2024-05-07T00:00:00Z,Asia/Tokyo\n")
     words = ["replay", "sends.csv", "--policy", "promo"]
-    assert answer(*words)["policies"]["promo"]["refused"] == 2
-    told = answer(*words, "--zone-column", "tz")
+    assert capline.json(*words)["policies"]["promo"]["refused"] == 2
+    told = capline.json(*words, "--zone-column", "tz")
     assert told["segments"]["promo"][0]["refused"] == {"1/calendar-day": 1, "not between 22:00 and 08:00": 1}
     assert len(told["segments"]["promo"]) == 1
     assert "by not between 22:00 and 08:00" in capline(*words, "--zone-column", "tz").stdout
@@ -181,12 +140,9 @@ def test_a_replay_in_the_zones_of_a_column(
         (["refund", "user", "1", "7", "--cost", "0"], "a cost is 1 to"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(
-    tmp_path: Path, capline: Callable[..., Done], words: list[str], said: str
-) -> None:
+def test_bad_input_is_one_line_and_exit_2(tmp_path: Path, capline: CommandLine, words: list[str], said: str) -> None:
     policies_of(tmp_path, user="limits: [2/day]")
     assert capline("decide", "user", "somebody").returncode == 0  # there is a store
-    done = capline(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert (done.stderr[:9], done.stderr.count("\n")) == ("capline: ", 1)
+    told = capline.refused(*words)
+    assert told.startswith("capline: ")
+    assert said in told

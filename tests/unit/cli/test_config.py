@@ -10,11 +10,10 @@ from capline import Limiter
 FILE = "policies:\n  promo: {limits: [3/day]}\n  psp: {limits: [10/s], by_segment: {big: [50/s]}}\n"
 
 
-@pytest.fixture
-def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "policies.yaml").write_text(FILE, encoding="ascii")
     monkeypatch.delenv("CAPLINE_CONFIG_STORE", raising=False)
-    return CommandLine(tmp_path, monkeypatch, capsys)
 
 
 def test_the_other_commands_see_its_overrides(capline: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,9 +126,7 @@ def test_a_file_of_overrides_that_is_wrong_changes_nothing(
     capline("config", "set", "policies.yaml")
     if text is not None:
         (tmp_path / name).write_text(text, encoding="ascii")
-    done = capline("config", "overrides", "promo", name)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert said in done.stderr
+    assert said in capline.refused("config", "overrides", "promo", name)
     assert capline.json("config", "get")["version"] == 1
 
 
@@ -168,8 +165,5 @@ def test_it_prints_tables_for_people(capline: CommandLine) -> None:
 )
 def test_what_is_wrong_is_one_line(capline: CommandLine, words: list[str], said: str) -> None:
     capline("config", "set", "policies.yaml")
-    done = capline("config", *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert said in capline.refused("config", *words)
     assert capline.json("config", "get")["version"] == 1

@@ -20,11 +20,6 @@ POLICIES = "policies: {promo: {limits: [3/day]}}\n"
 WAITS = "policies: {promo: {limits: [3/day], wait_replicas: 1}}\n"
 
 
-@pytest.fixture
-def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(tmp_path, monkeypatch, capsys)
-
-
 def found(capline: CommandLine, *words: str, exits: int = 0) -> dict[str, Any]:
     """The findings by what they are about; on a cluster the last of each."""
     done = capline("doctor", *words, "--json")
@@ -67,8 +62,7 @@ def test_an_extra_that_is_missing_is_no_fault(capline: CommandLine, monkeypatch:
 
 @pytest.mark.parametrize("url", ["nowhere://x", "redis://host:port", "lmdb:x", "memory://path"])
 def test_a_url_that_names_no_store_is_bad_input(capline: CommandLine, url: str) -> None:
-    done = capline("doctor", "--store", url)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert capline.refused("doctor", "--store", url)
 
 
 def test_files(capline: CommandLine, tmp_path: Path) -> None:

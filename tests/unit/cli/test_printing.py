@@ -20,11 +20,10 @@ NASTY = "\x1b[31m\x1b]0;title\x07\x9b5m\u202e[bold red]x[/]:heart:\\\t\r\n\x00\x
 SHOWN = r"\x1b[31m\x1b]0;title\x07\x9b5m\u202e[bold red]x[/]:heart:\\t\r\n\x00\x7f"
 
 
-@pytest.fixture
-def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path) -> None:
     policies = "namespace: n\npolicies: {p: {limits: [1/day]}, q: {limits: [9/day], by_segment: {a: [1/day]}}}\n"
     (tmp_path / "policies.yaml").write_text(policies, encoding="utf-8")
-    return CommandLine(tmp_path, monkeypatch, capsys)
 
 
 def is_quiet(text: str) -> bool:

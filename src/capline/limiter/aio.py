@@ -106,6 +106,7 @@ class AsyncLimiter(Verbs):
     refund_all = awaited(Verbs._refund_all)
     schedule = awaited(Verbs._schedule)
     schedule_all = awaited(Verbs._schedule_all)
+    move = awaited(Verbs._move)
     reserve = awaited(Verbs._reserve)
     commit = awaited(Verbs._commit)
     cancel = awaited(Verbs._cancel)
@@ -243,8 +244,10 @@ async def _acquired(wanted: Acquisition[Slot]) -> Slot:
         taking = asyncio.create_task(run_awaited(wanted.taken()))
         try:
             slot = await asyncio.shield(taking)
-            if slot.wait_us:
-                await wanted.sleep(slot.wait)
+            while wanted.left_us:
+                await wanted.sleep(wanted.nap())
+                taking = asyncio.create_task(run_awaited(wanted.moved(slot)))
+                slot = await asyncio.shield(taking)
         except asyncio.CancelledError as stopped:
             wanted.patience.give_up()
             await _through(asyncio.create_task(_gave_back(taking, wanted, stopped)))

@@ -132,6 +132,7 @@ class Limiter(Verbs):
     refund_all = blocking(Verbs._refund_all)
     schedule = blocking(Verbs._schedule)
     schedule_all = blocking(Verbs._schedule_all)
+    move = blocking(Verbs._move)
     reserve = blocking(Verbs._reserve)
     commit = blocking(Verbs._commit)
     cancel = blocking(Verbs._cancel)
@@ -163,7 +164,9 @@ class Limiter(Verbs):
 
         A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
         `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
-        sleep gives the slot back; an exception inside the block does not, since the call was made. The same `id` again
+        sleep gives the slot back, and whoever waits behind it moves up: while it sleeps it asks for an earlier instant
+        (`move`) after each tenth of what is left, but at most once in window / quota of the limit that binds. That is
+        some ten calls for each time that the wait is 2.7 times as long as that. An exception inside the block does not, since the call was made. The same `id` again
         is the same slot, for a call that is retried: it goes at once where its slot is over, and consumes nothing more.
 
         `slack` is how many seconds after its slot it may wake up, as on a busy host: whoever is later gives the slot
@@ -279,8 +282,9 @@ def _acquired(wanted: Acquisition[Slot]) -> Slot:
         if not slot.allowed:
             raise wanted.refusal(slot)
         try:
-            if slot.wait_us:
-                wanted.sleep(slot.wait)
+            while wanted.left_us:
+                wanted.sleep(wanted.nap())
+                slot = run(wanted.moved(slot))
         except BaseException as stopped:
             try:
                 run(wanted.given_back(slot))

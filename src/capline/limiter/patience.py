@@ -18,20 +18,26 @@ import msgspec
 
 from capline.limiter.arguments.checks import seconds_us, waits_us
 from capline.model.attempt import LONGEST_ID_BYTES
-from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
+from capline.model.decision import Decision
+from capline.model.errors import CaplineError, StoreError, StoreUnavailableError, StoreUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from capline.limiter.steps import Steps
     from capline.model.attempt import Attempt
-    from capline.model.decision import Decision, Joint, LimitExceeded
+    from capline.model.decision import Joint, LimitExceeded
 
 OUTAGE_S = 30.0
 """How long to retry if the caller set no timeout."""
 
 MOST_MISSED = 10
 """Slots that one `acquire` may miss before it goes late: never to go would be no better."""
+
+ASKS_IN_A_WAIT = 10
+"""A waiter asks for an earlier instant after each such part of what is left of its wait."""
+_LAST_NAP_US = 10_000
+"""So close to its slot a waiter asks no more."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 Slot = TypeVar("Slot", "Decision", "Joint")
@@ -58,6 +64,15 @@ class Patience:
         self._began = time.monotonic()
         self._pause_s = _FIRST_PAUSE_S
         self._given_up = False
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether the caller may go only so late."""
+        return self._slack is not None
+
+    def late_us(self, slot: Decision | Joint) -> int:
+        """How long the slot is over by this host's clock; below 0 it is still to come."""
+        return round((time.monotonic() - self._asked - slot.wait) * 1e6)
 
     def give_up(self) -> None:
         """Retry no more: the next failure is raised."""
@@ -135,7 +150,10 @@ def numbered(id: str, number: int) -> str:
 
 
 class Acquisition(Generic[Slot]):
-    """What `acquire` does until its slot: take one, give it back, refuse. Its face sleeps, and sees to cancelling."""
+    """What `acquire` does until its slot: take one, move it, give it back, refuse.
+
+    Its face sleeps, and sees to cancelling. `left_us` is how long it still has to sleep.
+    """
 
     def __init__(
         self,
@@ -144,8 +162,12 @@ class Acquisition(Generic[Slot]):
         give_back: Callable[[Slot], Steps[object]],
         refusal: Callable[[Slot], LimitExceeded],
         sleep: Callable[[float], Any],
+        move: Callable[[Decision], Steps[Decision]] | None = None,
     ) -> None:
         self.patience, self._take, self._give_back, self.refusal, self.sleep = patience, take, give_back, refusal, sleep
+        self._move = move
+        self._least_nap_us = self.left_us = 0
+        self._asks = self._is_unsure = False
 
     def taken(self) -> Steps[Slot]:
         """A slot; asks until the store answers."""
@@ -157,8 +179,38 @@ class Acquisition(Generic[Slot]):
             except StoreError as error:
                 pause_s = self.patience.pause(error)
             else:
+                self.left_us, self._is_unsure = slot.wait_us, False
+                self._least_nap_us = slot.limit.window_us // max(1, slot.limit.quota) if slot.limit else 0
                 return slot
             yield self.sleep(pause_s)
+
+    def nap(self) -> float:
+        """How long to sleep now: to the slot, or until it is asked for an earlier instant."""
+        nap_us = max(self.left_us // ASKS_IN_A_WAIT, self._least_nap_us)
+        self._asks = self._move is not None and self.left_us - nap_us > _LAST_NAP_US
+        return (nap_us if self._asks else self.left_us) / 1e6
+
+    def moved(self, slot: Slot) -> Steps[Slot]:
+        """After a nap: the slot where it is now. Its `wait` is from when it was taken.
+
+        Where no answer came the slot may have been moved, so it is asked for again; a caller that may not be late
+        learns by its id where it is before it goes.
+        """
+        if not self._asks or self._move is None or not isinstance(slot, Decision):
+            self.left_us = 0
+            return (yield from self.taken()) if self._is_unsure and self.patience.is_strict else slot
+        try:
+            answer = yield from self._move(slot)
+        except CaplineError:
+            self._is_unsure = True
+        else:
+            self._is_unsure = False
+            if answer.allowed:
+                self.left_us = answer.wait_us
+                sooner_us = (slot.hit or 0) - (answer.hit or 0)
+                return msgspec.structs.replace(answer, wait_us=slot.wait_us - sooner_us, late_us=0)
+        self.left_us = max(0, -self.patience.late_us(slot))
+        return slot
 
     def given_back(self, slot: Slot) -> Steps[None]:
         """Refund the slot, unless somebody may have gone in it."""

@@ -219,6 +219,19 @@ class Verbs(CheckedCalls):
         finally:
             self._denied.forget((subject,))
 
+    def _moved(self, attempt: Attempt, hit: int | None, not_before_us: int | None) -> Steps[Decision]:
+        """The slot with this hit, or with the attempt's id, once it was asked for an earlier instant."""
+        attempt = self._checked(attempt)
+        self._rules.check_moves(attempt.policy)
+        times = {"stamp_us": 0 if hit is None else stamp(hit), "not_before_us": not_before_us}
+        try:
+            if attempt.policy in self._overridden:
+                yield self._learn(attempt.policy, attempt.subject)
+            slot: Decision = yield self._store.step(self._operation("move", attempt, **times))
+            return slot
+        finally:
+            self._denied.forget((attempt.subject,))
+
     # --- the verbs --------------------------------------------------------------------------------------------------
 
     def _peek(
@@ -468,6 +481,34 @@ class Verbs(CheckedCalls):
         waits = waits_us(max_wait, not_before)
         return self._jointly("schedule", self._slot_attempts(attempts), **waits)
 
+    def _move(
+        self,
+        policy: str,
+        subject: Subject,
+        hit: int | None,
+        id: str | None = None,
+        *,
+        not_before: float = 0,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
+    ) -> Steps[Decision]:
+        """Move a slot that lies ahead to the earliest instant that has become free before it; answers where it is now.
+
+        `hit` is the slot's, or `id` the one it was taken under; the names are those of the `schedule`. The earlier
+        instant is at least `not_before` seconds from now, and after every slot in front that was not given back: nobody
+        is passed. The slot then has another `hit`, by which it is refunded; the old one says nothing any more. Where
+        nothing is free, or its time has come, it stays. Not allowed for a hit that is unknown or was given back.
+
+        Moved again it stays, so a call with an `id` can be repeated. `acquire` asks by itself. Raises
+        `InvalidValueError` where single hits are not kept or refusals count, and `StoreError` in any outage. One part
+        of a `schedule_all` must not be moved alone. Costs as much as `schedule`, and O(hits behind it).
+        """
+        attempt = Attempt(policy, subject, 1, id, segment, channel, zone)
+        not_before_us = seconds_us(not_before, "not_before")
+        return self._limiter_of(policy, limits)._moved(attempt, hit, not_before_us)
+
     def _reserve(
         self,
         policy: str,
@@ -654,12 +695,17 @@ class Verbs(CheckedCalls):
         """What `acquire` does until its slot."""
         named = attempt.id is not None
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
+
+        def move(slot: Decision) -> Steps[Decision]:
+            return self._moved(*patience.named([attempt]), slot.hit, patience.waits_us(not_before)["not_before_us"])
+
         return Acquisition(
             patience,
             lambda: self._single("schedule", *patience.named([attempt]), **patience.waits_us(not_before)),
             lambda slot: self._refund_of(attempt, slot.hit),
             lambda slot: LimitExceeded(refusal_text(attempt.policy, attempt.subject, slot), slot),
             self._sleep,
+            move if self._rules.policy(attempt.policy).keeps_hits else None,
         )
 
     def _joint_acquisition(

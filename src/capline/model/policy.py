@@ -262,6 +262,11 @@ class Policy:
         """Whether its algorithm keeps a log, which other limits can be read from as well."""
         return self.algorithm in LOGS
 
+    @property
+    def keeps_hits(self) -> bool:
+        """Whether each hit stands for itself in its log, and refusals do not: what reservations and `move` need."""
+        return self.algorithm == "sliding_log" and not self.count_denied
+
     def _grain(self, granularity: str | None, where: str) -> int:
         """The span of a bucket; 0 for other algorithms."""
         if self.algorithm != "bucketed":
@@ -290,7 +295,7 @@ class Policy:
         algorithm = f"algorithm {self.algorithm!r}"
         if self.channels and self.algorithm != "sliding_log":
             raise PolicyError(f"{where}: channels need every hit, which {algorithm} does not keep; take sliding_log")
-        if self.reservations and (self.algorithm != "sliding_log" or self.count_denied):
+        if self.reservations and not self.keeps_hits:
             raise PolicyError(f"{where}: reservations need sliding_log without count_denied; leave them out")
         if self.count_denied:
             if not self.keeps_log:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-Kind = Literal["decide", "peek", "charge", "reserve", "schedule", "settle", "commit", "refund"]
+Kind = Literal["decide", "peek", "charge", "reserve", "schedule", "move", "settle", "commit", "refund"]
 """What an operation does; `Operation` says more of each."""
 
 Mode = Literal["decide", "peek", "refund"]
@@ -54,6 +54,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     charge    record the cost, whatever the limits say; raises `InvalidValueError` for more than a log can count
     reserve   decide; a hit that is recorded holds for `ttl_us` from its stamp on, unless it is committed
     schedule  take the next free instant that is `not_before_us` away or more, if at most `max_wait_us` (None: no bound)
+    move      move the slot of this `fingerprint` (0: of `stamp_us`) to an earlier instant that has become free, as
+              `window.rule.move`; the answer is where it is now. Only under `sliding_log` without `count_denied`
 
     Answered with a bool, and about the hit of `stamp_us`:
 

@@ -169,6 +169,12 @@ def known_answer(
             f"this id was recorded with a cost of {units}, not {own.cost}; "
             "a retry repeats the attempt, a new attempt takes a new id",
         )
+    return answer_then(logs, stamp_us, time_us, now_us, slot=slot)
+
+
+def answer_then(logs: Sequence[BoundLog], stamp_us: int, time_us: int, now_us: int, *, slot: bool) -> Decision:
+    """That the hit with this stamp was allowed, with what was left just after it."""
+    horizon_us = time_us - logs[0].log_limits.retention_us
     left, binding, empty_us = LARGEST_QUOTA + 1, None, 0
     numbers: list[int] = []
     for bound in logs:

@@ -171,6 +171,32 @@ def forget(log: Log, cutoff_us: int) -> Log:
     return Log(kept, log.high_water_us)
 
 
+class LogBefore:
+    """The log as if no hit had this stamp or a later one, so that the rule can look for a place in front of them.
+
+    A change of it is one of the log itself.
+    """
+
+    def __init__(self, log: LogView, stamp_us: int) -> None:
+        self._log, self._stamp_us = log, stamp_us
+        self._behind = log.units_after(stamp_us - 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def newest_us(self) -> int:
+        """The latest stamp of a hit with units in front; `NEVER` where there is none."""
+        return self.stamp_of_unit(1)
+
+    def units_after(self, cutoff_us: int) -> int:
+        """Units of hits in front with a stamp later than the cutoff."""
+        return max(0, self._log.units_after(cutoff_us) - self._behind)
+
+    def stamp_of_unit(self, k: int) -> int:
+        """The stamp of the hit in front that holds the k-th newest unit there."""
+        return self._log.stamp_of_unit(self._behind + k)
+
+
 class Draft:
     """A mutable log over a plain one, so that the rule can run on plain values; `log` is its current value."""
 

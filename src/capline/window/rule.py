@@ -14,7 +14,7 @@ hits of one instant are two hits, a microsecond apart. While a slot in the futur
 until then: nobody jumps the queue. Quiet hours come last: a free instant is put off until they end.
 
 Here one attempt is judged, and recorded or refused; and a slot is taken, the next free instant, so that each of many
-who wait has an instant of its own. `joint` judges several attempts as one. `charge` records whatever the limits say,
+who wait has an instant of its own; and it is moved, where an earlier one has become free. `joint` judges several attempts as one. `charge` records whatever the limits say,
 refunds and settles. Below them: `answer` (what logs say together, and the answer made of it), `recording` (how a hit is
 added to a log) and `bound_log` (what all of these are given).
 """
@@ -28,6 +28,7 @@ import msgspec
 from capline.model.clock import LATEST_US
 from capline.window.answer import (
     allowed_now,
+    answer_then,
     build_answer,
     fits_all,
     known_answer,
@@ -39,7 +40,7 @@ from capline.window.answer import (
 )
 from capline.window.bound_log import draft_logs
 from capline.window.charge import check_room
-from capline.window.log import DENIED, NEVER
+from capline.window.log import DENIED, NEVER, LogBefore
 from capline.window.recording import record_hit
 
 if TYPE_CHECKING:
@@ -120,6 +121,40 @@ def attempt(
         counted = _deny(logs, time_us, now_us, denied_units)
         return decision if counted is None else counted
     return decision
+
+
+def move(
+    logs: Sequence[BoundLog], stamp_us: int, now_us: int, fingerprint: int = 0, not_before_us: int = 0
+) -> Decision:
+    """Move a slot that lies ahead to where `take_slot` places it in front of itself, if that is earlier.
+
+    The place is later than every hit with units in front of it, so a gap is for the first of those that wait behind it;
+    hits behind it find fewer units in their windows. The slot has the new stamp from then on, with its id, and none at
+    its old one, which stays nobody's. Stamps strictly increase in the order of the decisions, but for this.
+
+    It is named by its id (0: none), or else by its stamp. The answer is the slot where it is now. A slot whose time has
+    come stays, and so does a hit that is not in all of these logs; of one that is unknown or refunded the answer is
+    that it is not allowed. Only for logs that keep single hits, and where refusals do not count.
+    """
+    own, time_us = logs[0].log, time_of(logs, now_us)
+    horizon_us = time_us - logs[0].log_limits.retention_us
+    if fingerprint:
+        stamp_us = own.find(fingerprint, horizon_us)
+    units = own.units_at(stamp_us) if stamp_us > horizon_us else 0
+    if not units:
+        return build_answer([(logs, time_us)], now_us, retry_at_us=None)
+    if stamp_us > time_us and all(bound.log.units_at(stamp_us) == units for bound in logs):
+        for bound in logs:
+            bound.cost = units
+        in_front = [msgspec.structs.replace(bound, log=LogBefore(bound.log, stamp_us)) for bound in logs]
+        moved_us = take_slot([in_front], now_us, Slot(None, not_before_us)).hit
+        if moved_us is not None and moved_us < stamp_us:
+            fingerprint = own.name_of(stamp_us)
+            for number, bound in enumerate(logs):
+                bound.log.give_back(stamp_us, units)
+                record_hit(bound, time_us, moved_us, 0 if number else fingerprint)
+            stamp_us = moved_us
+    return answer_then(logs, stamp_us, time_us, now_us, slot=True)
 
 
 def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:

@@ -25,7 +25,7 @@ from capline.window.joint import joint, joint_slot
 from capline.window.log import NEVER
 from capline.window.recording import record_hit
 from capline.window.reservation import Pending, forget, reserve, take_along
-from capline.window.rule import Slot, attempt, peek
+from capline.window.rule import Slot, attempt, move, peek
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,12 +56,17 @@ def _schedule(logs: list[BoundLog], operation: Operation, now_us: int, _: list[P
     return attempt(logs, now_us, operation.fingerprint, slot, operation.compiled.rule.denied_units)
 
 
+def _move(logs: list[BoundLog], operation: Operation, now_us: int, _: list[Pending]) -> Decision:
+    return move(logs, operation.stamp_us, now_us, operation.fingerprint, operation.not_before_us)
+
+
 _RULES: dict[Kind, Callable[[list[BoundLog], Operation, int, list[Pending]], Decision]] = {
     "decide": _decide,
     "peek": _peek,
     "charge": _charge,
     "reserve": _reserve,
     "schedule": _schedule,
+    "move": _move,
 }
 _QUICK = frozenset[Kind](["decide", "peek", "schedule"])
 

@@ -165,8 +165,9 @@ class Limiter(Verbs):
         A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
         `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
         sleep gives the slot back, and whoever waits behind it moves up: while it sleeps it asks for an earlier instant
-        (`move`) after each tenth of what is left, but at most once in window / quota of the limit that binds. That is
-        some ten calls for each time that the wait is 2.7 times as long as that. An exception inside the block does not, since the call was made. The same `id` again
+        (`move`) after each twentieth of what is left, but at most once in window / quota of the limit that binds: 2
+        calls where 4 wait at once, 9 where 20 do, 20 where 100 do. An exception inside the block does not give it back, since
+        the call was made. The same `id` again
         is the same slot, for a call that is retried: it goes at once where its slot is over, and consumes nothing more.
 
         `slack` is how many seconds after its slot it may wake up, as on a busy host: whoever is later gives the slot

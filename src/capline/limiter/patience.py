@@ -34,7 +34,7 @@ OUTAGE_S = 30.0
 MOST_MISSED = 10
 """Slots that one `acquire` may miss before it goes late: never to go would be no better."""
 
-ASKS_IN_A_WAIT = 10
+ASKS_IN_A_WAIT = 20
 """A waiter asks for an earlier instant after each such part of what is left of its wait."""
 _LAST_NAP_US = 10_000
 """So close to its slot a waiter asks no more."""
@@ -166,7 +166,7 @@ class Acquisition(Generic[Slot]):
     ) -> None:
         self.patience, self._take, self._give_back, self.refusal, self.sleep = patience, take, give_back, refusal, sleep
         self._move = move
-        self._least_nap_us = self.left_us = 0
+        self.left_us = self._interval_us = 0
         self._asks = self._is_unsure = False
 
     def taken(self) -> Steps[Slot]:
@@ -180,13 +180,14 @@ class Acquisition(Generic[Slot]):
                 pause_s = self.patience.pause(error)
             else:
                 self.left_us, self._is_unsure = slot.wait_us, False
-                self._least_nap_us = slot.limit.window_us // max(1, slot.limit.quota) if slot.limit else 0
+                if slot.limit is not None:
+                    self._interval_us = slot.limit.window_us // max(1, slot.limit.quota)
                 return slot
             yield self.sleep(pause_s)
 
     def nap(self) -> float:
         """How long to sleep now: to the slot, or until it is asked for an earlier instant."""
-        nap_us = max(self.left_us // ASKS_IN_A_WAIT, self._least_nap_us)
+        nap_us = max(self.left_us // ASKS_IN_A_WAIT, self._interval_us)
         self._asks = self._move is not None and self.left_us - nap_us > _LAST_NAP_US
         return (nap_us if self._asks else self.left_us) / 1e6
 
@@ -208,7 +209,7 @@ class Acquisition(Generic[Slot]):
             if answer.allowed:
                 self.left_us = answer.wait_us
                 sooner_us = (slot.hit or 0) - (answer.hit or 0)
-                return msgspec.structs.replace(answer, wait_us=slot.wait_us - sooner_us, late_us=0)
+                return msgspec.structs.replace(answer, wait_us=slot.wait_us - sooner_us, late_us=0)  # pyright: ignore[reportReturnType] - the slot is one
         self.left_us = max(0, -self.patience.late_us(slot))
         return slot
 

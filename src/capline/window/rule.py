@@ -13,10 +13,10 @@ The time of a log never runs back: t is at least its high-water mark, and a new 
 hits of one instant are two hits, a microsecond apart. While a slot in the future is taken, a plain attempt is refused
 until then: nobody jumps the queue. Quiet hours come last: a free instant is put off until they end.
 
-Here one attempt is judged, and recorded or refused; and a slot is taken, the next free instant, so that each of many
-who wait has an instant of its own; and it is moved, where an earlier one has become free. `joint` judges several attempts as one. `charge` records whatever the limits say,
-refunds and settles. Below them: `answer` (what logs say together, and the answer made of it), `recording` (how a hit is
-added to a log) and `bound_log` (what all of these are given).
+Here one attempt is judged, and recorded or refused; a slot is taken, the next free instant, so that each of many who
+wait has an instant of its own; and it is moved to an earlier one that has become free. `joint` judges several attempts
+as one. `charge` records whatever the limits say, refunds and settles. Below them: `answer` (what logs say together, and
+the answer made of it), `recording` (how a hit is added to a log) and `bound_log` (what all of these are given).
 """
 
 from __future__ import annotations

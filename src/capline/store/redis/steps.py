@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 def replicas_of(operation: Operation) -> int:
     """How many replicas must have what the operation writes."""
     # What gives room back waits for none: a failover that loses it errs towards refusing.
-    if operation.kind in ("peek", "refund") or (operation.kind == "settle" and not operation.cost):
+    # So does a move: until it goes, nobody can have been placed between where a slot was and where it is now.
+    if operation.kind in ("peek", "refund", "move") or (operation.kind == "settle" and not operation.cost):
         return 0
     return operation.compiled.family.replicas
 
@@ -58,7 +59,8 @@ def step_call(session: Session, operation: Operation) -> Call:
     slot = slot_of_kind(operation)
     if _is_short(operation) and kind in ("decide", "schedule"):
         return Call(*one_payload(compiled, operation.subject, now, slot), ONE)
-    head = Head(compiled.family, MODES[kind], (compiled,), now, operation.cost, *(slot or (operation.ttl_us or -1, 0)))
+    times = slot or (operation.ttl_us or operation.stamp_us or -1, operation.not_before_us)
+    head = Head(compiled.family, MODES[kind], (compiled,), now, operation.cost, *times)
     return single_call(head, operation.subject, operation.fingerprint)
 
 
@@ -72,7 +74,9 @@ def step_answer(outcome: Reply, operation: Operation) -> Any:
         decision = flat_decision(reply, compiled, operation.cost, peeked=kind == "peek")
         done = decision.allowed
     elif kind not in CHANGES:
-        decision = one_decision(reply, compiled, operation.cost, slot=kind == "schedule", peeked=kind == "peek")
+        decision = one_decision(
+            reply, compiled, operation.cost, slot=kind in ("schedule", "move"), peeked=kind == "peek"
+        )
         done = decision.allowed
     elif reply < 0:
         raise too_many(operation.cost) if reply == NO_ROOM else damaged(compiled)

@@ -21,11 +21,18 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import Operation
 
-DECIDE, PEEK, SCHEDULE, CHARGE, RESERVE = 0, 1, 2, 3, 4
+DECIDE, PEEK, SCHEDULE, CHARGE, RESERVE, MOVE = 0, 1, 2, 3, 4, 5
 KEPT = -1
 """No mode of the script's: only read the answers that are kept under a receipt, and move the calls that have none."""
 
-MODES: dict[str, int] = {"decide": DECIDE, "peek": PEEK, "schedule": SCHEDULE, "charge": CHARGE, "reserve": RESERVE}
+MODES: dict[str, int] = {
+    "decide": DECIDE,
+    "peek": PEEK,
+    "schedule": SCHEDULE,
+    "charge": CHARGE,
+    "reserve": RESERVE,
+    "move": MOVE,
+}
 CHANGES: dict[str, bytes] = {"refund": b"", "settle": b"1", "commit": b"2"}
 """The kinds of operation: those that decide, as attempt.lua takes them, and those that change a hit, as refund.lua."""
 

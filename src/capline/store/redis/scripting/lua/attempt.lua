@@ -1,14 +1,15 @@
 --@head
--- Attempts: decide, peek, take a slot, charge or reserve for each row, in order, and record what is allowed. One atomic
+-- Attempts: decide, peek, take a slot, charge, reserve or move a slot for each row, in order, and record what is allowed. One atomic
 -- step.
 --
 -- KEYS   for each group, the key of each of its logs; a group is one subject, or one bucket of subjects. All in
 --        one slot. After them, with a receipt, the receipt's key.
 -- ARGV   1  msgpack: [mode, hash, retention_us, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
 --             not_before_us, states]
---             mode: 0 decide, 1 peek, 2 take a slot, 3 charge, 4 reserve. hash: 1 for buckets, hashes of subjects.
+--             mode: 0 decide, 1 peek, 2 take a slot, 3 charge, 4 reserve, 5 move a slot. hash: 1 for buckets, hashes of subjects.
 --             retention_us: how long hits are kept. grace_ms: how much longer keys live. logs: how many each attempt
---             reads. max_wait_us: -1 for no bound; to reserve, how long in us. not_before_us: a slot is at least so far
+--             reads. max_wait_us: -1 for no bound; to reserve, how long in us; to move
+--             what has no id, its stamp. not_before_us: a slot is at least so far
 --             from now. states: 1 to return the state of each limit.
 --             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
 --             1 if the log may be long]; `by` is a window in us, or an array, see limit_reader.lua. A least quota of 0:
@@ -106,8 +107,34 @@ local function load_library()
     return said, again
   end
 
+  -- Move the slot of this id (nil: of this stamp) to where it is placed in front of itself: capline.window.rule in Lua.
+  local function move(logs, id, now, stamp, not_before)
+    local own, time = logs[1].log, (time_and_newest(logs, now))
+    local horizon = time - retention
+    local i = id and find(own, id, horizon) or not id and stamp > horizon and index_of(own, stamp)
+    local units = i and units_of(own, i) or 0
+    if units == 0 then return answer({{logs, time}}, now, false), false end
+    stamp = own.s[i]
+    local in_front, moves = {}, stamp > time
+    for k, bound in ipairs(logs) do
+      local log = bound.log
+      local j = index_of(log, stamp)
+      moves, bound.cost = moves and j and units_of(log, j) == units, units
+      local before = {s = log.s, c = log.c, f = log.f, n = (j or 1) - 1, floor = log.floor}
+      in_front[k] = setmetatable({log = before}, {__index = bound})
+    end
+    local place = moves and place({in_front}, now, -1, not_before)
+    if place and place[1] == 1 and place[4] < stamp then
+      id = own.f and own.f[i] or nil
+      for _, bound in ipairs(logs) do give_back(bound.log, index_of(bound.log, stamp), units) end
+      stamp = place[4]
+      put_all(logs, time, stamp, id)
+    end
+    return answer_then(logs, stamp, time), true
+  end
+
   library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest,
-    states_of = states_of, take_record = take_record, reserve = reserve,
+    states_of = states_of, take_record = take_record, reserve = reserve, move = move,
     renew = renew, match_channels = match_channels, carry_hits = carry_hits, take_numbers = take_numbers,
     save_numbers = save_numbers}
 end
@@ -169,6 +196,8 @@ local function general(values, first, long, term, field)
   local said, again
   if mode == 4 then
     said, again = library.reserve(logs, pending, id, now, max_wait)
+  elseif mode == 5 then
+    said, again = library.move(logs, id, now, max_wait, not_before)
   else
     said, again = library.attempt(logs, mode, id, now, max_wait, not_before)
   end

@@ -260,13 +260,9 @@ local function place(parts, now, max_wait, not_before)
   return answer(stamped, now, true)
 end
 
--- The answer that this id was recorded with, or a conflict if that had another cost; nil for a new id.
-local function first_answer(logs, id, time)
-  local log, cost, horizon = logs[1].log, logs[1].cost, time - logs[1].retention
-  local i = find(log, id, horizon)
-  if not i then return nil end
-  local stamp = log.s[i]
-  if units_of(log, i) ~= cost then return {CONFLICT, 0, units_of(log, i), 0, 0} end
+-- That the hit with this stamp was allowed, with what was left just after it.
+local function answer_then(logs, stamp, time)
+  local horizon = time - logs[1].retention
   local left, binding, reset, number = math.huge, nil, 0, 0
   for _, bound in ipairs(logs) do
     local limits = bound.limits
@@ -284,6 +280,15 @@ local function first_answer(logs, id, time)
     end
   end
   return {ALLOWED, binding, math.max(0, left), stamp, reset}
+end
+
+-- The answer that this id was recorded with, or a conflict if that had another cost; nil for a new id.
+local function first_answer(logs, id, time)
+  local log, cost, horizon = logs[1].log, logs[1].cost, time - logs[1].retention
+  local i = find(log, id, horizon)
+  if not i then return nil end
+  if units_of(log, i) ~= cost then return {CONFLICT, 0, units_of(log, i), 0, 0} end
+  return answer_then(logs, log.s[i], time)
 end
 
 -- Record a hit in the log, as its algorithm keeps it.

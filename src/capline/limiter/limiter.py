@@ -164,11 +164,12 @@ class Limiter(Verbs):
 
         A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
         `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
-        sleep gives the slot back, and whoever waits behind it moves up: while it sleeps it asks for an earlier instant
-        (`move`) after each twentieth of what is left, but at most once in window / quota of the limit that binds: 2
-        calls where 4 wait at once, 9 where 20 do, 20 where 100 do. An exception inside the block does not give it back, since
-        the call was made. The same `id` again
+        sleep gives the slot back; an exception inside the block does not, since the call was made. The same `id` again
         is the same slot, for a call that is retried: it goes at once where its slot is over, and consumes nothing more.
+
+        While it sleeps it asks for an instant that others gave back (`move`), after each twentieth of what is left of
+        its wait, but at most once in window / quota of the limit that binds: some 2 calls where 4 wait at once, 10
+        where 20 do, 20 where 100 do. Its `hit` and its `wait` are those of where it went.
 
         `slack` is how many seconds after its slot it may wake up, as on a busy host: whoever is later gives the slot
         back and takes another, ten times at most, instead of going beside others. None: however late. A slot that was

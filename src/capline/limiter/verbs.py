@@ -219,15 +219,15 @@ class Verbs(CheckedCalls):
         finally:
             self._denied.forget((subject,))
 
-    def _moved(self, attempt: Attempt, hit: int | None, not_before_us: int | None) -> Steps[Decision]:
+    def _moved(self, attempt: Attempt, hit: int | None, **times: int | None) -> Steps[Decision]:
         """The slot with this hit, or with the attempt's id, once it was asked for an earlier instant."""
         attempt = self._checked(attempt)
         self._rules.check_moves(attempt.policy)
-        times = {"stamp_us": 0 if hit is None else stamp(hit), "not_before_us": not_before_us}
+        stamp_us = 0 if hit is None else stamp(hit)
         try:
             if attempt.policy in self._overridden:
                 yield self._learn(attempt.policy, attempt.subject)
-            slot: Decision = yield self._store.step(self._operation("move", attempt, **times))
+            slot: Decision = yield self._store.step(self._operation("move", attempt, stamp_us=stamp_us, **times))
             return slot
         finally:
             self._denied.forget((attempt.subject,))
@@ -506,8 +506,7 @@ class Verbs(CheckedCalls):
         of a `schedule_all` must not be moved alone. Costs as much as `schedule`, and O(hits behind it).
         """
         attempt = Attempt(policy, subject, 1, id, segment, channel, zone)
-        not_before_us = seconds_us(not_before, "not_before")
-        return self._limiter_of(policy, limits)._moved(attempt, hit, not_before_us)
+        return self._limiter_of(policy, limits)._moved(attempt, hit, **waits_us(None, not_before))
 
     def _reserve(
         self,
@@ -697,7 +696,8 @@ class Verbs(CheckedCalls):
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
 
         def move(slot: Decision) -> Steps[Decision]:
-            return self._moved(*patience.named([attempt]), slot.hit, patience.waits_us(not_before)["not_before_us"])
+            [named] = patience.named([attempt])
+            return self._moved(named, slot.hit, **patience.waits_us(not_before))
 
         return Acquisition(
             patience,

@@ -16,7 +16,7 @@ from capline.limiter.arguments.checks import check_attempt, check_subjects, coun
 from capline.limiter.arguments.columns import AttemptColumns, columns_of
 from capline.limiter.arguments.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.base import LimiterBase
-from capline.limiter.observed import UNSEEN, Unseen
+from capline.limiter.observed import UNOBSERVED, Unobserved
 from capline.limiter.policies.deny_cache import DenyCache
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.decision import Decision
@@ -50,7 +50,7 @@ class PendingBatch(msgspec.Struct):
     denied: DenyCache
     epoch: tuple[int, int]
     named: list[Attempt | None]
-    seen: Unseen = UNSEEN
+    seen: Unobserved = UNOBSERVED
 
 
 class CheckedCalls(LimiterBase):
@@ -135,11 +135,11 @@ class CheckedCalls(LimiterBase):
             try:
                 pending.answers[row] = self._put(pending, row, attempt)
             except StoreError:
-                with self._observers.rows(pending.named):
+                with self._observers.of("decide_batch", pending.named, rows=True):
                     raise
             except CaplineError as error:
                 pending.answers[row], pending.named[row] = error, None
-        pending.seen = self._observers.rows(pending.named)
+        pending.seen = self._observers.of("decide_batch", pending.named, rows=True)
         return pending
 
     def _put(self, pending: PendingBatch, row: int, attempt: Attempt) -> Decision | None:

@@ -1,13 +1,14 @@
 """Calls the observers after each decision: each verb runs inside a block, and passes its answer to it.
 
-    with self._observers.one("peek", asked) as seen:      the stopwatch starts
+    with self._observers.of("peek", [attempt]) as seen:   the stopwatch starts
         return seen(self._store.step(...))                and stops; the observers are called at the end of the block
 
-The rule: an observer never breaks a decision. Without observers every block is `UNSEEN`, which does nothing.
+The rule: an observer never breaks a decision. Without observers every block is `UNOBSERVED`, which does nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     """Policy, segment and channel; each None if unknown or not the same for all."""
 
 
-class Unseen:
+class Unobserved:
     """The block of a call without observers."""
 
     __slots__ = ()
@@ -72,7 +73,7 @@ class Unseen:
         """Note the answer and return it."""
         return answer
 
-    def unasked(self, answer: A) -> A:
+    def without_store(self, answer: A) -> A:
         """Note an answer for which no store was called, and return it."""
         return answer
 
@@ -84,10 +85,10 @@ class Unseen:
         """Stop the stopwatch now, before the answer is built."""
 
 
-UNSEEN = Unseen()
+UNOBSERVED = Unobserved()
 
 
-class _Seen(Unseen):
+class _Observed(Unobserved):
     __slots__ = ("_began", "_count", "_event", "_observers")
 
     def __init__(
@@ -118,9 +119,9 @@ class _Seen(Unseen):
     def __call__(self, answer: A) -> A:
         if self._event.seconds is None:
             self.store_answered()
-        return self.unasked(answer)
+        return self.without_store(answer)
 
-    def unasked(self, answer: A) -> A:
+    def without_store(self, answer: A) -> A:
         event = self._event
         event.count = partial(self._count, answer)
         if event.size > MANY_ROWS:
@@ -168,39 +169,30 @@ class Observers:
             except Exception as error:  # noqa: BLE001 - as in `tell`
                 self._fail(observer, error)
 
-    def one(self, verb: str, attempt: Attempt) -> Unseen:
-        """The block of one attempt; its answer is a decision."""
-        if not self._observers:
-            return UNSEEN
-        names = attempt.policy, attempt.segment, attempt.channel
-        return _Seen(self, verb, names, 1, partial(_count_one, names))
+    def of(self, verb: str, attempts: Sequence[Attempt | None], *, rows: bool = False) -> Unobserved:
+        """The block of one attempt, or of `rows`: then the answer is a list, and None stands for names not known.
 
-    def joint(self, verb: str, attempts: Sequence[Attempt]) -> Unseen:
-        """The block of one attempt over several subjects: one outcome, under the names of the part that binds."""
+        Of an attempt over several subjects the outcome is one, under the names of the part that binds.
+        """
         if not self._observers:
-            return UNSEEN
-        names: list[Shared] = [(one.policy, one.segment, one.channel) for one in attempts]
-        return _Seen(self, verb, _shared(set(names)), 1, partial(_count_joint, names))
-
-    def rows(self, attempts: Sequence[Attempt | None]) -> Unseen:
-        """The block of a batch, None where its names are not known; the answer is a list."""
-        if not self._observers:
-            return UNSEEN
-        names: list[Shared] = [_NOBODY if row is None else (row.policy, row.segment, row.channel) for row in attempts]
-        return _Seen(self, "decide_batch", _shared(set(names)), len(names), partial(_count_rows, names))
+            return UNOBSERVED
+        names: list[Shared] = [_NOBODY if row is None else row.names[:3] for row in attempts]
+        shared = names[0] if len(names) == 1 else _shared(set(names))
+        size = len(names) if rows else 1
+        return _Observed(self, verb, shared, size, partial(_counts, names, size))
 
     def many(
         self, verb: str, columns: AttemptColumns, known: Callable[[str, str | None, str | None], Shared]
-    ) -> Unseen:
+    ) -> Unobserved:
         """The block of many attempts of one policy; its answer has the valid rows.
 
         `known` returns defined names without those that make no difference to the policy.
         """
         if not self._observers:
-            return UNSEEN
+            return UNOBSERVED
         names = [known(columns.policy, segment, columns.channel) for segment in columns.segments]
         shared = _shared(set(names))
-        return _Seen(self, verb, shared, columns.rows, partial(_count_many, names, shared, columns))
+        return _Observed(self, verb, shared, columns.rows, partial(_count_many, names, shared, columns))
 
     def tell(self, event: Decided) -> None:
         """Call all observers in order, even if one of them raises."""
@@ -275,23 +267,14 @@ def _outcome(names: Shared, answer: Decision | CaplineError) -> Outcome:
     return Outcome(*names, None, VERDICTS[ERROR], "")
 
 
-def _count_one(names: Shared, answer: Decision | CaplineError) -> dict[Outcome, int]:
-    return {_outcome(names, answer): 1}
-
-
-def _count_joint(names: list[Shared], answer: Joint | CaplineError) -> dict[Outcome, int]:
-    if isinstance(answer, CaplineError):
-        return {_outcome(names[0], answer): 1}
-    decision = Decision(answer.allowed, answer.limit, answer.remaining, None, None, None, answer.origin)
-    return {_outcome(names[answer.binds], decision): 1}
-
-
-def _count_rows(names: list[Shared], answers: list[Decision | CaplineError] | CaplineError) -> dict[Outcome, int]:
-    counts: dict[Outcome, int] = {}
-    for row, named in enumerate(names):
-        outcome = _outcome(named, answers if isinstance(answers, CaplineError) else answers[row])
-        counts[outcome] = counts.get(outcome, 0) + 1
-    return counts
+def _counts(
+    names: list[Shared], size: int, answer: Decision | Joint | CaplineError | list[Decision | CaplineError]
+) -> dict[Outcome, int]:
+    if isinstance(answer, Joint):
+        decision = Decision(answer.allowed, answer.limit, answer.remaining, None, None, None, answer.origin)
+        return {_outcome(names[answer.binds], decision): 1}
+    answers = answer if isinstance(answer, list) else [answer] * size
+    return Counter(map(_outcome, names, answers))
 
 
 def _count_many(

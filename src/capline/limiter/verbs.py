@@ -103,11 +103,11 @@ class Verbs(CheckedCalls):
 
     def _decide(self, attempt: Attempt) -> Steps[Decision]:
         """The general way of `decide`; a face has the fast paths."""
-        with self._observers.one("decide", attempt) as seen:
+        with self._observers.of("decide", [attempt]) as seen:
             denied = self._denied
             held = denied.answer(attempt)
             if held is not None:
-                return seen.unasked(held)
+                return seen.without_store(held)
             epoch = denied.epoch()
             try:
                 if attempt.policy in self._overridden:
@@ -135,7 +135,7 @@ class Verbs(CheckedCalls):
                 decision: Decision = yield bare(subject)
             except StoreError as error:
                 attempt = self._checked(_unit_attempt(names, subject))
-                with observers.one("decide", attempt).since(began) as seen:
+                with observers.of("decide", [attempt]).since(began) as seen:
                     return seen(self._outage.single("decide", error, attempt))
             observers.decided_one(*names[:3], decision, perf_counter() - began)
             return decision
@@ -162,7 +162,7 @@ class Verbs(CheckedCalls):
 
     def _attempted(self, kind: Kind, attempt: Attempt, **times: int | None) -> Steps[Decision]:
         """An operation of this kind on the log of one attempt; `times` are those of `Operation`."""
-        with self._observers.one(kind, attempt) as seen:
+        with self._observers.of(kind, [attempt]) as seen:
             try:
                 if attempt.policy in self._overridden:
                     yield self._learn(attempt.policy, attempt.subject)
@@ -173,7 +173,7 @@ class Verbs(CheckedCalls):
 
     def _jointly(self, kind: Kind, attempts: Sequence[Attempt], **times: int | None) -> Steps[Joint]:
         """An operation of this kind on several logs at once."""
-        with self._observers.joint(f"{kind}_all", attempts) as seen:
+        with self._observers.of(f"{kind}_all", attempts) as seen:
             try:
                 if self._overridden:
                     for attempt in attempts:

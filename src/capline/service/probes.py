@@ -86,6 +86,6 @@ def probes(
         return Reply({"status": "ok", **state} if state else OK)
 
     return {
-        "/healthz": Route({"GET": alive}, roles=(), gives=Alive),
-        "/readyz": Route({"GET": ready}, roles=(), gives=Ready),
+        "/healthz": Route({"GET": alive}, roles=(), gives={"GET": Alive}),
+        "/readyz": Route({"GET": ready}, roles=(), gives={"GET": Ready}),
     }

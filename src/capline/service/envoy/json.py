@@ -35,5 +35,7 @@ def json_route(ratelimit: RateLimit) -> dict[str, Route]:
         return Reply(body.encode(), status=429 if response.overall_code == OVER_LIMIT else 200)
 
     return {
-        "/json": Route({"POST": ask}, ONE_BODY_BYTES, any_type=True, gives=dict[str, Any], also={429: "Over a limit"})
+        "/json": Route(
+            {"POST": ask}, ONE_BODY_BYTES, any_type=True, gives={"POST": dict[str, Any]}, also={429: "Over a limit"}
+        )
     }

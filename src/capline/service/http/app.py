@@ -61,7 +61,17 @@ class Request:
     """
 
     __slots__ = (
-        *("body", "client", "headers", "method", "names", "packed", "parameters", "path", "query", "route", "who"),
+        "body",
+        "client",
+        "headers",
+        "method",
+        "names",
+        "packed",
+        "parameters",
+        "path",
+        "query",
+        "route",
+        "who",
     )
 
     def __init__(
@@ -106,45 +116,29 @@ Handler = Callable[[Request], Awaitable[object]]
 _ROLES = {"GET": ("read",), "POST": ("decide",)}
 
 
-class Route:
+class Route(msgspec.Struct):
     """The handlers of a path, by method; bodies of at most `body_bytes`. `{name}` in a path matches any one part.
 
     `any_type` where the body's Content-Type does not matter
     `roles`   that may call it: by default read for GET, decide for POST, else admin, who may call all; () is anybody
     `direct`  whether its POST may be answered without ASGI: `run.connection` says when
-    `takes`   the form of the body, `gives` that of the answer; a text is the type of a page
+    `takes`   the form of the body, `gives` that of the answer by method; a text is the type of a page
     `query`   the parameters by method, `needs` those that must be there; `headers` those that are read
     `sends`   the headers of an answer; `also` what other statuses mean, 2xx in place of 200: all for OpenAPI
     """
 
-    __slots__ = (
-        *("also", "any_type", "body_bytes", "direct", "gives", "handlers", "headers", "needs", "query", "roles"),
-        *("sends", "takes"),
-    )
-
-    def __init__(
-        self,
-        handlers: Mapping[str, Handler],
-        body_bytes: int = 0,
-        *,
-        any_type: bool = False,
-        direct: bool = False,
-        roles: tuple[str, ...] | None = None,
-        takes: Any = None,
-        gives: Any = None,
-        query: Mapping[str, tuple[str, ...]] | None = None,
-        needs: tuple[str, ...] = (),
-        headers: tuple[str, ...] = (),
-        sends: tuple[str, ...] = (),
-        also: Mapping[int, str] | None = None,
-    ) -> None:
-        self.handlers = {**handlers}
-        self.body_bytes = body_bytes
-        self.any_type, self.direct = any_type, direct
-        self.roles = roles
-        self.takes, self.query = takes, {**(query or {})}
-        self.gives: dict[str, Any] = dict.fromkeys(handlers, gives)
-        self.needs, self.headers, self.sends, self.also = needs, headers, sends, also or {}
+    handlers: dict[str, Handler]
+    body_bytes: int = 0
+    any_type: bool = False
+    direct: bool = False
+    roles: tuple[str, ...] | None = None
+    takes: Any = None
+    gives: dict[str, Any] = {}
+    query: dict[str, tuple[str, ...]] = {}
+    needs: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    sends: tuple[str, ...] = ()
+    also: dict[int, str] = {}
 
     def add(
         self, method: str, handler: Handler, takes: Any, gives: Any, query: tuple[str, ...], body_bytes: int

@@ -121,8 +121,8 @@ def described(routes: dict[str, Route]) -> dict[str, Route]:
         """This description, to be read."""
         return Reply(shown, {"Content-Security-Policy": _POLICY}, type="text/html; charset=utf-8")
 
-    described_here["/openapi.json"] = Route({"GET": openapi}, roles=(), gives=dict[str, Any])
-    described_here["/docs"] = Route({"GET": docs}, roles=(), gives="text/html")
+    described_here["/openapi.json"] = Route({"GET": openapi}, roles=(), gives={"GET": dict[str, Any]})
+    described_here["/docs"] = Route({"GET": docs}, roles=(), gives={"GET": "text/html"})
     every = routes | described_here
     told = document(every)
     encoded = msgspec.json.encode(told)
@@ -144,7 +144,7 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
         {"name": name, "in": "header", "schema": _TEXT, "description": "Counts where the query does not have it"}
         for name in route.headers
     ]
-    gives = route.gives[method]
+    gives = route.gives.get(method)
     limits = route.sends
     operation: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub('[^a-z0-9]+', '_', path).rstrip('_')}",

@@ -73,6 +73,7 @@ def policies(layout: str) -> list[Policy]:
         Policy("wide", ["6/20days"], **options),
         Policy("widest", ["6/3650days"], **options),
         Policy("long", ["400/day", "900/week"], channels={"c": ["300/day"]}, **options),
+        Policy("longest", ["4000/day"], **options),
         Policy("counter", ["5/day", "9/week"], algorithm="sliding_counter", **options),
         Policy("level", ["5/day", "9/week"], algorithm="gcra", **options),
     ]
@@ -105,6 +106,11 @@ def written(kind: str, layout: str) -> dict[str, tuple[str, bytes]]:
         def many(subject: str) -> None:
             limiter.decide_many("long", [subject] * 300)
 
+        def blocks(subject: str, id: str | None) -> None:
+            hits = limiter.decide_many("longest", [subject] * 1_090).hit
+            limiter.decide("longest", subject, 3, id=id)
+            limiter.refund("longest", subject, int(hits[7]))
+
         take("plain", "p", some("p", 4))
         take("one hit", "p", some("p", 1))
         take("plain, wider", "wide", some("wide", 4))
@@ -115,6 +121,8 @@ def written(kind: str, layout: str) -> dict[str, tuple[str, bytes]]:
         take("refunded", "p", refunded)
         take("long", "long", many)
         take("long with ids", "long", lambda subject: [many(subject), some("long", 3, 2, id=True)(subject)] and None)  # noqa: SIM223
+        take("blocks", "longest", lambda subject: blocks(subject, None))
+        take("blocks with ids", "longest", lambda subject: blocks(subject, "first"))
         take("counters", "counter", some("counter", 4))
         take("levels", "level", some("level", 2, 2))
         take("slots", "p", lambda subject: [limiter.schedule("p", subject) for _ in range(8)] and None)
@@ -152,7 +160,7 @@ def spoiled(draw: random.Random, value: bytes) -> bytes:  # noqa: PLR0911 - one 
     if way == 3:
         return draw.randbytes(draw.choice((1, 7, 8, 15, 22, 40, 2860, 4222)))
     if way == 4:
-        return bytes((draw.choice((5, 6, 7, 64, 65, 71, 75, 97, 107, 128, 255)),)) + value[1:]
+        return bytes((draw.choice((5, 6, 7, 64, 65, 71, 75, 97, 107, 128, 203, 235, 255)),)) + value[1:]
     if way == 5:
         many = draw.randrange(1, 9)
         return value[:at] + draw.choice((b"\0", b"\xff")) * many + value[at + many :]
@@ -162,7 +170,9 @@ def spoiled(draw: random.Random, value: bytes) -> bytes:  # noqa: PLR0911 - one 
 @each_kind
 @each_layout
 def test_what_the_scripts_write_is_what_python_reads(kind: str, layout: str) -> None:
-    for form, (_, value) in written(kind, layout).items():
+    forms = written(kind, layout)
+    assert layout == "bucket" or (forms["blocks"][1][0], forms["blocks with ids"][1][0]) == (203, 235)
+    for form, (_, value) in forms.items():
         mine = read_by_python(value)
         assert mine is not None
         assert mine.hits

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import struct
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from capline.testing import Reference
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.kit.servers import Server
+
 START_US = 1_700_000_000_000_000
 LIMITS = (["300/1000us"], ["150/500us", "400/5000us"], ["700/3000us", "2000/20000us"], ["250/30us", "260/900us"])
 
@@ -29,11 +32,14 @@ LIMITS = (["300/1000us"], ["150/500us", "400/5000us"], ["700/3000us", "2000/2000
 class Beside:
     """A store and the reference, asked the same."""
 
-    def __init__(self, url: str, limits: list[str], layout: str, start_us: int = START_US) -> None:
+    def __init__(
+        self, url: str, limits: list[str], layout: str, start_us: int = START_US, forms: str = "present"
+    ) -> None:
         self.clock = ManualClock(start_us)
         policies = [Policy("p", limits, layout=layout)]
+        self.namespace = "n" + secrets.token_hex(4)
         self.limiter = Limiter(
-            f"{url}?deadline=20s", policies=policies, clock=self.clock, namespace="n" + secrets.token_hex(4)
+            f"{url}?deadline=20s&forms={forms}", policies=policies, clock=self.clock, namespace=self.namespace
         )
         self.reference = Reference(policies, self.clock)
         self.hits: list[int] = []
@@ -213,10 +219,11 @@ def test_no_attempt_reads_a_long_log_whole(beside: Callable[..., Beside]) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("forms", ["present", "next"])
 @pytest.mark.parametrize("named", first(1, [True, False]), ids=["with ids", "plain"])
-def test_changes_of_a_hit_far_back(beside: Callable[..., Beside], kind: str, named: bool) -> None:
-    """The thousands of hits behind it are rewritten a thousand at a time."""
-    pair = beside(shared(kind).url, ["9000/hour"], "subject")
+def test_changes_of_a_hit_far_back(beside: Callable[..., Beside], kind: str, named: bool, forms: str) -> None:
+    """The thousands of hits behind it are rewritten a thousand at a time; by blocks, those of one block."""
+    pair = beside(shared(kind).url, ["9000/hour"], "subject", START_US, forms)
     attempts = [Attempt("p", "s", id=f"id{i}" if named and i % 3 else None) for i in range(2_150)]
     answers = pair.limiter.decide_batch(attempts)
     pair.hits = [answer.hit or 0 for answer in answers if isinstance(answer, Decision)]
@@ -228,8 +235,63 @@ def test_changes_of_a_hit_far_back(beside: Callable[..., Beside], kind: str, nam
         pair.refund(pair.hits[place])
         pair.settle(pair.hits[place - 3], 2)
         pair.ask("decide", 1, attempts[place].id)
+    pair.ask("decide", 1, "the first id")
     pair.same_history()
     pair.ask("peek", 1)
+    [key] = shared(kind).command("KEYS", f"{pair.namespace}*")
+    assert shared(kind).command("GET", key)[0] == (107 if forms == "present" else 235)
+
+
+@pytest.mark.parametrize("limits", first(2, LIMITS), ids=" ".join)
+@pytest.mark.parametrize("seed", first(1, [1, 2, 3]))
+def test_every_verb_on_a_long_log_by_blocks(beside: Callable[..., Beside], limits: list[str], seed: int) -> None:
+    """Processes without the setting keep a log by blocks that another began, wherever its blocks end."""
+    server = shared(KINDS[seed % 2])
+    pair = beside(server.url, limits, "subject")
+    chance = random.Random(f"{limits} blocks {seed}")
+    begun = 0
+    unit_steps(pair, chance, 200, 2)
+    for _ in range(size(6, 20)):
+        begun += begin_blocks(server, pair, chance)
+        unit_steps(pair, chance, 30, 2)
+        mixed_steps(pair, chance, 40, 4)
+        queue_steps(pair, chance, 4, 9)
+        unit_steps(pair, chance, 40, 2)
+        pair.same_history()
+    assert begun > 2
+
+
+BLOCKS = struct.Struct(">IH256q")
+
+
+def begin_blocks(server: Server, pair: Beside, chance: random.Random) -> bool:
+    """Write a long log as one by blocks that end elsewhere; False where the log is short."""
+    [key] = server.command("KEYS", f"{pair.namespace}*")
+    value: bytes = server.command("GET", key)
+    tag, at = value[0], 22
+    if tag not in (75, 107, 203, 235):
+        return False
+    narrow, skipped, ahead = 0, 0, [0] * 256
+    if tag >= 192:
+        narrow, skipped, *ahead = BLOCKS.unpack_from(value, 22)
+        tag, at = tag - 128, 22 + BLOCKS.size
+    entries: list[tuple[bytes, int, bytes]] = []
+    while at < len(value):
+        units = int.from_bytes(value[at + 7 : at + 14]) + ahead[(skipped + len(entries)) // 1024]
+        end = at + (14 if tag == 75 or len(entries) < narrow else 22)
+        entries.append((value[at : at + 7], units, value[at + 14 : end]))
+        at = end
+    narrow = 0
+    if tag == 107:
+        named = [i for i, entry in enumerate(entries) if entry[2].strip(b"\0")]
+        narrow = chance.randrange(min(named, default=len(entries)) + 1)
+    skipped = 1024 - chance.choice((1, 2, len(entries) // 2, len(entries), len(entries) + 1))
+    ahead = [-chance.randrange(2_000), *[-chance.randrange(2_000)] * 255]
+    written = [bytes([tag + 128]), value[1:22], BLOCKS.pack(narrow, skipped, *ahead)]
+    for i, (stamp, units, id) in enumerate(entries):
+        written += stamp, (units - ahead[(skipped + i) // 1024]).to_bytes(7)
+        written.append((id or bytes(8)) if tag == 107 and i >= narrow else b"")
+    return bool(server.command("SET", key, b"".join(written), "KEEPTTL"))
 
 
 @pytest.mark.parametrize("layout", ["subject", "bucket"])

@@ -76,6 +76,8 @@ class RedisRule(msgspec.Struct):
     """The limits of each log, as the scripts take them."""
     storage: list[int] | None
     """What each log keeps, as the scripts take it; None if every log keeps each hit."""
+    next_forms: bool
+    """Whether a value may begin a form that older releases cannot read."""
     refund_keeps: bytes
     """What each of `refund_logs` keeps, as refund.lua takes it."""
     refund_marks: bytes
@@ -110,7 +112,7 @@ class RedisRule(msgspec.Struct):
         """The same as refund.lua takes it."""
         if not self.rule.zone:
             return self.terms_anywhere
-        return _terms(self.limits_of, self.storage, self.rule.denied_units, self.zone(now))
+        return _terms(self.limits_of, self.storage, self.rule.denied_units, self.zone(now), self.next_forms)
 
     def row(self, now: bytes) -> list[object]:
         """The terms as attempt.lua takes them."""
@@ -159,11 +161,11 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         retention_us,
         grace_ms,
         least if usable else 0,
-        place + 128 * long if usable else flat,
+        place + 128 * long + 64 * next_forms if usable else flat,
         widest_us,
         *facts,
     )
-    terms = _terms(limits_of, storage, rule.denied_units, None)
+    terms = _terms(limits_of, storage, rule.denied_units, None, next_forms)
     return RedisRule(
         rule,
         Family(
@@ -181,6 +183,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         widest_us,
         limits_of,
         storage,
+        next_forms,
         msgspec.msgpack.encode(refund_keeps) if keeps else b"",
         b"".join(log_mark(name).to_bytes(4) for name in refund_logs),
         [
@@ -201,8 +204,10 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
     )
 
 
-def _terms(limits_of: list[list[object]], keeps: list[int] | None, denied: int, zone: list[int] | None) -> bytes:
-    return msgspec.msgpack.encode([len(limits_of), limits_of, keeps, denied, zone])
+def _terms(
+    limits_of: list[list[object]], keeps: list[int] | None, denied: int, zone: list[int] | None, next_forms: bool
+) -> bytes:
+    return msgspec.msgpack.encode([len(limits_of), limits_of, keeps, denied, zone, next_forms])
 
 
 def _flat(

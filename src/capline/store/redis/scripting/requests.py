@@ -77,7 +77,14 @@ class Head(msgspec.Struct, frozen=True):
             self.cost,
         ]
         return msgspec.msgpack.encode(
-            [*head, self.max_wait_us, [one.row(self.now) for one in self.compiled], self.not_before_us, int(self.tell)]
+            [
+                *head,
+                self.max_wait_us,
+                [one.row(self.now) for one in self.compiled],
+                self.not_before_us,
+                int(self.tell),
+                int(self.compiled[0].next_forms),
+            ]
         )
 
     def only(self, codes: NDArray[np.uint16]) -> tuple[Head, NDArray[np.intp]]:

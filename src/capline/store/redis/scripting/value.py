@@ -20,6 +20,8 @@ _NUMBERS = 128
 _READERS = {3: counter_of, 4: level_of, 5: FixedReader}
 _ROW, _SUM = struct.Struct(">B7s7s7s7s7s3s"), struct.Struct(">7s7s")
 _SPAN_TAGS = (5, 6, 7)
+_BLOCK_TAGS, _IN_BLOCK, _BLOCKS = (203, 235), 1024, 256
+_HEAD, _AHEAD = 22, struct.Struct(f">IH{_BLOCKS}q")
 _AT_NEWEST = (1 << 56) - 1
 
 
@@ -56,6 +58,15 @@ def _plain(value: bytes, stamp_bytes: int) -> ParsedLog:
 
 
 def _general(value: bytes, tag: int) -> ParsedLog:
+    skipped, ahead = 0, [0] * _BLOCKS
+    if tag in _BLOCK_TAGS and len(value) > _HEAD + _AHEAD.size:
+        narrow, skipped, *ahead = _AHEAD.unpack_from(value, _HEAD)
+        head, entries, tag = value[:_HEAD], value[_HEAD + _AHEAD.size :], tag - 128
+        if narrow and (not tag & 32 or 14 * narrow > len(entries)):
+            raise StoreDamagedError("a log of a length that none has")
+        # The first entries get the bytes for an id that they lack.
+        wide = [entries[at : at + 14] + bytes(8) for at in range(0, 14 * narrow, 14)]
+        value = b"".join((head, *wide, entries[14 * narrow :]))
     ids = 8 if tag & 32 else 0
     kind, stamp_bytes = (tag >> 2) & 7, tag & 3
     if not _LEAST_GENERAL <= tag < 2 * _LEAST_GENERAL or not stamp_bytes or kind > 2:  # noqa: PLR2004 - as log.lua has them
@@ -72,6 +83,7 @@ def _general(value: bytes, tag: int) -> ParsedLog:
     for at in range(start, len(value), size):
         stamp = first + int.from_bytes(value[at : at + stamp_bytes])
         total = int.from_bytes(value[at + stamp_bytes : at + stamp_bytes + sums]) if sums else before + 1
+        total += ahead[min(_BLOCKS - 1, (skipped + len(hits)) // _IN_BLOCK)]
         if total < before:
             raise StoreDamagedError("units that fall")
         hits.append((stamp, total - before, int.from_bytes(value[at + stamp_bytes + sums : at + size])))

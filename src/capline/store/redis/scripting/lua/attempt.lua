@@ -5,12 +5,12 @@
 -- KEYS   for each group, the key of each of its logs; a group is one subject, or one bucket of subjects. All in
 --        one slot. After them, with a receipt, the receipt's key.
 -- ARGV   1  msgpack: [mode, hash, retention_us, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
---             not_before_us, states]
+--             not_before_us, states, next]
 --             mode: 0 decide, 1 peek, 2 take a slot, 3 charge, 4 reserve, 5 move a slot. hash: 1 for buckets, hashes of subjects.
 --             retention_us: how long hits are kept. grace_ms: how much longer keys live. logs: how many each attempt
 --             reads. max_wait_us: -1 for no bound; to reserve, how long in us; to move
 --             what has no id, its stamp. not_before_us: a slot is at least so far
---             from now. states: 1 to return the state of each limit.
+--             from now. states: 1 to return the state of each limit. next: 1 if a log may begin a next form.
 --             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
 --             1 if the log may be long]; `by` is a window in us, or an array, see limit_reader.lua. A least quota of 0:
 --             the fast path does not apply. Where they are needed, then [storage of each log, denied, zone], see
@@ -36,7 +36,7 @@
 --@include prelude
 local head = cmsgpack.unpack(ARGV[1])
 local mode, hash, retention_us, grace, width, bytes_a_stamp, same_cost = unpack(head, 1, 7)
-local max_wait, terms, not_before, with_states = unpack(head, 8, 11)
+local max_wait, terms, not_before, with_states, begins_blocks = unpack(head, 8, 12)
 with_states = with_states == 1
 local now = clock(ARGV[2])
 local counts, codes, fields, asked, receipt = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
@@ -96,6 +96,8 @@ local function load_library()
   --@include rule
   --@include numbers
   --@include reservation
+
+  next_forms = begins_blocks == 1
 
   -- Decide one attempt; a hit that is recorded holds for `ttl` us from its stamp on, unless it is committed.
   local function reserve(logs, pending, id, now, ttl)

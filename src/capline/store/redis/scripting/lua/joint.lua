@@ -7,8 +7,8 @@
 --        2  now in us; empty: the server's clock
 --        then for each part
 --        1  its terms, as one.lua takes them
---        2  msgpack, the terms in full: [logs, limits of each log, storage of each log (nil: every hit), denied, zone],
---           as in attempt.lua
+--        2  msgpack, the terms in full: [logs, limits of each log, storage of each log (nil: every hit), denied, zone,
+--           next], as in attempt.lua
 --        3  its cost in units
 --        4  its field in its bucket; empty: keys of its own
 --        5  its id; empty: none; of a slot all parts have one, or none has
@@ -95,7 +95,8 @@ end
 local parts, at = {}, 0
 for p = 1, many do
   local stamp_bytes, retention, grace = terms_of(ARGV[5 * p - 2])
-  local width, limits, storage, denied, zone = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 5)
+  local width, limits, storage, denied, zone, begins_blocks = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 6)
+  next_forms = next_forms or begins_blocks
   local cost, field, id = tonumber(ARGV[5 * p]), ARGV[5 * p + 1], ARGV[5 * p + 2]
   local part = {
     field = field, id = id ~= '' and id or nil, grace = grace, stamp_bytes = stamp_bytes, logs = {}, keys = {},

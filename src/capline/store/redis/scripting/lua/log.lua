@@ -1,6 +1,6 @@
 -- A log as one stored value, and as tables that the rule reads. Included by the scripts; runs nothing by itself.
 --
--- Three forms of value; the first byte says which:
+-- Four forms of value; the first byte says which:
 --
 --   plain     w  newest[7]  (stamp mod 256^w)[w] ...          w is 5, 6 or 7
 --             every hit is one unit, has no id and is not in the future: the time of the log is its newest stamp. The
@@ -15,6 +15,11 @@
 --             policy that gave up its reservations looks for them (`former_record`).
 --             A long log (more than 128 hits) has first = 0, S = 3 and C = 2: hits are appended in place by SETRANGE,
 --             and single entries are read by GETRANGE.
+--   blocks    128 + tag   floor[7]  first[7]  base[7]  narrow[4]  skipped[2]  ahead[8] * 256   entries
+--             a long log in which a hit far back was changed, or that had thousands of hits before its first id. It begins
+--             with `forms=next` only. `ahead`, signed, is added to the units of each entry in a block of 1,024; the first
+--             block has `skipped` entries less, the last has no end. So a change of a hit rewrites its block, and `ahead`
+--             of the later ones. The first `narrow` entries have no bytes for an id, though F is set.
 --   numbers   128  last[7]  rows of  algorithm[1] window[7] quota[7] carried[7] at[7] floor[7] n[3] (stamp[7] units[7]) * n
 --             all numbers of a policy, see numbers.lua. algorithm: COUNTER, LEVEL or FIXED of limit_reader.lua. carried:
 --             units that were taken over and not given back since; at: when, and a us (0: never). last: the latest
@@ -35,6 +40,7 @@ local NUMBERS = 128
 local LONGEST = 3660 * 86400000000   -- no window is longer
 local BLOCK = 32    -- hits fetched at a time from a longer value
 local SEARCHED = 4096   -- the same, where an id is looked for
+local next_forms = false   -- whether a log may begin to be one by blocks
 
 -- How many of a[1..n], which never decrease, are at most `key`. An interpolation search, since traffic is mostly even;
 -- it bisects where that does not help. So few blocks of a long log are read.
@@ -139,11 +145,18 @@ local function decode(v)
     return {s = s, c = c, n = n, floor = top}
   end
   if tag == NUMBERS and #v >= 8 then return decode_rows(v) end
+  local log = {start = HEAD, narrow = 0}
+  if tag >= 192 and #v > BLOCKS_HEAD then
+    log = {start = BLOCKS_HEAD, ahead = string.sub(v, 29, BLOCKS_HEAD)}
+    log.narrow, log.skipped = unpack_at('>I4I2', v, 23)
+    tag = tag - 128
+  end
   local stamp_bytes, sums, ids, start = shape(tag)
+  if log.ahead then start = stamp_bytes == 7 and sums == 7 and BLOCKS_HEAD or #v + 1 end
   if not stamp_bytes or #v < start then return nil end
   local size = stamp_bytes + sums + ids
-  n = (#v - start) / size
-  if n < 1 or n % 1 ~= 0 then return nil end
+  n = (#v - start + 8 * log.narrow) / size
+  if n < 1 or n % 1 ~= 0 or log.narrow > 0 and (ids == 0 or n < log.narrow) then return nil end
   local floor, first = unpack_at('>I7I7', v, 2)
   local base = sums == 7 and unpack_at('>I7', v, 16) or 0
   local f = ids > 0 and {} or nil
@@ -152,14 +165,14 @@ local function decode(v)
   c[0] = base
   for i = 1, n do
     local at = first + unpack_at(fmt_s, v, pos)
-    local to = sums == 0 and i or unpack_at(fmt_c, v, pos + stamp_bytes)
+    local to = sums == 0 and i or unpack_at(fmt_c, v, pos + stamp_bytes) + ahead_of(log, i)
     if at <= last or to < sum then return nil end
     s[i], c[i], last, sum = at, to, at, to
-    if f then
+    if f and i > log.narrow then
       local id = string.sub(v, pos + stamp_bytes + sums, pos + size - 1)
       if id ~= NONE then f[i] = id end
     end
-    pos = pos + size
+    pos = pos + size - (i <= log.narrow and 8 or 0)
   end
   local explicit = string.sub(v, 2, 8) ~= AT_NEWEST
   if not explicit then floor = last end
@@ -171,13 +184,14 @@ end
 -- or in another form.
 local function open_long(key, bytes)
   if bytes <= LONG_BYTES then return nil end
-  local head = redis.call('GETRANGE', key, 0, 21)
-  local stamp_bytes, sums, ids, start = shape(string.byte(head))
+  local head, tag, stored = head_of(key)
+  local stamp_bytes, sums, ids = shape(tag)
   if stamp_bytes ~= 7 or sums ~= 7 then return nil end
   local floor, first, base = struct.unpack('>I7I7I7', head, 2)
-  local size = 14 + ids
-  local n = (bytes - start) / size
-  if first ~= 0 or n % 1 ~= 0 or n <= SHORT then return nil end
+  local size, start, narrow = 14 + ids, stored.start, stored.narrow
+  local n = (bytes - start + 8 * narrow) / size
+  if first ~= 0 or n % 1 ~= 0 or n <= SHORT or narrow > 0 and (ids == 0 or n < narrow) then return nil end
+  stored.size = size
   local implied = string.sub(head, 2, 8) == AT_NEWEST
   if floor >= MOST_UNITS and not implied then return nil end
   local blocks = {}
@@ -185,40 +199,41 @@ local function open_long(key, bytes)
     local b = math.floor((i - 1) / BLOCK)
     local block = blocks[b]
     if not block then
-      local from = start + b * BLOCK * size
-      block = redis.call('GETRANGE', key, from, from + BLOCK * size - 1)
+      block = redis.call('GETRANGE', key, place_of(stored, b * BLOCK + 1), place_of(stored, (b + 1) * BLOCK + 1) - 1)
       blocks[b] = block
     end
-    return block, (i - 1 - b * BLOCK) * size + offset + 1
-  end
-  local function numbers(offset)
-    return {__index = function(_, i) return (struct.unpack('>I7', at(i, offset))) end}
+    return block, place_of(stored, i) - place_of(stored, b * BLOCK + 1) + offset + 1
   end
   local f
   if ids > 0 then
     f = setmetatable({}, {__index = function(_, i)
-      if i > n then return nil end
+      if i > n or i <= narrow then return nil end
       local block, from = at(i, 14)
       local id = string.sub(block, from, from + 7)
       if id ~= NONE then return id end
     end})
   end
-  local s, c = setmetatable({}, numbers(0)), setmetatable({[0] = base}, numbers(7))
+  local s = setmetatable({}, {__index = function(_, i) return (struct.unpack('>I7', at(i, 0))) end})
+  local c = setmetatable({[0] = base}, {__index = function(_, i)
+    return struct.unpack('>I7', at(i, 7)) + ahead_of(stored, i)
+  end})
   if s[n] >= MOST_UNITS or c[n] > MOST_UNITS then return nil end
   return {
     s = s, c = c, f = f, n = n, floor = implied and s[n] or floor,
     key = key, size = size, start = start, implied = implied, explicit = not implied,
+    narrow = narrow, skipped = stored.skipped, ahead = stored.ahead,
   }
 end
 
--- The hits of `log` from number i on, as entries with fields of these widths; `base` is subtracted from the units.
+-- The hits of `log` from number i on, as entries with fields of these widths; `base` is subtracted from the units. Those
+-- of a long log lie as it has them.
 local function entries(log, i, first, base, stamp_bytes, sums, ids)
   local parts, pack, fmt_s, fmt_c = {}, struct.pack, '>I' .. stamp_bytes, '>I' .. sums
-  local s, c, f = log.s, log.c, log.f
+  local s, c, f, blocks, narrow = log.s, log.c, log.f, log.key and log.ahead, log.key and log.narrow or 0
   for k = i, log.n do
     local part = pack(fmt_s, s[k] - first)
-    if sums > 0 then part = part .. pack(fmt_c, c[k] - base) end
-    if ids > 0 then part = part .. (f and f[k] or NONE) end
+    if sums > 0 then part = part .. pack(fmt_c, c[k] - base - (blocks and ahead_of(log, k) or 0)) end
+    if ids > 0 and k > narrow then part = part .. (f and f[k] or NONE) end
     parts[#parts + 1] = part
   end
   return table.concat(parts)
@@ -297,11 +312,13 @@ end
 -- a call: `save` forgets them where more than the end changes.
 local pieces = {}
 local function find_stored(log, id, first)
-  local size, start, read, last = log.size, log.start, pieces[log.key] or {}, nil
+  local size, narrow, read, last = log.size, log.narrow, pieces[log.key] or {}, nil
   pieces[log.key] = read
+  first = math.max(first, narrow + 1)
   for piece = math.floor((log.n - 1) / SEARCHED), math.floor((first - 1) / SEARCHED), -1 do
-    local from = piece * SEARCHED
-    local bytes = read[piece] or redis.call('GETRANGE', log.key, start + from * size, start + (from + SEARCHED) * size - 1)
+    local from = math.max(narrow, piece * SEARCHED)
+    local bytes = read[piece]
+      or redis.call('GETRANGE', log.key, place_of(log, from + 1), place_of(log, (piece + 1) * SEARCHED + 1) - 1)
     if #bytes == SEARCHED * size then read[piece] = bytes end
     local at = string.find(bytes, id, 1, true)
     while at do
@@ -341,12 +358,18 @@ local function forget(log, m)
     log.key = nil
     return
   end
-  local tail = log.moved and string.sub(log.moved.tail, m * log.size + 1)
-    or redis.call('GETRANGE', log.key, log.start + m * log.size, -1)
+  local from = place_of(log, m + 1)
+  local tail = log.moved and string.sub(log.moved.tail, from - log.start + 1) or redis.call('GETRANGE', log.key, from, -1)
   log.moved = {base = log.c[m], tail = tail}
+  log.narrow = math.max(0, log.narrow - m)
+  if log.ahead then
+    local gone = math.min(BLOCKS - 1, math.floor((log.skipped + m) / IN_BLOCK))
+    log.skipped = (log.skipped + m) % IN_BLOCK
+    log.ahead = string.sub(log.ahead, 8 * gone + 1) .. string.rep(string.sub(log.ahead, -8), gone)
+  end
   local s, c, f = log.s, log.c, log.f
-  local function from(a) return setmetatable({}, {__index = function(_, i) return a[i + m] end}) end
-  log.s, log.c, log.f, log.n = from(s), from(c), f and from(f), log.n - m
+  local function behind(a) return setmetatable({}, {__index = function(_, i) return a[i + m] end}) end
+  log.s, log.c, log.f, log.n = behind(s), behind(c), f and behind(f), log.n - m
   log.c[0] = log.moved.base
   if log.dirty then log.dirty = math.max(1, log.dirty - m) end
 end
@@ -388,6 +411,10 @@ end
 
 -- Make sure that so many more units can be counted: units stay below 2^53.
 local function make_room(log, units)
+  if log.ahead and log.c[log.n] + units > MOST_AHEAD then
+    drop(log, 0)
+    log.key, log.ahead = nil, nil
+  end
   if log.c[log.n] + units <= MOST_UNITS then return end
   local base = log.c[0]
   drop(log, 0)
@@ -396,14 +423,27 @@ local function make_room(log, units)
   if log.c[log.n] + units > MOST_UNITS then error('capline: more than 2^53 units in one log') end
 end
 
+-- Let a long log be one by blocks once it is saved.
+local function begin_blocks(log)
+  log.moved = log.moved or {base = log.c[0], tail = redis.call('GETRANGE', log.key, log.start, -1)}
+  log.start, log.skipped, log.ahead = BLOCKS_HEAD, 0, string.rep(NONE, BLOCKS)
+end
+
 -- Insert one hit by its stamp; log.dirty is the first hit that must be written again.
 local function record(log, stamp, units, floor, id)
   make_room(log, units)
+  local p = upto(log.s, log.n, stamp) + 1
+  if log.key and p <= log.narrow then   -- among hits without bytes for an id
+    drop(log, 0)
+    log.key = nil
+  end
   local s, c, n = log.s, log.c, log.n
-  local p = upto(s, n, stamp) + 1
   if id and not log.f then
     log.f = {}
-    if log.key then   -- each entry of a long log gets wider
+    if log.key and (log.ahead or next_forms) and n > IN_BLOCK and p > n and log.c[n] < MOST_AHEAD then
+      if not log.ahead then begin_blocks(log) end
+      log.narrow, log.size, log.begun = n, 22, true   -- these hits have no bytes for an id
+    elseif log.key then   -- each entry of a long log gets wider
       local tail = log.moved and log.moved.tail or redis.call('GETRANGE', log.key, log.start, -1)
       tail = string.gsub(tail, string.rep('.', log.size), '%0' .. NONE)
       log.moved, log.size = {base = log.c[0], tail = tail}, log.size + 8
@@ -461,15 +501,24 @@ end
 
 -- Write the changed part of a long log, to expire in `ttl` ms.
 local function save(log, ttl)
-  local ids = log.size - 14
-  if log.moved or log.dirty < log.n then pieces[log.key] = nil end
-  if log.moved then
-    local tag = 64 + (ids > 0 and 32 or 0) + 11
-    local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7I7', 0, log.moved.base)
-    redis.call('SET', log.key, head .. log.moved.tail)
+  local ids, n = log.size - 14, log.n
+  -- Early, as all of it is copied; or where it is copied anyway.
+  if next_forms and not log.ahead and n > IN_BLOCK and (log.moved or n < 4 * IN_BLOCK) and log.c[n] < MOST_AHEAD then
+    begin_blocks(log)
+  end
+  if log.moved or log.begun or log.dirty < log.n then pieces[log.key] = nil end
+  if log.moved or log.begun then
+    local tag = 64 + (ids > 0 and 32 or 0) + 11 + (log.ahead and 128 or 0)
+    local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7I7', 0, log.c[0])
+    if log.ahead then head = head .. struct.pack('>I4I2', log.narrow, log.skipped) .. log.ahead end
+    if log.moved then
+      redis.call('SET', log.key, head .. log.moved.tail)
+    else
+      redis.call('SETRANGE', log.key, 0, head)
+    end
   elseif not log.implied or log.floor ~= log.s[log.n] or log.reserved then
     redis.call('SETRANGE', log.key, 1, floor_bytes(log))
   end
-  redis.call('SETRANGE', log.key, log.start + (log.dirty - 1) * log.size, entries(log, log.dirty, 0, 0, 7, 7, ids))
+  redis.call('SETRANGE', log.key, place_of(log, log.dirty), entries(log, log.dirty, 0, 0, 7, 7, ids))
   redis.call('PEXPIRE', log.key, ttl)
 end

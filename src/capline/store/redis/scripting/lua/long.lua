@@ -5,8 +5,8 @@
 
 -- Units of hits later than the cutoff, which is not later than the newest hit; the stamp of the oldest of these hits,
 -- and its units. An interpolation search, since traffic is mostly even; it bisects where that does not help.
-local function units_behind(entry, n, base, top, total, cutoff)
-  local oldest, sum = unpack_at('>I7I7', entry(1, 1))
+local function units_behind(hit, n, base, top, total, cutoff)
+  local oldest, sum = hit(1)
   if oldest > cutoff then return total - base, oldest, sum - base end
   local lo, hi, low, high, guess, units = 1, n, oldest, top, true, total
   while hi - lo > 1 do
@@ -15,7 +15,7 @@ local function units_behind(entry, n, base, top, total, cutoff)
     if guess then mid = math.max(lo + 1, math.min(hi - 1, lo + floor((cutoff - low) / (high - low) * gap))) end
     local side = gap > 16 and math.ceil(math.sqrt(gap)) or 1
     for _ = 1, 2 do
-      local s, c = unpack_at('>I7I7', entry(mid, 1))
+      local s, c = hit(mid)
       if s <= cutoff then lo, low, sum = mid, s, c else hi, high, units = mid, s, c end
       if not guess or gap <= 16 then break end
       mid = s <= cutoff and mid + side or mid - side
@@ -30,25 +30,30 @@ end
 -- bytes. With a max_wait in us (-1: no bound) it takes the first free instant, which may be after slots that are taken.
 local function long_unit(key, bytes, limits, widest, max_wait)
   if bytes <= LONG_BYTES then return false end
-  local tag, seen, first, base = unpack_at('>BI7I7I7', call('GETRANGE', key, 0, 21))
+  local head, tag, log = head_of(key)
+  local seen, first, base = unpack_at('>I7I7I7', head, 2)
   local size = tag == 75 and 14 or tag == 107 and 22
-  local n = size and (bytes - 22) / size or 0.5
+  local n = size and (bytes - log.start + 8 * log.narrow) / size or 0.5
+  log.size = size
   -- Every 64th hit goes to the general rule, which trims the log.
   if n % 1 ~= 0 or n % 64 == 0 or n <= SHORT or first ~= 0 then return false end
-  local function entry(i, count)
-    local from = 22 + (i - 1) * size
-    return call('GETRANGE', key, from, from + count * size - 1)
+  local function entries(i, count) return call('GETRANGE', key, place_of(log, i), place_of(log, i + count) - 1) end
+  -- The stamp of hit i, and the units up to it; out of the entries from `from` on, if they are given.
+  local function hit(i, many, from)
+    local stamp, units = unpack_at('>I7I7', many or entries(i, 1), many and place_of(log, i) - place_of(log, from) + 1)
+    return stamp, log.ahead and units + ahead_of(log, i) or units
   end
-  local two = entry(n - 1, 2)
-  local top, total = unpack_at('>I7I7', two, size + 1)
-  if top >= MOST_UNITS or total + 1 > MOST_UNITS then return false end
+  local two = entries(n - 1, 2)
+  local top, total = hit(n, two, n - 1)
+  if top >= MOST_UNITS or total + 1 > (log.ahead and MOST_AHEAD or MOST_UNITS) then return false end
   local time, stamp = now, now
   if seen >= MOST_UNITS then
     if top >= now then time, stamp = top, top + 1 end
   else
     -- An explicit high-water mark: the newest hit is a slot in the future, was one when taken, or was refunded.
     if seen > now then time = seen end
-    if not max_wait or top <= time or total == unpack_at('>I7', two, 8) then return false end
+    local _, before = hit(n - 1, two, n - 1)
+    if not max_wait or top <= time or total == before then return false end
     stamp = top + 1
   end
   local fits, binding, edges = stamp, nil, {}   -- edges: the unit at a quota's edge, and the next
@@ -58,16 +63,16 @@ local function long_unit(key, bytes, limits, widest, max_wait)
       -- If all hits are one unit, the hit at the quota's edge is at this index; if not, the general rule searches.
       local before, at, here, after = base, nil, nil, nil
       if i > 1 then
-        local three = entry(i - 1, 3)
-        edges[-j], before = unpack_at('>I7I7', three)   -- the unit before the edge
-        at, here = unpack_at('>I7I7', three, size + 1)
+        local three = entries(i - 1, 3)
+        edges[-j], before = hit(i - 1, three, i - 1)   -- the unit before the edge
+        at, here = hit(i, three, i - 1)
         if i < n then
           local own
-          after, own = unpack_at('>I7I7', three, 2 * size + 1)
+          after, own = hit(i + 1, three, i - 1)
           if own == here then after = nil end   -- refunded
         end
       elseif i == 1 then
-        at, here = unpack_at('>I7I7', entry(1, 1))
+        at, here = hit(1)
       else
         return false
       end
@@ -94,7 +99,7 @@ local function long_unit(key, bytes, limits, widest, max_wait)
       used, oldest = quota - 1, edges[j + 1]
     elseif top > cutoff then
       local units
-      used, oldest, units = units_behind(entry, n, base, top, total, cutoff)
+      used, oldest, units = units_behind(hit, n, base, top, total, cutoff)
       if units == 0 then return false end   -- refunded: the general rule skips it
     end
     if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
@@ -113,6 +118,6 @@ local function long_unit(key, bytes, limits, widest, max_wait)
   if not tightest then return false end
   if stamp > time + 1 then call('SETRANGE', key, 1, pack('>I7', time)) end
   if stamp > last_stamp then last_stamp = stamp end
-  local new = pack('>I7I7', stamp, total + 1) .. (size == 22 and '\0\0\0\0\0\0\0\0' or '')
+  local new = pack('>I7I7', stamp, total + 1 - ahead_of(log, n + 1)) .. (size == 22 and '\0\0\0\0\0\0\0\0' or '')
   return new, 1, tightest, left - 1, stamp, stamp + widest - now, states
 end

@@ -5,7 +5,7 @@
 -- KEYS   1  the subject's key, or its bucket's
 -- ARGV   1  the terms: bytes of a stamp[1] retention_us[8] grace_ms[8] least quota[8] its number[1]
 --           widest window in us[8], then quota[8] and window in us[8] of each limit. A least quota of 0: the fast path
---           does not apply. The number's highest bit: the log may be long.
+--           does not apply. The number's highest bit: the log may be long; the next: it may begin a next form.
 --        2  the field in the bucket; empty: a key of its own
 --        3  now in us; empty: the server's clock
 --        4  absent: decide; else take a slot: max_wait_us[8] not_before_us[8], signed
@@ -21,7 +21,7 @@ local key = KEYS[1]
 --@include long
 --@include stored
 --@include queued
-local bytes_a_stamp, retention_us, grace, least, number, widest, long, limits = terms_of(static)
+local bytes_a_stamp, retention_us, grace, least, number, widest, long, limits, begins_next = terms_of(static)
 keep_as(bytes_a_stamp, retention_us)
 
 local new, kind, limit, remaining, when, reset, states = false, 3, 255, 0, 0, 0, ''
@@ -49,6 +49,7 @@ if new == false then
   --@include rule
   --@include numbers
   --@include reservation
+  next_forms = begins_next
   local log
   if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end
   kind, limit, remaining, when, reset, states = 3, 255, 0, 0, 0, ''

@@ -16,7 +16,7 @@
 --        than a log can count.
 -- Invariant: a hit is refunded at most once, and its stamp stays. Reservations that have ended are written with a change
 -- only. A key's time to live changes only where a level must be kept longer.
--- Complexity: O(hits after it).
+-- Complexity: O(hits after it); in a log by blocks, O(hits after it in its block).
 
 --@include prelude
 local stamp, field, now = tonumber(ARGV[1]), ARGV[2], clock(ARGV[3])
@@ -54,7 +54,8 @@ local numbers   -- of the policy, where they are one value
 -- changed, the units up to each later hit wait for `shifted`.
 local function set_units(log, i, units)
   local more = units - units_of(log, i)
-  if log.key and not log.ended and not numbers and log.c[log.n] + more <= MOST_UNITS then
+  local most = log.ahead and MOST_AHEAD - math.abs(ahead_of(log, math.huge)) - math.abs(more) or MOST_UNITS
+  if log.key and not log.ended and not numbers and log.c[log.n] + more <= most then
     log.dirty, log.more, log.refunded = i, more, units == 0 and log.f and log.f[i]
   elseif units == 0 then
     give_back(log, i, units_of(log, i))
@@ -63,30 +64,58 @@ local function set_units(log, i, units)
   end
 end
 
--- The entries of a long log from the changed one on, a thousand at a time: some six times as fast as `entries`.
-local function shifted(log)
-  local size, from, parts = log.size, log.start + (log.dirty - 1) * log.size, {}
-  local bytes, at, each, fields = call('GETRANGE', log.key, from, -1), 1, size == 14 and 'c7I7' or 'c7I7c8', size == 14 and 2 or 3
+-- Entries i to `last` of a long log, each of this size, as they are from the changed one on; a thousand at a time: some
+-- six times as fast as `entries`.
+local function shifted(log, i, last, size)
+  local bytes, parts, at = call('GETRANGE', log.key, place_of(log, i), place_of(log, last + 1) - 1), {}, 1
+  local each, fields = size == 14 and 'I7I7' or 'I7I7c8', size == 14 and 2 or 3
   while at < #bytes do
     local many = math.min(1000, (#bytes - at + 1) / size)
     local format = '>' .. string.rep(each, many)
     local values = {struct.unpack(format, bytes, at)}
     for k = 2, fields * many, fields do values[k] = values[k] + log.more end
-    if at == 1 and log.refunded then values[3] = REFUNDED end
+    if i + at == log.dirty + 1 and log.refunded then values[3] = REFUNDED end
     parts[#parts + 1] = struct.pack(format, unpack(values, 1, fields * many))
     at = at + many * size
   end
   return table.concat(parts)
 end
 
+-- Write a long log from the changed hit on: to the end, or where it is one by blocks, to the end of the hit's block.
+local function write_shifted(log)
+  local key, last, block = log.key, log.n, nil
+  if not log.ahead and log.n - log.dirty > 2 * IN_BLOCK and log.c[log.n] + math.abs(log.more) < MOST_AHEAD
+    and cmsgpack.unpack(ARGV[11])[6]
+  then
+    log.start, log.skipped, log.ahead = BLOCKS_HEAD, 0, string.rep(NONE, BLOCKS)
+    local head, tail = call('GETRANGE', key, 0, HEAD - 1), call('GETRANGE', key, HEAD, -1)
+    local tag = string.char(string.byte(head) + 128)
+    call('SET', key, tag .. string.sub(head, 2) .. '\0\0\0\0\0\0' .. log.ahead .. tail, 'KEEPTTL')
+  end
+  if log.ahead then
+    block = block_of(log, log.dirty)
+    if block < BLOCKS - 1 then last = math.min(last, (block + 1) * IN_BLOCK - log.skipped) end
+  end
+  local narrow = math.max(log.dirty - 1, math.min(log.narrow, last))   -- so far without bytes for an id
+  local new = shifted(log, log.dirty, narrow, 14) .. shifted(log, narrow + 1, last, log.size)
+  call('SETRANGE', key, place_of(log, log.dirty), new)
+  if last < log.n then
+    local from = 8 * (block + 1)
+    local format = '>' .. string.rep('i8', BLOCKS - block - 1)
+    local later = {struct.unpack(format, log.ahead, from + 1)}
+    for k = 1, #later - 1 do later[k] = later[k] + log.more end
+    call('SETRANGE', key, HEAD + 6 + from, struct.pack(format, unpack(later)))
+  end
+end
+
 local function write(key, log)
   local longer = log.until_us and lifetime(log.until_us, retention, now, tonumber(ARGV[5]))
   if log.n == 0 then
     remove(key, field)
+  elseif log.key and log.more then
+    write_shifted(log)
   elseif log.key then
-    local ids = log.size - 14
-    local new = log.more and shifted(log) or entries(log, log.dirty, 0, 0, 7, 7, ids)
-    call('SETRANGE', key, log.start + (log.dirty - 1) * log.size, new)
+    call('SETRANGE', key, place_of(log, log.dirty), entries(log, log.dirty, 0, 0, 7, 7, log.size - 14))
   elseif field == '' then
     call('SET', key, encode(log, stamp_bytes), 'KEEPTTL')
   else

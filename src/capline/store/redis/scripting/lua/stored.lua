@@ -3,13 +3,12 @@
 
 -- The packed terms of the fast path (ARGV 1 of one.lua) as values: bytes of a stamp, retention in us, grace in ms, least
 -- quota (0: the fast path does not apply), that limit's number, widest window in us, whether the log may be long, the
--- limits, flat.
+-- limits, flat, and whether a log may begin a next form.
 local function terms_of(static)
   local bytes, retention_us, grace, least, number, widest = unpack_at('>BI8I8I8BI8', static)
   local limits = {unpack_at('>' .. string.rep('I8', (#static - 34) / 8), static, 35)}
   limits[#limits] = nil   -- struct.unpack's last value is a position
-  local long = number >= 128
-  return bytes, retention_us, grace, least, long and number - 128 or number, widest, long, limits
+  return bytes, retention_us, grace, least, number % 64, widest, number >= 128, limits, number % 128 >= 64
 end
 
 -- The stored value (false: none). Of a long log only its first bytes, and its length in bytes. An error table: a key of

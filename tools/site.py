@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = ROOT / "build" / "docs-pages"
 TO_ROOT = os.path.relpath(ROOT, PAGES)
-MOST_WORDS, MOST_WORDS_OF_ALL = 1_500, 36_300
-"""Of a page, and of all. All are to come down to 30,000: lower this number with each cut, and never raise it."""
+MOST_WORDS, MOST_WORDS_OF_ALL = 1_500, 30_000
+"""Of a page, and of all: cut where you add, and never raise it."""
 GENERATED_OR_DECISIONS = ("decisions/", "explanation/articles.md")
 """Pages that are no part of the sum; `make articles` writes the second."""
 MOST_BYTES_OF_WHEEL = 3_000_000

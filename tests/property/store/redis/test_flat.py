@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
 
 START_US = 1_700_000_000_000_000
-STEPS = size(250, 5_000)
+STEPS = size(250, 1_500)
 LIMITS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "a log": (["20/900us", "7/200us"], {}),
     "a log of hundreds": (["400/900us"], {}),

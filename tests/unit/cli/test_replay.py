@@ -5,12 +5,14 @@ import gzip
 import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import termios
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -223,3 +225,46 @@ def test_who_interrupts_it_gets_130_and_no_file(tmp_path: Path, lines: int) -> N
         assert running.wait(60) == 130
         assert running.stdout.read() == b""
     assert list(tmp_path.rglob("*")) == [temporary]
+
+
+ON_A_TERMINAL = """
+import fcntl, termios
+fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+from capline.cli.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_on_a_terminal_a_bar_is_shown_and_taken_away(tmp_path: Path, interrupted: bool) -> None:
+    terminal, its_end = pty.openpty()
+    words = [sys.executable, "-c", ON_A_TERMINAL, "replay", "-", *LIMITS]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(
+        words, env=environment, stdin=pipe, stdout=pipe, stderr=its_end, cwd=tmp_path, start_new_session=True
+    ) as running:
+        os.close(its_end)
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write(b'1.2.3.4 - - [26/Nov/2026:11:00:00 +0000] "GET / HTTP/1.1" 200 5\n' * 5)
+        running.stdin.flush()
+        shown = b""
+        while b"reading" not in shown:
+            shown += os.read(terminal, 4096)
+        if interrupted:
+            os.write(terminal, b"\x03")  # Ctrl-C, as it is typed
+        else:
+            running.stdin.close()
+        with suppress(OSError):  # how a terminal ends
+            while more := os.read(terminal, 4096):
+                shown += more
+        assert running.wait(60) == (130 if interrupted else 0)
+        answer = running.stdout.read()
+    os.close(terminal)
+    assert (b"5 events" in answer) != interrupted
+    assert (b"deciding" in shown) != interrupted
+    assert b"Traceback" not in shown
+    # The cursor is there again, and the bar is not.
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
+    assert shown.endswith(b"\x1b[2K")

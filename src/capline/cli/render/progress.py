@@ -24,8 +24,10 @@ def progress_bar(
         yield lambda *_done: None
         return
     from rich.console import Console  # noqa: PLC0415 - slow to import, and most calls show no bar
+    from rich.filesize import decimal  # noqa: PLC0415 - as above
     from rich.progress import (  # noqa: PLC0415 - as above
         BarColumn,
+        DownloadColumn,
         MofNCompleteColumn,
         Progress,
         TextColumn,
@@ -35,7 +37,7 @@ def progress_bar(
     columns = (
         TextColumn(doing),
         BarColumn(),
-        MofNCompleteColumn(),
+        DownloadColumn() if unit == "bytes" else MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
@@ -45,8 +47,7 @@ def progress_bar(
 
         def advance(completed: int, total: int | None = None) -> None:
             speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
-            bar.update(
-                task, completed=completed, total=total, rate=f"{speed:,.0f} {unit}".rstrip() + "/s" if speed else ""
-            )
+            shown = decimal(int(speed or 0)) if unit == "bytes" else f"{speed or 0:,.0f} {unit}".rstrip()
+            bar.update(task, completed=completed, total=total, rate=f"{shown}/s" if speed else "")
 
         yield advance

@@ -1,6 +1,11 @@
 """`capline init`: each project runs as it stands, with the commands that it prints, and nothing is overwritten."""
 
+import os
+import pty
+import re
+import select
 import shlex
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -102,9 +107,66 @@ def test_a_shell_completes_commands_and_the_names_of_a_policy_file(
         assert done.returncode in (0, 1), done.stderr  # zsh and fish read the answer alone
         return done.stdout
 
-    for words, found in (("ini", "init"), ("decide pr", "promo"), ("decide promo 7 --segment ne", "new")):
+    for words, found in (
+        ("ini", "init"),
+        ("decide pr", "promo"),
+        ("decide promo 7 --segment ne", "new"),
+        ("config get pr", "promo"),
+    ):
         count = str(words.count(" ") + 1)
         typed = {"_TYPER_COMPLETE_ARGS": f"capline {words}", "COMP_WORDS": f"capline {words}", "COMP_CWORD": count}
         assert found in said(**asks, **typed)
     said("--install-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert any(file.name in ("capline.sh", "_capline", "capline.fish") for file in tmp_path.rglob("*"))
+
+
+def completed(shell: str, typed: str, home: Path, needle: str) -> str:
+    """What this shell makes of a line and one Tab."""
+    environment = {"HOME": str(home), "PATH": f"{BIN}:/usr/bin:/bin", "TERM": "xterm"}
+    if shell == "fish":
+        command = ["fish", "-c", f"complete -C '{typed}'"]
+        done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=True)
+        return done.stdout
+    with (home / f".{shell}rc").open("a") as file:
+        file.write("PS1='READY> '\n")
+    terminal, its_end = pty.openpty()
+    with subprocess.Popen(
+        [shell, "-i"], stdin=its_end, stdout=its_end, stderr=its_end, env=environment, cwd=home, start_new_session=True
+    ) as running:
+        os.close(its_end)
+        try:
+            until(terminal, "READY> ")
+            os.write(terminal, f"{typed}\t".encode())
+            return until(terminal, needle)
+        finally:
+            running.kill()
+            os.close(terminal)
+
+
+def until(terminal: int, needle: str) -> str:
+    """What the terminal shows up to this, without colours and the like."""
+    shown = ""
+    while needle not in shown and select.select([terminal], [], [], 20)[0]:
+        shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown + os.read(terminal, 4096).decode())
+    return shown
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_one_tab_in_a_real_shell_completes_the_names_that_files_say(
+    tmp_path: Path, capline: CommandLine, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    capline("init", "campaign")
+    capline("segments", "build", "users.csv", "--out", "today")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    run(f"capline --install-completion {shell}", tmp_path)
+    for words, name in (
+        ("ini", "init"),
+        ("config history pr", "promo"),
+        ("segments members today act", "active"),
+        ("campaign plan cam", "campaign.yaml"),
+    ):
+        assert name in completed(shell, f"capline {words}", tmp_path, f"{name} ")

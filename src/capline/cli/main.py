@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+from typer import _completion_shared
 from typer.main import get_command
 
 from capline import __version__
@@ -56,6 +57,11 @@ for part in (
     docs,
 ):
     app.add_typer(part.app)
+
+# zsh loads the file of completions at the first Tab, and takes what it answers: typer's only defines there.
+_completion_shared._completion_scripts["zsh"] += (  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    "[[ $funcstack[1] != _%(prog_name)s ]] || %(complete_func)s\n"
+)
 
 
 def _show_version(wanted: bool) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from capline.cli.input.declare import Commands
+from capline.cli.input.options import named_policies
 from capline.cli.render.console import Answer, out, plain, table
 from capline.config.shown import entry_facts
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from capline.config.records import Commit
 
 WhoOption = Annotated[str | None, typer.Option(help="Who makes the change; your user name, if left out.")]
-PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy's name.")]
+PolicyArgument = Annotated[
+    str, typer.Argument(metavar="POLICY", help="The policy's name.", autocompletion=named_policies)
+]
 SubjectOption = Annotated[
     str | None, typer.Option(help="The override of this subject; 42 is the integer, s:42 the text.")
 ]
@@ -75,7 +78,9 @@ app = Commands("config", "Read and change the [bold]configuration store[/]: poli
 
 @app.answers("capline config get", "capline config get promo --json", "capline config get promo --subject user:42")
 def get(
-    policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Only this one.")] = None,
+    policy: Annotated[
+        str | None, typer.Argument(metavar="POLICY", help="Only this one.", autocompletion=named_policies)
+    ] = None,
     subject: SubjectOption = None,
     overrides: Annotated[
         bool, typer.Option("--overrides", help="Every override of the policy; reads the whole store.")
@@ -241,7 +246,9 @@ def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
 
 @app.answers("capline config history", "capline config history promo", "capline config history promo --subject user:42")
 def history(
-    policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Of this policy.")] = None,
+    policy: Annotated[
+        str | None, typer.Argument(metavar="POLICY", help="Of this policy.", autocompletion=named_policies)
+    ] = None,
     subject: SubjectOption = None,
     *,
     place: Place,

@@ -30,6 +30,16 @@ CacheOption = Annotated[
     Path | None, typer.Option("--cache", metavar="DIR", help="Keep fetched files here, for the next call.")
 ]
 
+
+def _named(context: typer.Context, incomplete: str) -> list[str]:
+    """The segments of the snapshot that begin so, for a shell that completes."""
+    try:
+        names = [entry.name for entry in read_manifest(context.params["address"]).segments]
+    except (KeyError, SegmentError):
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
 _LONGEST_ID = 20
 """Digits of the largest 64-bit number: bounds the work of int()."""
 
@@ -194,7 +204,9 @@ def _classify(
 )
 def _members(
     address: Address,
-    segment: Annotated[str | None, typer.Argument(metavar="SEGMENT", help="A segment's name.")] = None,
+    segment: Annotated[
+        str | None, typer.Argument(metavar="SEGMENT", help="A segment's name.", autocompletion=_named)
+    ] = None,
     expression: Annotated[
         str | None,
         typer.Option(help="An expression instead: segments with |, &, - and brackets. Write a space before each '-'."),

@@ -10,18 +10,15 @@ import signal
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.combinations import left_out, mark_deep
+from tests.kit.cli import CommandLine
 from tests.kit.s3 import S3
 from tests.kit.server import Limiters
 from tests.profiles import DEEP, RANDOM, load_profile, sized
-
-if TYPE_CHECKING:
-    from tests.kit.cli import CommandLine
 
 load_profile()  # before any test module is read: their settings build on it
 gc.disable()  # what collecting the tests makes stays to the end: to look for garbage among it takes long

@@ -1,14 +1,14 @@
 """The oracle that counts finds wrong engines, each by the promise that it breaks; so does the machine beside it."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import Phase, settings
 
 from capline import Attempt, Limiter, ManualClock, Policy
+from capline.model.decision import Decision
 from capline.store.local import operations as local
 from capline.store.local import reservations
 from capline.testing import reference, state_machine
@@ -16,16 +16,10 @@ from capline.testing.law.bulk.counted import COUNTED, History
 from capline.testing.oracle import Oracle
 from capline.testing.setting import START_US
 from capline.window import reservation
+from capline.window.bound_log import BoundLog
 from capline.window.joint import joint
-from capline.window.reservation import commit, ended
+from capline.window.reservation import Pending, commit, ended
 from capline.window.rule import attempt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from capline.model.decision import Decision
-    from capline.window.bound_log import BoundLog
-    from capline.window.reservation import Pending
 
 Parts = list[list["BoundLog"]]
 

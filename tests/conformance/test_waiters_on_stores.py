@@ -1,17 +1,13 @@
 """Waiters that are cancelled while others wait behind them, on every store: those behind them move up (decision 16)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.conformance.test_server_stores import redis, redis_cluster, valkey, valkey_cluster
 
 from capline.model.errors import InvalidValueError
 from capline.testing.setting import SECOND, START_US, StoreSetting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Waiters(StoreSetting):

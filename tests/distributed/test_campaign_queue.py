@@ -1,16 +1,15 @@
 """The queue's verbs on real servers: whose a batch is, what may be asked twice, what is refused."""
 
-from __future__ import annotations
-
 import signal
 import time
+from collections.abc import Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.kit.campaign import Far, Site, with_sender
-from tests.kit.servers import KINDS, single
+from tests.kit.servers import KINDS, Server, single
 
 from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import Delivery
@@ -26,12 +25,6 @@ from capline.campaign.queue.worker import _Lost, _QueueRecord  # pyright: ignore
 from capline.campaign.senders.protocol import TRANSIENT, RunInfo
 from capline.campaign.stop import CampaignStopped, Stop
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
-
-    from tests.kit.servers import Server
 
 FACTS = RunFacts("sale", "promo", None, 1, 9, ((None, 9),), 1_000_000, "0123456789abcdef")
 RUN = QueuedRun(FACTS, (Input("cost", "aa", "1"),), "campaign: sale\n", "/sale.yaml", "", b"policies: {}", (), (), 3)

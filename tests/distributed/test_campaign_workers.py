@@ -4,8 +4,6 @@ The clock stands still (`as_of:`), so both decide at one instant, and what is co
 message, the report, and every hit in the store with its stamp.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,8 +12,10 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.campaign import (
@@ -33,17 +33,11 @@ from tests.kit.campaign import (
     receiver,
     stored,
 )
-from tests.kit.servers import KINDS, certificates, single
+from tests.kit.servers import KINDS, Server, certificates, single
 
 from capline.campaign.ledger.inputs import Input
 from capline.campaign.queue.queue import Queue
 from capline.campaign.queue.server import QueueServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
-
-    from tests.kit.servers import Server
 
 parquet: Any = import_module("pyarrow.parquet")
 

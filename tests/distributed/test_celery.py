@@ -1,20 +1,15 @@
 """Limited tasks in real Celery workers, which are stopped in between; the broker is a folder."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from capline import Limiter, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 APP = """
 import os, pathlib

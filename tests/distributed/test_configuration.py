@@ -1,14 +1,14 @@
 """A configuration followed by other processes: within seconds, through a fork, a server that goes, a writer killed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,10 +18,6 @@ from tests.kit.serving import Serving
 from capline import AsyncLimiter, Attempt, Limiter, ManualClock, Policy
 from capline.config.configuration import POLL_EVERY_S, Configuration
 from capline.model.errors import StoreError, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 WITHIN_S = 60
 PATIENT = "?deadline=20s"

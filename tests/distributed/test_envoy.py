@@ -1,7 +1,5 @@
 """A real Envoy before `capline serve`: by the files of docs/howto/envoy.md, by TLS with those of deploy/kubernetes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

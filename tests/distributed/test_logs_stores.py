@@ -3,10 +3,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # redis-py leaves its commands untyped.
 
-from __future__ import annotations
-
 import secrets
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -15,9 +14,6 @@ from tests.kit.server import Limiters, each_layout
 from tests.kit.servers import shared
 
 from capline import CaplineError, Limiter, LogRecord, ManualClock, PastHit, Policy, StoreDamagedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW_US = 1_700_000_000_000_000
 PASTS = [PastHit("p", subject, NOW_US - 5) for subject in (1, 2, 3)]

@@ -1,10 +1,9 @@
 """What observers count is what callers were told: on every kind of store, for every verb, one by one and in batches."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +13,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.kit.limiter import inner_of
 from tests.kit.observe import POLICIES, Raising, Recorder, labels, outcome, row
+from tests.kit.server import Limiters
 from tests.kit.servers import shared
 
 from capline import Attempt
 from capline.observe import OpenTelemetryObserver, Outcome, PrometheusObserver
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.server import Limiters
 
 STORES = ("memory", "lmdb", "redis", "valkey", "valkey cluster")
 

@@ -3,8 +3,6 @@
 A redis-py is pure Python: unpacked into a folder of its own, and put before the venv's on the path of a child.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

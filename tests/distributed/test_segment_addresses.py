@@ -1,28 +1,22 @@
 """Published segments where a snapshot's directory will do too: a limiter, the commands that ask, a campaign."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.campaign import Site as CampaignSite
 from tests.kit.cli import CommandLine
+from tests.kit.s3 import S3
 from tests.kit.segments import Site, directory_site, make, s3_site
-from tests.kit.servers import single
+from tests.kit.servers import Server, single
 
 from capline import AsyncLimiter, Limiter, Policy
 from capline.campaign import CampaignStopped, Ledger, Stop, begun_version, load_campaign, open_run, prepare, run
 from capline.model.errors import CampaignError, SegmentError
 from capline.segment import IdSet, Snapshot, fetch_snapshot, write_snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
-    from tests.kit.servers import Server
 
 PROMO = Policy("promo", ["3/day"], by_segment={"new": ["1/day"], "active": ["5/day"]})
 POLICIES = "policies: {promo: {limits: [3/day], by_segment: {new: [1/day], active: [5/day]}}}\n"

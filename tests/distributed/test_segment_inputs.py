@@ -1,24 +1,19 @@
 """Rows out of an object store, by URL: CSV, gzip and Parquet, globs, and what is not there."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.kit.s3 import S3
 from tests.kit.segments import s3_site
 
 from capline.model.errors import SegmentError
 from capline.segment import build_segments, count_rows, read_rows
 from capline.segment.objects.address import open_objects
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
 
 pa: Any = import_module("pyarrow")
 parquet: Any = import_module("pyarrow.parquet")

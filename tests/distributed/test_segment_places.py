@@ -1,17 +1,18 @@
 """Places, in a directory and on a real S3 server: conditional writes, bounds, errors that say the fix."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.kit.s3 import S3
 from tests.kit.segments import Site, directory_site, make, s3_site
 from tests.kit.server import soon
 
@@ -21,12 +22,6 @@ from capline.segment.objects.fork_proxy import ForkProxy
 from capline.segment.objects.store import ObjectMissingError, ObjectStore
 from capline.segment.publish.publish import Publisher
 from capline.segment.publish.watch import SegmentWatch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
 
 
 @pytest.fixture(params=["directory", "s3", "proxy"])

@@ -1,14 +1,15 @@
 """Publishing, in a directory and on a real S3 server: what is written where, who wins, what is never deleted."""
 
-from __future__ import annotations
-
 import hashlib
 import time
+from collections.abc import Callable
+from pathlib import Path
 from threading import Barrier, Thread
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.kit.s3 import S3
 from tests.kit.segments import Site, directory_site, file_of, make, make_text, s3_site
 
 from capline import ManualClock
@@ -19,12 +20,6 @@ from capline.segment.publish import publish as publish_module
 from capline.segment.publish.fetch import download, read_manifest_of
 from capline.segment.publish.publish import Publisher
 from capline.segment.publish.versions import read_pointer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
 
 HOUR_US = 3_600_000_000
 

@@ -1,7 +1,5 @@
 """Following a publication, in a directory and on a real S3 server: what is served, whatever is wrong with it."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -10,10 +8,13 @@ import struct
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from tests.kit.s3 import S3
 from tests.kit.segments import Site, claiming, directory_site, make, resealed, s3_site
 from tests.kit.server import soon
 
@@ -23,12 +24,6 @@ from capline.observe import SegmentMetrics
 from capline.segment import Bounds, IdSet, SegmentWatch
 from capline.segment.files import os_errors
 from capline.segment.publish import cache as cache_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
 
 BIG = range(0, 60_000, 2)
 

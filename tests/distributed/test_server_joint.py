@@ -2,12 +2,10 @@
 
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.kit.server import Limiters, each_kind, each_layout, executed, units
@@ -18,14 +16,11 @@ from capline.limiter.policies.rules import Rules
 from capline.model.errors import IdConflictError, StoreError, StoreUnknownError
 from capline.store.protocol import Operation
 from capline.store.redis.io.url import parse_url
-from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, ServerError
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, ServerError
 from capline.store.redis.joint import joint
 from capline.store.redis.scripting.keys import slot_of, tag_of
 from capline.store.redis.scripting.scripts import JOINT, JOINT_LOOK, REFUND
 from capline.store.redis.session import Session
-
-if TYPE_CHECKING:
-    from capline.store.redis.io.wire import Reply
 
 START_US = 1_700_000_000_000_000
 APART = ("a", "c", "e")

@@ -1,21 +1,15 @@
 """Numbers of a policy as one value on a server, beside processes that do not begin it."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, each_kind, each_layout
-from tests.kit.servers import shared
+from tests.kit.servers import Server, shared
 
 from capline import Attempt, Limiter, ManualClock, Policy
 from capline.model.errors import IdConflictError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.kit.servers import Server
 
 NEXT = f"{SLOW}&forms=next"
 COUNTERS = ("sliding_counter", "fixed_window", "gcra")

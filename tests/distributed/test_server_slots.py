@@ -2,8 +2,6 @@
 
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

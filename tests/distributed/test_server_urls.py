@@ -1,19 +1,13 @@
 """A URL that is wrong for the server that is there: the cause is named, no secret is shown, nothing was recorded."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from tests.kit import servers
+from tests.kit.server import Limiters
 
 from capline import CaplineError, InvalidValueError, Policy
 from capline.campaign.queue.server import QueueServer
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis.io.url import parse_url, safe_url
-
-if TYPE_CHECKING:
-    from tests.kit.server import Limiters
 
 POLICY = Policy("p", ["1/day"])
 LONG = "deadline=2s"

@@ -4,15 +4,14 @@ Every caller's answers are recorded, and proof.checker, which shares no code wit
 servers hold at the end.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -21,16 +20,11 @@ from proof.record import Recorder
 from tests.kit import servers
 from tests.kit.asking import ask_until
 from tests.kit.server import soon
+from tests.kit.servers import Cluster, Server
 from tests.kit.serving import WITHIN_S, Serving
 
 from capline import Limiter
 from capline.up.files import nginx_conf
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
-
-    from tests.kit.servers import Cluster, Server
 
 QUOTA, WINDOW_US, DAY_US = 20, 2_000_000, 86_400_000_000
 POLICIES = (

@@ -1,11 +1,9 @@
 """`capline.web` on a server: event loops that come and go, threads, an outage in flight; no socket is left behind."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flask
 import pytest
@@ -25,8 +23,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette asks for another client than httpx
     from starlette.testclient import TestClient
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator
 
 RULES = [Rule("ip", key.ip(trusted=1)), Rule("user", key.header("X-Api-Key"))]
 

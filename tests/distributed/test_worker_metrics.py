@@ -1,11 +1,9 @@
 """`capline worker --metrics`: what a real worker tells while it works, and that it ends as it did without."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,9 +15,6 @@ from tests.kit.servers import shared, single
 from capline.campaign.queue.worker import Worker
 from capline.campaign.stop import Stop
 from capline.observe import PrometheusObserver
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_what_a_worker_decides_is_observed(tmp_path: Path) -> None:

@@ -1,12 +1,7 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.kit.campaign import Site, capline, receiver
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_dead_receiver_is_exit_1_and_the_same_command_goes_on(tmp_path: Path) -> None:

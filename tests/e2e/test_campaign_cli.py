@@ -1,25 +1,21 @@
 """`capline campaign` by the real command: files in, parts or posts out, reports, errors, signals."""
 
-from __future__ import annotations
-
 import json
 import select
 import shutil
 import signal
 import subprocess
 import threading
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.campaign import Receiver, Site, answer, capline, command, comparable, environment, mail_server, receiver
 
 from capline.segment import IdSet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
 
 parquet: Any = import_module("pyarrow.parquet")
 

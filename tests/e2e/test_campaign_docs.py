@@ -1,7 +1,5 @@
 """What docs/reference/campaigns.md and examples/campaign say, done."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,17 +1,12 @@
 """`capline decide | peek | refund | explain | erase | sweep`, typed as a person types them, in real processes."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING
+import subprocess
+from pathlib import Path
 
 import pytest
 from tests.kit.forked import run
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
 
 POLICIES = """
 namespace: shop

@@ -1,7 +1,5 @@
 """What the documents show runs as it stands there. Links and tables: tests/unit/project/test_docs_form.py."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

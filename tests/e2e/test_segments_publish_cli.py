@@ -1,22 +1,17 @@
 """`capline segments publish`, `list`, `rollback`, `pin`, `gc` and `watch` by real processes, also on real S3."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.forked import run
+from tests.kit.s3 import S3
 from tests.kit.segments import Site, make, make_text, s3_site
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
 
 
 class Shell:

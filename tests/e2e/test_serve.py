@@ -1,13 +1,11 @@
 """`capline serve` as an operator starts it and programs ask it: a real process, real sockets, real signals."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,9 +14,6 @@ from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 
 from capline.service.envoy.messages import part
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICIES = "policies:\n  promo: {limits: [3/day]}\n  wide: {limits: [50/day]}\n"
 

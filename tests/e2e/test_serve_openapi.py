@@ -1,14 +1,14 @@
 """A real `capline serve` against its own description, and programs in other languages against it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,10 +18,6 @@ from tests.kit.serving import Serving
 from tests.profiles import DEEP, size, sized
 
 from capline import Configuration, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 WITHIN_S = 600
 PROGRAMS = {"java": ("java", "Client.java"), "go": ("go", "run", "client.go")}

@@ -1,7 +1,5 @@
 """`capline serve` in several processes: one port, exact together, one of them killed, all of them ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -12,7 +10,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -23,9 +22,6 @@ from tests.kit.serving import WITHIN_S, Serving
 
 from capline.service.access.tokens import TokenFile
 from capline.service.envoy.messages import OK, OVER_LIMIT, SERVICE, part, rls
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 grpc = part("grpc")
 

@@ -4,10 +4,10 @@ The steps are real (limiter, ledger); only the far side is played, as one that k
 is: who got a message, what the ledger reports, and every hit in the store with its stamp.
 """
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,13 +16,8 @@ from tests.profiles import first, size, sized
 
 from capline import Limiter
 from capline.campaign import Job, Ledger, Report, Stop, report_of, run
+from capline.campaign.report import SegmentReport
 from capline.campaign.senders.protocol import PERMANENT, Messages, Outcomes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from capline.campaign.report import SegmentReport
 
 SUBJECTS = list(range(60))
 STEPS = ("decide_many", "refund_many", "add", "save", "finish", "freeze_inputs", "send")

@@ -5,24 +5,20 @@ one always runs. With a small tmpfs, in a mount namespace of its own, the disk i
 right to mount.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.campaign import Site, answer, command, comparable, environment
 from tests.profiles import first
 
 from capline import Limiter, Policy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIZE = 60_000
 UNSHARE = shutil.which("unshare") or ""

@@ -4,10 +4,9 @@ From the first decision on, subjects are counted in a store: with another store,
 counted for nothing, and others be counted twice.
 """
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.campaign import Far, Site, with_sender
@@ -15,10 +14,6 @@ from tests.kit.campaign import Far, Site, with_sender
 from capline.campaign import Job, Ledger, Report, Stop, open_run, report_of, run
 from capline.limiter.limiter import Limiter
 from capline.model.errors import CampaignError, NoStoreError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 
 class Killed(BaseException):

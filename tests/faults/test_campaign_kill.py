@@ -6,8 +6,6 @@ down, delivering, giving back. (`test_campaign_crash` goes through every step by
 so both runs decide at one instant.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -16,7 +14,8 @@ import subprocess
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.campaign import (
@@ -35,9 +34,6 @@ from tests.kit.campaign import (
 )
 
 from capline.campaign import Ledger
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 parquet: Any = import_module("pyarrow.parquet")
 

@@ -4,8 +4,6 @@ The rule is kept by the clock that stamps, and a log's time never runs backwards
 make callers wait, and says for how long; and whose clock is asked does not matter where another one stamps.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os
@@ -14,19 +12,17 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, each_kind, soon
 from tests.kit.servers import single
 
 from capline import Limiter, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 HOUR_US = 3_600_000_000
 SECOND_US = 1_000_000

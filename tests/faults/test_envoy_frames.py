@@ -1,15 +1,13 @@
 """Clients of the gRPC server that break HTTP/2, or flood it: each is dropped, and everybody else is answered."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.envoy import OK, descriptor, grpc
@@ -17,9 +15,6 @@ from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 
 from capline.service.envoy.messages import SERVICE, rls
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.deep
 

@@ -3,13 +3,11 @@
 A balancer sends nothing to who is not ready, so nothing but the probe itself can find that there is room again.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.faults.test_campaign_full_disk import UNSHARE, why_no_mounts
@@ -19,9 +17,6 @@ from tests.kit.service import Service
 from tests.profiles import first
 
 from capline import Limiter, Policy, StoreFullError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 POLICY = Policy("promo", ["3/day"])
 SMALL = "max_bytes=16777216"

@@ -1,12 +1,11 @@
 """`capline store check` and `compact`: what is whole is called whole, what is damaged is found."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import lmdb
 import pytest
@@ -20,10 +19,6 @@ from capline.store.local.lmdb.check import check_store
 from capline.store.local.lmdb.compact import compact_store
 from capline.store.local.lmdb.files import DATABASES
 from capline.store.local.lmdb.pages import HEAD, NODE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 POLICIES = [
     Policy("p", ["3/day", "10/week"]),

@@ -1,17 +1,12 @@
 """A damaged log in the middle of a batch: its rows get the error, all others their answers, each once."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import lmdb
 import pytest
 
 from capline import Attempt, Limiter, ManualClock, Policy, StoreDamagedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 START_US = 10**15
 BAD = 7

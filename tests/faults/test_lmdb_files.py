@@ -1,13 +1,11 @@
 """The files of the embedded store in other hands: no files at all, removed, replaced, looked at before they exist."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +15,6 @@ from capline.store.local.lmdb import environment as lmdb_env
 from capline.store.local.lmdb import lock as lmdb_guard
 from capline.store.local.lmdb.lock import StoreLock
 from capline.store.open import lmdb_path, open_async_store, open_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICY = Policy("p", ["1000000/day"])
 

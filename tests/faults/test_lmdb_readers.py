@@ -1,18 +1,13 @@
 """Readers of the embedded store that were killed: their slots keep pages from being used again until cleared."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from capline import Limiter, ManualClock, Policy
 from capline.store.local.lmdb import environment as lmdb_env
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 POLICY = Policy("p", ["1000000/day"])
 READER = """

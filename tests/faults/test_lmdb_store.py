@@ -1,7 +1,5 @@
 """The embedded store where things go wrong: damage, other versions, full disks, killed writers, forks, growing maps."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

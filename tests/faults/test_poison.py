@@ -1,18 +1,14 @@
 """Input that is meant to hurt, on every store: taken as what it is, or refused with what to fix; never by half."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.server import SLOW
 from tests.kit.servers import shared
 
 from capline import Attempt, CaplineError, Decision, Limiter, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PLACES = ("memory", "lmdb", "redis", "valkey", "redis cluster", "redis in buckets")
 

@@ -1,16 +1,11 @@
 """The policy file while decisions go on: replaced, broken, emptied and deleted. The last good one serves, whole."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from capline import Limiter, PolicyError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # The tightest limits of each, for one that has nothing yet; of a mixture of both it would be 20/day.
 FIRST = "policies: {p: {limits: [10/day, 100/week]}}\n"

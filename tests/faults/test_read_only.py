@@ -3,16 +3,14 @@
 The mounts are real, in a mount namespace of its own; that needs root and the right to mount. So does another account.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.faults.test_campaign_full_disk import UNSHARE, why_no_mounts
@@ -24,9 +22,6 @@ from capline.campaign.ledger.database import take_lock
 from capline.campaign.ledger.inputs import Input
 from capline.campaign.ledger.ledger import RunFacts
 from capline.config.configuration import Configuration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
 

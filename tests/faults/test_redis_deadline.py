@@ -1,23 +1,17 @@
 """A server that hangs or is gone: answers by the deadline, a breaker, and nobody gets another's answer."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.kit.server import Limiters, Proxy, each_kind, soon, units, warm
-from tests.kit.servers import KINDS, free_port, shared, single
+from tests.kit.servers import KINDS, Server, free_port, shared, single
 
 from capline import AsyncLimiter, Attempt, Decision, Insurance, Limiter, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.kit.servers import Server
 
 pytestmark = pytest.mark.alone
 

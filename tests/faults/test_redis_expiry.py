@@ -1,21 +1,15 @@
 """Every key expires: no later than its widest window and the grace, and never before its hits are out."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, each_layout, each_pair, soon
-from tests.kit.servers import KINDS, single
+from tests.kit.servers import KINDS, Server, single
 
 from capline import Attempt, ManualClock, Policy
 from capline.store.redis.scripting import compiled_rule as compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kit.servers import Server
 
 GRACE_MS = 500
 

@@ -1,21 +1,15 @@
 """A fork after connecting, tasks that are cancelled anywhere: nobody reads another's reply, nothing is left open."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.server import SLOW, Limiters, each_kind, each_layout, soon, units
-from tests.kit.servers import shared, single
+from tests.kit.servers import Server, shared, single
 from tests.profiles import size, sized
 
 from capline import AsyncLimiter, Attempt, Decision, Policy
-
-if TYPE_CHECKING:
-    from tests.kit.servers import Server
 
 FORKS = """
 import asyncio, os, sys

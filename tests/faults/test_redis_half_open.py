@@ -1,22 +1,16 @@
 """Connections that are half open, a server killed in the middle of a batch, and one that stands still for a while."""
 
-from __future__ import annotations
-
+import socket
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, Proxy, each_kind, soon, units, warm
-from tests.kit.servers import single
+from tests.kit.servers import Server, single
 
 from capline import Policy
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
-
-    from tests.kit.servers import Server
 
 pytestmark = pytest.mark.alone
 

@@ -2,24 +2,18 @@
 
 # pyright: reportUnknownVariableType=false
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.kit.server import Limiters, each_pair, soon, stamps
-from tests.kit.servers import KINDS, cluster
+from tests.kit.servers import KINDS, Cluster, Server, cluster
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
 from capline.store.redis.scripting.keys import slot_of, tag_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kit.servers import Cluster, Server
 
 pytestmark = pytest.mark.alone
 

@@ -7,17 +7,15 @@ The minority's primary goes on answering until it notices that it is alone, and 
 replica has taken its place. Where a replica is waited for, it grants nothing from the first moment on.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import secrets
 import shutil
 import subprocess
 import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.server import Limiters, each_kind, soon
@@ -26,9 +24,6 @@ from tests.kit.servers import Server
 from capline import Policy
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
 from capline.store.redis.scripting.keys import slot_of, tag_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
 
 pytestmark = pytest.mark.alone
 
@@ -107,7 +102,7 @@ class Node(Server):
             yield f"bind {ADDRESSES[self.side]} 127.0.0.1" if line.startswith("bind ") else line
         yield from ("protected-mode no", f"cluster-announce-ip {ADDRESSES[self.side]}")
 
-    def start(self) -> Node:
+    def start(self) -> "Node":
         with self.network.inside(self.side):
             return super().start()
 

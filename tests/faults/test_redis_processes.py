@@ -1,7 +1,5 @@
 """Processes on one key: the quota holds by the stamps, by the wall clock, and in the log that is kept."""
 
-from __future__ import annotations
-
 import multiprocessing
 import subprocess
 import sys

@@ -2,25 +2,19 @@
 
 # pyright: reportPrivateUsage=false
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.kit.server import Limiters, each_pair, stamps, warm
-from tests.kit.servers import HOST, KINDS, cluster
+from tests.kit.servers import HOST, KINDS, Cluster, Server, cluster
 
 from capline import Attempt, Decision, Policy
 from capline.store.redis.cluster.router import Router
 from capline.store.redis.scripting.keys import bucket_count, slot_of, tag_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.kit.servers import Cluster, Server
 
 POPULATION = 64 * 5
 SUBJECTS = 30

@@ -1,24 +1,18 @@
 """A server that says not now, or no: the error tells that nothing was recorded, and what can wait is asked again."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, soon, units
-from tests.kit.servers import HOST, KINDS, ReplyError, cluster, single
+from tests.kit.servers import HOST, KINDS, ReplyError, Server, cluster, single
 
 from capline import Attempt, Decision, Policy, StoreError, StoreFullError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
-    from tests.kit.servers import Server
 
 pytestmark = pytest.mark.alone
 

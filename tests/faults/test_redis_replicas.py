@@ -1,26 +1,20 @@
 """`wait_replicas`: a hit counts as allowed only when so many replicas have it; a refusal needs none."""
 
-from __future__ import annotations
-
 import re
 import time
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from proof.chaos.verbs import NOT_WAITING, WAITING, policies, with_hits
 from tests.kit.server import SLOW, Limiters, each_layout, soon, stamps, units
-from tests.kit.servers import HOST, KINDS, single
+from tests.kit.servers import HOST, KINDS, Server, single
 
 from capline import Attempt, Decision, Policy
 from capline.model.errors import StoreError, StoreUnknownError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
-    from tests.kit.servers import Server
 
 pytestmark = pytest.mark.alone
 

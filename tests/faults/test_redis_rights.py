@@ -2,22 +2,21 @@
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportAttributeAccessIssue=false
 
-from __future__ import annotations
-
 import gc
 import logging
 import re
 import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from tests.distributed.test_campaign_queue import RUN, claimed, finish, put, rows_of
 from tests.kit.server import SLOW, Limiters, Proxy, each_kind, each_layout
-from tests.kit.servers import KINDS, ReplyError, certificates, free_port, shared, single
+from tests.kit.servers import KINDS, ReplyError, Server, certificates, free_port, shared, single
 
-from capline import Attempt, CaplineError, Configuration, Decision, Limiter, Policy, StoreError
+from capline import AsyncLimiter, Attempt, CaplineError, Configuration, Decision, Limiter, Policy, StoreError
 from capline.campaign.ledger.inputs import Input
 from capline.campaign.queue.queue import Queue
 from capline.campaign.queue.records import Over
@@ -25,13 +24,6 @@ from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.status import QueueStatus
 from capline.model.errors import StoreUnavailableError
 from capline.testing.conformance import Awaited
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.kit.servers import Server
-
-    from capline import AsyncLimiter
 
 PASSWORD = "s3cret-p@ss/w:rd"  # noqa: S105 - of servers that live for a test
 

@@ -2,26 +2,20 @@
 
 # pyright: reportPrivateUsage=false
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.kit.server import Limiters, each_kind, each_layout, soon, units, warm
-from tests.kit.servers import KINDS, cluster, sentinel, single
+from tests.kit.servers import KINDS, Server, cluster, sentinel, single
 from tests.profiles import first, size, sized
 
 from capline import Attempt, Decision, IdConflictError, Policy, StoreError
 from capline.store.redis.scripting import parts
 from capline.store.redis.scripting.requests import OTHER_ROWS, PLAIN_ROWS
 from capline.store.redis.scripting.scripts import ATTEMPT, LOOK, ONE, REFUND, SWEEP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kit.servers import Server
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -1,18 +1,12 @@
 """What a limiter says of its servers when it first meets them, on the logger `capline`, once for each."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.server import Limiters, each_kind
-from tests.kit.servers import cluster, sentinel, single
+from tests.kit.servers import Server, cluster, sentinel, single
 
 from capline import Policy
-
-if TYPE_CHECKING:
-    from tests.kit.servers import Server
 
 POLICY = Policy("p", ["1000/day"])
 

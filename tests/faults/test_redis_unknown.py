@@ -1,10 +1,9 @@
 """A reply that was lost: the limiter says that it does not know, and asking again by id or receipt counts once."""
 
-from __future__ import annotations
-
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +25,6 @@ from tests.kit.servers import KINDS, shared, single
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
 from capline.store.redis.scripting import parts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.alone
 

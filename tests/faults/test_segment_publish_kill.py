@@ -4,22 +4,17 @@ In a directory it kills itself (SIGKILL) at the n-th thing that it asks of the s
 On an S3 server somebody else kills it, at many moments of the time that a publication takes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.kit.s3 import S3
 from tests.kit.segments import Site, directory_site, make, s3_site
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
 
 SUICIDE = """
 import json, os, signal, sys

@@ -5,27 +5,22 @@ the segment, and the quota that the decision was bound by. The publisher waits u
 or of its being refused; they never stop deciding meanwhile.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.kit.s3 import S3
 from tests.kit.segments import Site, claiming, directory_site, make, resealed, s3_site
 
 from capline.segment import IdSet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
 
 VERSIONS = 50
 USERS = 1_000

@@ -1,22 +1,16 @@
 """`acquire` goes on asking while its store is away: until its own timeout, and for one slot whatever is asked again."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, Proxy, units
-from tests.kit.servers import single
+from tests.kit.servers import Server, single
 
 from capline import Policy
 from capline.model.decision import LimitExceeded
 from capline.model.errors import StoreError, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kit.servers import Server
 
 POLICY = Policy("p", ["100/day"])
 QUICK = "deadline=300ms"

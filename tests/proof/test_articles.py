@@ -1,16 +1,11 @@
 """Each published limiter breaks on its case, capline does not, and the page says what was found."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from proof.articles.cases import CASES, Outcome, outcomes
 from proof.articles.page import PAGE, markdown, text
 from tests.kit.servers import single
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

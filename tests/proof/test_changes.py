@@ -1,17 +1,11 @@
 """`python -m proof.changes` drives the stores that it is told, so far as it is told."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+import pytest
 from hypothesis import Phase, settings
 from proof.changes.__main__ import main
 from tests.profiles import load_profile
 
 from capline.testing.machine import StoreMachine
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_store_is_driven_by_changing_policies(capsys: pytest.CaptureFixture[str]) -> None:

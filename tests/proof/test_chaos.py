@@ -1,7 +1,5 @@
 """The failover experiment in short; the long form is `make chaos`."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,9 +7,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from proof.chaos.faults import FAULTS
@@ -20,12 +19,7 @@ from proof.chaos.table import broken, plans, row, short_plans, table
 from proof.chaos.tally import Figures, over_by_stamps, over_by_wall, tally
 from proof.chaos.verbs import WAITING, broken_rows, verb_table
 from tests.kit.server import soon
-from tests.kit.servers import cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kit.servers import Cluster
+from tests.kit.servers import Cluster, cluster
 
 pytestmark = pytest.mark.alone
 

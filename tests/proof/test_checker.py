@@ -1,7 +1,5 @@
 """The checker itself: it shares no code with what it judges, it accuses where a promise is broken, and only there."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -1,33 +1,27 @@
 """Callers at the same time on one key, as each recorded what it saw; the long form is `python -m proof.concurrency`."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from proof.checker.report import Report
 from proof.concurrency.callers import run
 from proof.concurrency.cases import LIMITS, STORES, SUBJECTS, Case, cases
 from tests.conformance.test_oracle import consumes_part_by_part, forgets_commits, records_only_the_first
 from tests.kit.server import SLOW
 from tests.kit.servers import shared
 
+from capline import Decision
 from capline.store.local import operations as local
 from capline.store.local import reservations
 from capline.window import reservation
+from capline.window.bound_log import BoundLog, OpenLog
 from capline.window.charge import charge, settle
 from capline.window.reservation import commit
 from capline.window.rule import attempt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from proof.checker.report import Report
-
-    from capline import Decision
-    from capline.window.bound_log import BoundLog, OpenLog
 
 pytestmark = pytest.mark.alone
 

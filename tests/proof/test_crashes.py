@@ -1,14 +1,13 @@
 """Killed writers and lost power under the embedded store, in short; the long form is `python -m proof.crashes`."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from proof.crashes.rounds import build, kills, lose_power, losses, openings
@@ -16,10 +15,6 @@ from proof.crashes.writer import cut_torn_line
 from tests.profiles import size, sized
 
 from capline import Limiter, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CRASHES = size(4, 10)
 

@@ -1,8 +1,6 @@
 """One bit flipped in the embedded store's file, in short; the long form is `python -m proof.flips`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import lmdb
 import pytest
@@ -11,9 +9,6 @@ from proof.flips.trials import Outcome, flips
 from tests.profiles import size, sized
 
 from capline import Limiter, Policy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @sized

@@ -1,7 +1,5 @@
 """Every interleaving of three callers over the rule: it keeps the promises, and with a fault in it, it is found out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

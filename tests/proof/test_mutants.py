@@ -1,9 +1,7 @@
 """Wrong limiters, each of which the checker has to catch, by the fault that it has; and right ones, which pass."""
 
-from __future__ import annotations
-
 import secrets
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from proof.checker import check, read
@@ -13,9 +11,6 @@ from proof.mutants.of_capline import Capline
 from proof.mutants.right import Right
 from tests.kit.servers import shared
 from tests.profiles import first
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SEEDS = range(4)
 MOST_RUNS = 20

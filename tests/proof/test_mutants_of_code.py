@@ -1,13 +1,12 @@
 """Mistakes in capline's code: the operators make them, those by hand fit the code, and what survives is judged."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from proof.mutants.of_code import __main__ as program
@@ -16,9 +15,6 @@ from proof.mutants.of_code.operators import mutations
 from proof.mutants.of_code.targets import SOURCE, of_core, of_file, read_judged
 from proof.mutants.of_code.trials import CAUGHT, NO_VERDICT, ROOT, SURVIVED, run_tests
 from tests.profiles import first
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXAMPLE = Mutant("example", "model/limit.py", "quota", "quote", "proof/test_mutants_of_code.py::test_example")
 PYTHON = b"""

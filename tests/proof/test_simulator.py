@@ -1,8 +1,7 @@
 """The simulator: the real server store keeps its promises under faults by seed, and wrong engines are found."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from proof.simulator.network import commands_of
@@ -11,9 +10,6 @@ from proof.simulator.wrong import WRONG, find
 from tests.profiles import first, size, sized
 
 from capline.store.redis.io.wire import pack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GROUPS = 4
 WORDS = (

@@ -1,11 +1,10 @@
 """Every reader of text from outside: a value, or a CaplineError of one line; never another exception."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -32,9 +31,6 @@ from capline.segment.sets.expression import parse_expression
 from capline.store.local.lmdb import store as lmdb
 from capline.store.open import open_store
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FUZZ = settings(
     max_examples=size(15, 150), derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]

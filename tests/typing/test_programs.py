@@ -3,8 +3,6 @@
 `assert_type` holds a type fast. A line that has to be refused says so: an ignore that is not needed is an error there.
 """
 
-from __future__ import annotations
-
 import json
 import runpy
 import subprocess

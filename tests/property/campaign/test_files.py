@@ -1,12 +1,11 @@
 """Campaign files and audience files, whatever is in them: read whole, or refused with what to fix."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -19,9 +18,6 @@ from capline.campaign.audience import read
 from capline.campaign.file import AudienceSource, loads_campaign
 from capline.model.errors import CaplineError
 from capline.segment import IdSet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pa: Any = import_module("pyarrow")
 parquet: Any = import_module("pyarrow.parquet")

@@ -1,7 +1,5 @@
 """The policy file, for any text at all: it is read or refused, and what is written is read back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

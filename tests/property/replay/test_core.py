@@ -1,7 +1,5 @@
 """The fast core of a replay equals the specification, event by event, for every policy that it says it covers."""
 
-from __future__ import annotations
-
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.profiles import size

@@ -1,7 +1,5 @@
 """Segments against Python's own sets: building, codes, classifying, paging and expressions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -3,21 +3,24 @@
 `decide_units` and `allowed_now` are compared on one log; then whole limiters, one of which has no fast path.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.profiles import size, sized
 
 from capline import CaplineError, Decision, Joint, Limiter, ManualClock, Policy
+from capline.limiter.patience import AcquiredSlot
 from capline.limiter.policies.rules import Rules
+from capline.model.policy import BoundPolicy
+from capline.model.subject import Subject
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
-from capline.store.protocol import Operation
+from capline.store.protocol import CompiledRule, Operation
 from capline.support.override import override
 from capline.window import joint as joint_module
 from capline.window import rule as rule_module
@@ -26,15 +29,6 @@ from capline.window.bound_log import BoundLog, readers_of, table_of
 from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint
 from capline.window.rule import Slot, attempt, judge, take_slot
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from capline.limiter.patience import AcquiredSlot
-    from capline.model.policy import BoundPolicy
-    from capline.model.subject import Subject
-    from capline.store.protocol import CompiledRule
 
 pytestmark = sized
 START_US = 1_700_000_000_000_000

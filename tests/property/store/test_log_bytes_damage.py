@@ -1,8 +1,6 @@
 """Logs read back from the embedded store, damaged in any way: an error of their subject, and never an admission."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import lmdb
 import pytest
@@ -13,9 +11,6 @@ from tests.profiles import size
 from capline import Limiter, ManualClock, Policy, StoreDamagedError, StoreError, StoreVersionError
 from capline.store.local import log_bytes as packed
 from capline.store.local.log import ColumnLog
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICY = Policy("p", ["3/day"])
 KEY = b"\0\0\0\1tsomebody"

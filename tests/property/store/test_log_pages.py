@@ -1,7 +1,5 @@
 """A paged log, with pages of 4 hits so that every seam is crossed often, answers every look as the plain value does."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 from hypothesis import given, settings

@@ -1,11 +1,9 @@
 """Merged logs: as if each hit had been recorded at its own time, whatever comes when, in which parts, and how often."""
 
-from __future__ import annotations
-
 import secrets
+from collections.abc import Iterator
 from functools import cache
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +16,6 @@ from capline.limiter.arguments.records import line_of, read_line
 from capline.model.errors import InvalidValueError
 from capline.store.redis.scripting.keys import field_of, subject_of, tag_of
 from capline.testing import Reference
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 START_US = 1_700_000_000_000_000
 WINDOW_US = 200

@@ -1,7 +1,5 @@
 """The specification itself, held to the sentence that defines it: sum the units in the window, add the cost."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.profiles import size

@@ -1,8 +1,6 @@
 """Every configuration store is held to one law: memory, lmdb, Redis and Valkey; a cluster in the deep part."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.servers import shared
@@ -12,9 +10,6 @@ from capline.config.configuration import Configuration
 from capline.config.servers import ServerBackend
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis.io.url import parse_url
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PATIENT = "?deadline=20s"
 

@@ -1,7 +1,5 @@
 """What a limiter is made of, given wrongly: one line that says how to write it."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

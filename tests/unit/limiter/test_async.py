@@ -1,12 +1,11 @@
 """What only an `AsyncLimiter` has: waits that are cancelled, and a loop that goes on meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import threading
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +16,7 @@ from capline.limiter.aio import SLOTS_A_TURN
 from capline.model.errors import StoreClosedError, StoreUnavailableError
 from capline.store.local.aio import AsyncLocalStore
 from capline.store.open import open_async_store, open_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from capline.store.protocol import Operation
+from capline.store.protocol import Operation
 
 POLICY = Policy("p", ["1/h"])
 

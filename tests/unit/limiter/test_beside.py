@@ -1,17 +1,11 @@
 """A limiter of other policies on the same store, and the question whether a policy is there."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from capline import Attempt, Insurance, Limiter, ManualClock, Policy
 from capline.model.errors import InvalidValueError, StoreClosedError, StoreUnavailableError, UnknownNameError
+from capline.observe.event import Decided
 from capline.store.local.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from capline.observe.event import Decided
 
 
 def test_both_count_on_one_store_and_each_has_its_own_policies() -> None:

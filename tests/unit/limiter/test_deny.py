@@ -1,9 +1,8 @@
 """The deny cache: a refusal holds until its time on this host's own clock, and not a microsecond longer."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.kit.limiter import behind_a_door, close, gone, inner_of
@@ -11,9 +10,6 @@ from tests.kit.limiter import behind_a_door, close, gone, inner_of
 from capline import Attempt, InvalidTypeError, InvalidValueError, Limiter, ManualClock, Policy
 from capline.limiter.policies.deny_cache import DenyCache
 from capline.model.decision import Decision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SECOND = 1_000_000
 START_US = 10**15

@@ -1,7 +1,5 @@
 """An explanation as a dict for JSON: what the command line and the service both show."""
 
-from __future__ import annotations
-
 from capline import Limiter, ManualClock, Policy
 
 

@@ -1,9 +1,8 @@
 """`schedule_all` and `acquire_all`: what is between a caller and a store, sync and async."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.kit.limiter import behind_a_door, close, gone
@@ -19,9 +18,6 @@ from capline import (
     Policy,
     StoreError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 POLICIES = (Policy("requests", ["1/h"]), Policy("tokens", ["100/h"]))
 PARTS = [Attempt("requests", "key"), Attempt("tokens", "key", 60)]

@@ -1,10 +1,10 @@
 """With a subject key no store ever sees a subject: every verb says its keyed hash instead."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +20,6 @@ from capline import (
     ManualClock,
     Policy,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 KEY = b"0123456789abcdef0123456789abcdef"
 POLICY = Policy("p", ["3/day"], channels={"push": ["2/day"]})

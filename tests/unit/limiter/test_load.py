@@ -1,7 +1,5 @@
 """A load hands a store the hits of one log together, and tells its caller of each record."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline import Limiter, ManualClock, PastHit, Policy

@@ -1,7 +1,5 @@
 """`long_subjects="hash"`: a subject that others choose, as long as it likes, under every verb."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,8 +1,8 @@
 """While the store cannot answer: the caller's choice answers, and says so; it never looks like a limit's refusal."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +29,6 @@ from capline.model.errors import (
     StoreUnknownError,
     StoreVersionError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 POLICY = Policy("p", ["8/day", "20/week"], by_segment={"new": ["2/day"]}, channels={"push": ["4/day"]})
 START_US = 10**15

@@ -3,10 +3,10 @@
 # pyright: reportPrivateUsage=false
 # Whether the fast path is taken is seen from inside only.
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +17,6 @@ from capline.config.configuration import Configuration
 from capline.limiter.policies import overrides
 from capline.limiter.policies.rules import Rules
 from capline.model.errors import PolicyError, StoreUnavailableError, UnknownNameError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NOW_US = 1_800_000_000_000_000
 DAY_US = 86_400_000_000

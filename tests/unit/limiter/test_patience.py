@@ -1,7 +1,5 @@
 """How long an `acquire` goes on asking a store that cannot answer, on a clock that is told the time."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline.limiter import patience as module

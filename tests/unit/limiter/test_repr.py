@@ -1,7 +1,5 @@
 """What a person sees of capline's values in a shell, a log, a failed test."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline import AsyncLimiter, Limit, Limiter, ManualClock, Policy, SystemClock

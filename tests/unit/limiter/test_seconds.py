@@ -1,7 +1,5 @@
 """Seconds at the edge are microseconds inside, and the same ones."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,9 +1,8 @@
 """A limiter that knows segments: what it opens, what it follows, what it costs those who do not need it."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,6 @@ from capline import AsyncLimiter, Configuration, Limiter, Policy
 from capline.limiter.policies.segments import SegmentLookup
 from capline.model.errors import InvalidTypeError, InvalidValueError, SegmentError
 from capline.segment import IdSet, SegmentWatch, Snapshot, load_snapshot
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROMO = Policy("promo", ["3/day"], by_segment={"new": ["1/day"], "active": ["5/day"]})
 PLAIN = Policy("plain", ["2/day"])

@@ -1,9 +1,8 @@
 """Who wakes up later than the slack after its slot gives it back and takes another; sync and async."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from capline.limiter.patience import MOST_MISSED
 from capline.model.errors import StoreUnknownError
 from capline.store.local.memory import MemoryStore
 from capline.store.protocol import Operation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 POLICIES = (Policy("p", ["1/10s"]), Policy("q", ["5/10s"]))
 STEP = MemoryStore.step

@@ -1,7 +1,5 @@
 """Limits that come with the call, and limiters that are pickled."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import pickle

@@ -1,24 +1,18 @@
 """Clients of the real botocore against a real S3 server, and against a provider that asks to wait."""
 
-from __future__ import annotations
-
 import os
 import site
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit.http import Provider
-from tests.kit.s3 import PROGRAM
+from tests.kit.s3 import PROGRAM, S3
 
 from capline import InvalidTypeError, Limiter, Policy
 from capline.middleware.botocore import limit_client
 from capline.model.errors import CaplineError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.s3 import S3
 
 CLIENT = """
 import sys, urllib.parse

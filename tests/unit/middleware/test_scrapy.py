@@ -1,10 +1,9 @@
 """The downloader middleware, in a real crawl against a real server, and its settings."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from scrapy.settings import Settings
@@ -13,9 +12,6 @@ from tests.kit.http import Provider
 from capline import Limiter, Policy
 from capline.middleware.scrapy import LimitedMiddleware
 from capline.model.errors import CaplineError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CRAWL = """
 import sys

@@ -1,7 +1,5 @@
 """Observers: what they are told when things go wrong, that none breaks a decision, that what they keep is bounded."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -9,8 +7,10 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,10 +35,6 @@ from capline import (
 )
 from capline.limiter import observed
 from capline.observe import LogObserver, OpenTelemetryObserver, Outcome, PrometheusObserver
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Hears(Recorder):

@@ -1,13 +1,11 @@
 """The demo on a slice of the data, against a simulation written out by hand; and what it refuses."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,21 +13,13 @@ import pytest
 from capline import CaplineError, Limit, PolicyError
 from capline.campaign.file import load_campaign
 from capline.replay.demo.figures import NO_SEGMENT, by_window, limit_name
-from capline.replay.demo.messages import calendar
-from capline.replay.demo.record import Recorder
-from capline.replay.demo.recount import recount
+from capline.replay.demo.messages import Messages, Purchases, calendar
+from capline.replay.demo.record import Record, Recorder
+from capline.replay.demo.recount import Recount, recount
 from capline.replay.demo.report import write_report
 from capline.replay.demo.run import run_demo
 from capline.replay.events import ReplayError
-from capline.segment import load_snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from capline.replay.demo.messages import Messages, Purchases
-    from capline.replay.demo.record import Record
-    from capline.replay.demo.recount import Recount
-    from capline.segment import Snapshot
+from capline.segment import Snapshot, load_snapshot
 
 DATA = Path(__file__).parents[3] / "examples/data/cdnow_transactions.csv.gz"
 BUSIEST = 14048

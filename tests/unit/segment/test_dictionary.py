@@ -1,12 +1,11 @@
 """The id dictionary: a text keeps its number, whatever is added, merged, damaged or killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,9 +27,6 @@ from capline.segment import (
 )
 from capline.segment.dictionary import dictionary
 from capline.segment.dictionary.idfile import IdFile, encode, group_texts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 texts = st.text(min_size=1, max_size=6) | st.sampled_from(["\0", "a\0", "a", "\0a", "é", "x" * 512, "A"])
 

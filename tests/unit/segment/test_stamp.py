@@ -1,12 +1,11 @@
 """Opening what was verified once: used where it lies, and believed only for the very files that were verified."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,9 +28,6 @@ from capline.segment.seal import seal
 from capline.segment.sets import frozen
 from capline.segment.snapshot import load as load_module
 from capline.segment.snapshot import verified as stamp_module
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # A run, an array, a bitset, and nothing.
 SETS = {

@@ -1,7 +1,5 @@
 """A large batch of attempts is read attempt by attempt, with the same outcome as when it is read whole."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline.service.http.forms import Reader

@@ -1,7 +1,5 @@
 """Rows of a batch's answers, named as the rows of a list are."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline.model.decision import Decision

@@ -1,18 +1,14 @@
 """A store's URL: read, or refused in one line that shows no password."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from capline import InvalidTypeError, InvalidValueError
 from capline.store.open import lmdb_path, open_async_store, open_store
 from capline.store.redis.io.url import parse_url
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WRONG: list[tuple[Any, str]] = [
     ("redis", "unknown kind ''"),

@@ -1,7 +1,5 @@
 """The protocols of stores: a verb that a store forgot is an error, not an answer of None."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """A thread that finds the lock taken tries again, and queues in the end."""
 
-from __future__ import annotations
-
 from threading import Event, Thread
 
 import pytest

@@ -1,21 +1,16 @@
 """What capline makes is its owner's alone: directories 0700, files 0600; what exists keeps its mode."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from capline import Limiter, Policy
 from capline.campaign.ledger.ledger import Ledger, RunFacts
 from capline.support.private import create_private_file, make_private_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

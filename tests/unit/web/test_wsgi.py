@@ -1,7 +1,5 @@
 """`capline.web.wsgi` by plain WSGI apps, checked by the standard library's validator."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -219,7 +217,7 @@ class Closing:
 
     closed = 0
 
-    def __call__(self, _: dict[str, Any], start_response: Any) -> Closing:
+    def __call__(self, _: dict[str, Any], start_response: Any) -> "Closing":
         start_response("200 OK", TEXT)
         return self
 

@@ -1,7 +1,5 @@
 """Days where a clock is set back over midnight, by a table that is written out."""
 
-from __future__ import annotations
-
 from capline.model.limit import DAY_US
 from capline.window.calendar import ends_us, starts_us
 

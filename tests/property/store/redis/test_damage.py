@@ -2,16 +2,15 @@
 
 # pyright: reportPrivateUsage=false, reportArgumentType=false
 
-from __future__ import annotations
-
 import random
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 from tests.kit.server import SLOW, Limiters, each_kind, each_layout
-from tests.kit.servers import shared
+from tests.kit.servers import Server, shared
 from tests.profiles import size, sized
 
 from capline import Attempt, CaplineError, Decision, IdConflictError, Limiter, ManualClock, Policy
@@ -19,11 +18,6 @@ from capline.model.errors import StoreDamagedError
 from capline.store.redis.scripting.keys import bucket_count, field_of, tag_of
 from capline.store.redis.scripting.scripts import _folder
 from capline.store.redis.scripting.value import ParsedLog, read_value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.kit.servers import Server
 
 START_US = 1_700_000_000_000_000
 POPULATION = 640

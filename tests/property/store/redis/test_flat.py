@@ -1,11 +1,10 @@
 """The flat script beside the general rule on one server: both answer the same, states and all, whatever came before."""
 
-from __future__ import annotations
-
 import random
 import secrets
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hiredis import Reader
@@ -14,14 +13,10 @@ from tests.kit.servers import KINDS, shared
 from tests.profiles import size
 
 from capline import CaplineError, Limiter, ManualClock, Policy
+from capline.model.policy import BoundPolicy
 from capline.store.protocol import Operation
 from capline.store.redis.scripting.requests import joint_call
 from capline.store.redis.scripting.scripts import JOINT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from capline.model.policy import BoundPolicy
 
 START_US = 1_700_000_000_000_000
 STEPS = size(250, 1_500)

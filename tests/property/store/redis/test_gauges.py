@@ -4,13 +4,12 @@ Each setting is some policies that meet on the same subjects, and a scale of tim
 slide within a few steps. The law itself is in the conformance suite; this looks for what nobody thought of.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import secrets
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,9 +21,6 @@ from capline import Attempt, Decision, Limiter, ManualClock, Policy
 from capline.model.errors import IdConflictError
 from capline.testing import Reference
 from capline.testing.conformance import Awaited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NOW_US = 1_700_000_000_000_000
 MINUTE_US = 60_000_000

@@ -2,8 +2,6 @@
 
 # pyright: reportArgumentType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,18 +2,14 @@
 
 # pyright: reportPrivateUsage=false
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from capline import Attempt, Limiter, ManualClock, Policy
 from capline.store.local import batches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 ROWS = 4000
 JOBS: dict[str, Callable[[Limiter], object]] = {

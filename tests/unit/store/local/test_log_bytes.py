@@ -1,7 +1,5 @@
 """What a packed log must not be, though its checksum is right."""
 
-from __future__ import annotations
-
 from array import array
 
 import pytest

@@ -1,8 +1,8 @@
 """Long logs of the embedded store, at the places where only a long history finds a mistake."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +12,6 @@ from capline.store.local.lmdb.transaction import LmdbPages
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import PAGED, read_words
 from capline.store.local.log_pages import PAGE_HITS, IdTables, PagedLog, PageIds, SeenPages, UnitPages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 START_US = 1_700_000_000_000_000
 KEY = b"log"

@@ -1,11 +1,9 @@
 """Numbers in one value in a file: begun by `forms=next`, on a file of the present form, and shared with its users."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import lmdb
 import pytest
@@ -13,9 +11,6 @@ import pytest
 from capline import Limiter, ManualClock, Policy, StoreDamagedError
 from capline.store.local.lmdb.check import check_store
 from capline.store.local.log_bytes import NUMBERS, pack_words, read_words
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START_US = 1_700_000_000_000_000
 each_number = pytest.mark.parametrize("algorithm", ["sliding_counter", "fixed_window", "gcra"])

@@ -5,19 +5,14 @@ A nightly batch has a receipt each night, and perhaps never a new subject.
 
 # pyright: reportPrivateUsage=false
 
-from __future__ import annotations
-
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from capline import IdConflictError, Limiter, ManualClock, Policy
 from capline.store.local.lmdb.check import check_store
 from capline.store.local.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MANY = 400
 

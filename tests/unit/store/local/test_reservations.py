@@ -2,19 +2,13 @@
 
 # pyright: reportPrivateUsage=false
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from capline import Limiter, ManualClock, Policy
-from capline.window.reservation import pending_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from capline.window.reservation import Pending
+from capline.window.reservation import Pending, pending_in
 
 SECOND_US = 1_000_000
 

@@ -1,15 +1,10 @@
 """What the sweep on the way may remove."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from capline import Limiter, ManualClock, Policy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOUR_US = 3_600_000_000
 

@@ -1,7 +1,5 @@
 """What is said of a server that is not set as a limiter needs it."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline.store.redis.io.server_check import advice

@@ -1,17 +1,13 @@
 """How long a batch may take."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from capline import Attempt, Limiter, Policy
 from capline.store.redis.cluster.router import Router
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 0.1001), (10_000, 1.1), (30_000, 2.0)])

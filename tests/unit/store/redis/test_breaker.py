@@ -1,7 +1,5 @@
 """The circuit breaker of one server, on a clock that is an argument."""
 
-from __future__ import annotations
-
 from capline.store.redis.cluster.breaker import FAILURES, FIRST_S, LONGEST_S, Breaker
 
 

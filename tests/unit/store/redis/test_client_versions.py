@@ -3,8 +3,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # redis-py leaves the methods of its connections untyped.
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from typing import Any

@@ -4,10 +4,9 @@ The engine does no I/O, so these tests play the servers that races are made of, 
 server can be brought to do is tested on real servers.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,13 +14,8 @@ import pytest
 from capline.model.errors import StoreError, StoreFullError, StoreUnavailableError, StoreUnknownError
 from capline.store.redis.cluster.router import MOST_REDIRECTS, Router
 from capline.store.redis.io.url import parse_url
-from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Request, ServerError, Write, pack
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, Request, ServerError, Write, pack
 from capline.store.redis.scripting.scripts import ATTEMPT, ONE, Call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from capline.store.redis.io.wire import Reply
 
 SEED = ("127.0.0.1", 7000)
 OTHER = ("127.0.0.1", 7001)

@@ -1,7 +1,5 @@
 """Long logs on a server do not grow without end."""
 
-from __future__ import annotations
-
 import secrets
 from contextlib import closing
 from typing import Any, cast

@@ -1,10 +1,8 @@
 """Which calls may be sent again: those whose every part says so."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,9 +11,7 @@ from capline import Attempt, Limiter, Policy
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis import joint
 from capline.store.redis.scripting import parts
-
-if TYPE_CHECKING:
-    from capline.store.redis.scripting.scripts import Call
+from capline.store.redis.scripting.scripts import Call
 
 
 def calls_of(verb: str, asked: list[Attempt], place: Any, name: str) -> list[Call]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit.cli import CommandLine
+from tests.profiles import first
 
 BIN = Path(sys.executable).parent
 
@@ -92,7 +93,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capline: CommandLine) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", first(1, ["bash", "zsh", "fish"]))
 def test_a_shell_completes_commands_and_the_names_of_a_policy_file(
     tmp_path: Path, capline: CommandLine, shell: str
 ) -> None:

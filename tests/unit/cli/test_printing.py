@@ -11,6 +11,7 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kit.cli import CommandLine
+from tests.profiles import first
 from typer.core import TyperCommand, TyperGroup
 
 from capline.cli.main import app
@@ -31,10 +32,15 @@ def is_quiet(text: str) -> bool:
     return all(c.isprintable() or c == "\n" for c in text)
 
 
-@pytest.mark.parametrize("output", ["full", "a pipe that is closed", "closed"])
-@pytest.mark.parametrize("words", [["decide", "p", "u"], ["usage", "p", "u", "--json"], ["--version"], ["--help"]])
-def test_an_output_that_takes_nothing_is_one_line_and_exit_2(tmp_path: Path, words: list[str], output: str) -> None:
-    (tmp_path / "policies.yaml").write_text("namespace: n\npolicies: {p: {limits: [1/day]}}\n", encoding="utf-8")
+OUTPUTS = ("full", "a pipe that is closed", "closed")
+TYPED = (["decide", "p", "u"], ["usage", "p", "u", "--json"], ["--version"], ["--help"])
+
+
+@pytest.mark.parametrize(
+    "case", first(4, [(words, OUTPUTS[(turn + row) % 3]) for turn in range(3) for row, words in enumerate(TYPED)])
+)
+def test_an_output_that_takes_nothing_is_one_line_and_exit_2(tmp_path: Path, case: tuple[list[str], str]) -> None:
+    words, output = case
     read, write = os.pipe()
     os.close(read)
     with Path("/dev/full").open("wb") as full, os.fdopen(write, "wb") as broken:

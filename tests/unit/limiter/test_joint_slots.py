@@ -62,7 +62,7 @@ def test_an_interrupted_wait_gives_every_part_back(monkeypatch: pytest.MonkeyPat
 
     with Limiter("memory://", POLICIES) as limiter:
         assert limiter.decide("requests", "key")
-        monkeypatch.setattr("capline.limiter.limiter.time.sleep", interrupted)
+        monkeypatch.setattr("time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt), limiter.acquire_all(PARTS):
             pass
         assert left(limiter) == [0, 100]
@@ -82,7 +82,7 @@ def test_what_cannot_be_given_back_does_not_keep_the_rest(monkeypatch: pytest.Mo
             raise KeyboardInterrupt
 
         monkeypatch.setattr(limiter, "_refund", refund)
-        monkeypatch.setattr("capline.limiter.limiter.time.sleep", interrupted)
+        monkeypatch.setattr("time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt) as stopped, limiter.acquire_all(PARTS):
             pass
         assert "the slot was not given back: nobody is there" in stopped.value.__notes__

@@ -37,8 +37,8 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManualClock, list[float
 
         monkeypatch.setattr(MemoryStore, "step", answered)
         monkeypatch.setattr(patience.time, "monotonic", lambda: clock.now_us() / 1e6)
-        monkeypatch.setattr("capline.limiter.limiter.time.sleep", slept)
-        monkeypatch.setattr("capline.limiter.aio.asyncio.sleep", awaited)
+        monkeypatch.setattr("time.sleep", slept)
+        monkeypatch.setattr("asyncio.sleep", awaited)
 
     return fake
 

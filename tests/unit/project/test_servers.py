@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit import server_process
-from tests.kit.servers import KINDS, ReplyError, Server, ServerError, certificates, cluster, sentinel, shared, single
+from tests.kit.servers import KINDS, ReplyError, Server, ServerError, cluster, shared, single
 
 VERSIONS = {"redis": "redis_version:7.", "valkey": "valkey_version:9."}
 START_AND_WAIT = """
@@ -75,43 +75,6 @@ def test_a_stopped_server_leaves_no_process_no_port_and_no_directory(kind: str) 
         server.command("PING")
 
 
-def test_options_are_lines_of_the_configuration_and_may_override() -> None:
-    with single("redis", "--maxmemory 10mb", "appendonly yes", 'save "60 1"') as server:
-        assert server.command("CONFIG", "GET", "maxmemory")[1] == b"10485760"
-        assert server.command("CONFIG", "GET", "appendonly")[1] == b"yes"
-        assert server.command("CONFIG", "GET", "save")[1] == b"60 1"
-
-
-def test_a_killed_server_comes_back_on_its_port_without_what_it_held() -> None:
-    with single("redis") as server:
-        server.command("SET", "a", 1)
-        before = server.pid, server.port
-        server.kill()
-        assert not server.runs
-        server.restart()
-        assert server.pid != before[0]
-        assert server.port == before[1]
-        assert server.command("GET", "a") is None
-
-
-def test_a_killed_server_with_an_append_only_file_comes_back_with_what_it_held() -> None:
-    with single("redis", "appendonly yes", "appendfsync always") as server:
-        server.command("SET", "a", 1)
-        server.kill()
-        server.restart()
-        assert server.command("GET", "a") == b"1"
-
-
-@each_kind
-def test_a_paused_server_takes_a_connection_and_does_not_answer_until_it_is_resumed(kind: str) -> None:
-    with single(kind) as server:
-        server.pause()
-        with pytest.raises(TimeoutError):
-            server.command("PING", timeout_seconds=0.1)
-        server.resume()
-        assert server.command("PING") == b"PONG"
-
-
 def test_a_paused_server_stops_at_once() -> None:
     server = single("redis")
     server.pause()
@@ -119,30 +82,6 @@ def test_a_paused_server_stops_at_once() -> None:
     server.stop()
     assert time.monotonic() - start < server_process.STOP_SECONDS
     assert not is_there(server.pid)
-
-
-def test_a_server_with_a_password_refuses_who_does_not_say_it() -> None:
-    with single("redis", password='p "w@/ä') as server:  # noqa: S106 - of a server that lives for this test
-        assert server.url == f"redis://:p%20%22w%40%2F%C3%A4@127.0.0.1:{server.port}/0"
-        assert server.command("PING") == b"PONG"
-        server.password = None
-        with pytest.raises(ReplyError, match="NOAUTH"):
-            server.command("PING")
-
-
-def test_a_server_with_certificates_speaks_tls_only_and_its_authority_is_to_be_trusted(tmp_path: Path) -> None:
-    ours, others = tmp_path / "ours", tmp_path / "others"
-    ours.mkdir()
-    others.mkdir()
-    with single("redis", tls=certificates(ours)) as server:
-        assert server.url == f"rediss://127.0.0.1:{server.port}/0"
-        assert server.command("PING") == b"PONG"
-        server.tls = certificates(others)
-        with pytest.raises(OSError, match="certificate verify failed"):
-            server.command("PING")
-        server.tls = None
-        with pytest.raises((ConnectionError, ReplyError)):
-            server.command("PING")
 
 
 @each_kind
@@ -168,35 +107,6 @@ def test_a_cluster_serves_every_slot_by_its_owner_and_every_primary_has_a_replic
             assert all(len(nodes_of_it) == 2 for _, _, *nodes_of_it in ranges)
         assert all(primary.command("WAIT", 1, 5000) == 1 for primary in nodes.primaries)
     assert not any(server.runs for server in nodes.servers)
-
-
-@pytest.mark.deep
-def test_a_cluster_replaces_a_primary_that_was_killed_and_takes_it_back() -> None:
-    with cluster("redis") as nodes:
-        lost = nodes.owner(0)
-        lost.kill()
-        nodes.wait()
-        assert nodes.owner(0) is not lost
-        lost.restart()
-        nodes.wait()
-        assert lost not in nodes.primaries
-        assert len(nodes.primaries) == 3
-
-
-@each_kind
-@pytest.mark.deep
-def test_the_sentinels_know_the_master_and_make_another_when_it_is_killed(kind: str) -> None:
-    with sentinel(kind) as group:
-        master = group.master
-        assert master is group.servers[0]
-        assert master.command("ROLE")[0] == b"master"
-        assert group.url == f"{kind}+sentinel://" + ",".join(one.address for one in group.sentinels) + "/mymaster/0"
-        for one in group.sentinels:
-            assert one.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")[1] == str(master.port).encode()
-        assert master.command("WAIT", 1, 5000) == 1
-        master.kill()
-        assert soon(lambda: group.master is group.servers[1])
-        assert soon(lambda: group.servers[1].command("ROLE")[0] == b"master")
 
 
 def test_a_shared_server_is_one_for_the_process() -> None:

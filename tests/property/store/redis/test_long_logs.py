@@ -4,26 +4,20 @@ The state machine seldom gets a log that long or a queue, so here random steps b
 the reference.
 """
 
-from __future__ import annotations
-
 import random
 import secrets
 import struct
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.kit.servers import KINDS, shared
+from tests.kit.servers import KINDS, Server, shared
 from tests.profiles import first, size, sized
 
 from capline import Attempt, Decision, Limiter, ManualClock, Policy
 from capline.model.errors import IdConflictError
 from capline.testing import Reference
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.kit.servers import Server
 
 START_US = 1_700_000_000_000_000
 LIMITS = (["300/1000us"], ["150/500us", "400/5000us"], ["700/3000us", "2000/20000us"], ["250/30us", "260/900us"])

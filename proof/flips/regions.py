@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from typing import TYPE_CHECKING
 
@@ -19,20 +18,18 @@ VALUE, KEY, STRUCTURE, FREE, UNUSED = "value", "key", "structure", "free page", 
 
 def regions(data: Path) -> list[str]:
     """By byte of a whole file, up to its last page."""
-    fd = os.open(data, os.O_RDONLY)
-    try:
-        meta = max(read_metas(fd, PAGE_BYTES), key=lambda one: one.transaction)
+    with data.open("rb", buffering=0) as file:
+        meta = max(read_metas(file, PAGE_BYTES), key=lambda one: one.transaction)
         faults: list[str] = []
-        walk = Walk(fd, PAGE_BYTES, meta.last_page, faults.append)
+        walk = Walk(file, PAGE_BYTES, meta.last_page, faults.append)
         for name, table, _ in list(walk.entries("main", meta.main)):
             list(walk.entries(name.decode(), Table.of(table)))
         of_tables = bytes(walk.seen)
         walk.free(meta.free)
         if faults:
             raise ValueError(f"{data}: {faults}")
-        content = os.pread(fd, (meta.last_page + 1) * PAGE_BYTES, 0)
-    finally:
-        os.close(fd)
+        file.seek(0)
+        content = file.read((meta.last_page + 1) * PAGE_BYTES)
     found = [STRUCTURE] * len(content)
     for number in range(2, meta.last_page + 1):
         begin = number * PAGE_BYTES

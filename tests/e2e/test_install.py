@@ -132,16 +132,6 @@ def test_a_command_that_needs_an_extra_says_so_in_one_line(tmp_path: Path) -> No
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
-LMDB = "from capline import Limiter, Policy; Limiter('memory://', [Policy('p', ['1/h'])]).decide('p', 'a'); "
-
-
-@pytest.mark.parametrize("code", [LMDB + "Limiter('lmdb://x')", "from capline.cli.start import main; main()"])
-def test_where_files_cannot_be_locked_one_line_says_what_to_take(code: str, tmp_path: Path) -> None:
-    done = run(sys.executable, WITHOUT.format(hidden=("fcntl",)) + code, tmp_path)
-    assert done.returncode, done.stdout
-    assert re.search(r"^capline.*on Windows", done.stderr.splitlines()[-1]), done.stderr
-
-
 def test_what_windows_cannot_install_is_not_asked_for_there() -> None:
     (uvloop,) = (Requirement(one) for one in EXTRAS["serve"] if one.startswith("uvloop"))
     assert uvloop.marker is not None

@@ -42,9 +42,10 @@ def test_a_checker_accepts_the_programs_and_refuses_what_is_wrong(tmp_path: Path
 
 
 @pytest.mark.deep
-def test_what_macos_has_is_enough() -> None:
-    parts = ("model", "window", "policy", "limiter", "store", "cli", "web", "middleware")
-    assert pyright("--pythonplatform", "Darwin", *(f"src/capline/{part}" for part in parts)) == []
+@pytest.mark.parametrize("system", ["Darwin", "Windows"])
+def test_what_another_system_has_is_enough(system: str) -> None:
+    parts = ("support", "model", "window", "policy", "limiter", "store", "cli", "web", "middleware")
+    assert pyright("--pythonplatform", system, *(f"src/capline/{part}" for part in parts)) == []
 
 
 @pytest.mark.deep

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 _MISSING = {
-    "fcntl": "the commands need the file locks of Linux or macOS; on Windows type them in WSL",
     "numpy": 'this command needs numpy: pip install "capline[batch]"',
 }
 

@@ -9,7 +9,6 @@ The verbs; `commits` makes each change, `view` has what is known here. A thread 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -38,6 +37,7 @@ from capline.model.clock import check_clock
 from capline.model.errors import CaplineError, InvalidValueError, PolicyError, UnknownNameError, quoted
 from capline.model.policy import check_name
 from capline.model.subject import check_subject, is_keyed
+from capline.support.system import at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -357,4 +357,4 @@ def _after_fork_in_child() -> None:
         configuration.restart_in_child()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)

@@ -27,6 +27,7 @@ from capline.config.records import read_commit, version_of
 from capline.model.errors import NoStoreError, StoreClosedError, StoreDamagedError, StoreError, StoreFullError
 from capline.support.override import override
 from capline.support.private import PRIVATE_FILE, make_private_directory
+from capline.support.system import is_mounted_read_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -225,7 +226,7 @@ class LmdbBackend(LocalBackend):
             raise NoStoreError(f"{self.path}: there is no configuration; capline config set makes one")
         try:
             make_private_directory(self.path)
-            self._lockless = bool(os.statvfs(self.path).f_flag & os.ST_RDONLY)
+            self._lockless = is_mounted_read_only(self.path)
             self._env = lmdb.open(
                 str(self.path),
                 map_size=LARGEST_BYTES,

@@ -25,6 +25,7 @@ from capline.forms.tree import in_one_line, read_tree
 from capline.model.errors import InvalidTypeError, PolicyError
 from capline.model.policy import check_no_replicas
 from capline.policy.form import read_form
+from capline.support.system import NOT_BLOCKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +119,7 @@ def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
+    return os.open(path, flags | NOT_BLOCKING)
 
 
 def _decoded(data: bytes, name: str) -> str:

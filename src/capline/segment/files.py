@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from capline.model.errors import SegmentError
+from capline.support.system import NOT_BLOCKING, fsync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -51,7 +52,7 @@ def read(path: str | Path, most_bytes: int, *, directory: int | None = None, sho
 def opened(path: str | Path, shown: str | Path, directory: int | None = None) -> Generator[BinaryIO]:
     """A regular file, open for reading; raises OSError, or `SegmentError` for any other kind."""
     # Not blocking: a named pipe in place of the file must not hang the reader.
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
+    handle = os.open(path, os.O_RDONLY | NOT_BLOCKING, dir_fd=directory)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise SegmentError(f"{shown}: not a regular file")
@@ -77,7 +78,7 @@ def map_file(
 def open_directory(path: str | Path) -> int:
     """Open a directory, so that files are read from it even if another one gets its name meanwhile."""
     with os_errors("open it as a directory", path):
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def create(path: Path, data: bytes | memoryview) -> None:
@@ -114,12 +115,3 @@ def replacing(final: Path, opener: Callable[[str, int], int] | None = None) -> G
 def beside(final: Path) -> Path:
     """An unused hidden name in the same directory. Files with such names, left by killed writers, may be deleted."""
     return final.with_name(f".{final.name}.{secrets.token_hex(6)}.tmp")
-
-
-def fsync_directory(path: Path) -> None:
-    """Force a directory's entries to disk: without it a rename may be undone by a power loss."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 
 from capline.model.errors import CaplineError
+from capline.support.system import ELSEWHERE
 
 _PARTS = ("uvicorn", "httptools", "uvloop", "prometheus_client", "numpy")
 
@@ -14,6 +16,8 @@ def check_service_parts() -> None:
 
     They are found, not imported: with several workers each worker imports them, and the parent must not.
     """
+    if sys.platform == "win32":
+        raise CaplineError(f"capline serve {ELSEWHERE}")
     for name in _PARTS:
         try:
             found = find_spec(name)

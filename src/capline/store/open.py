@@ -124,14 +124,7 @@ def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, c
         return MemoryStore(clock)
     if kind == "lmdb":
         _refuse_rest(url, options, ("durability", "max_bytes", "forms"))
-        try:
-            from capline.store.local.lmdb.store import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
-        except ModuleNotFoundError as error:
-            if error.name != "fcntl":
-                raise
-            raise InvalidValueError(
-                f"store URL {url!r}: lmdb:// needs the file locks of Linux or macOS; on Windows use memory:// or redis://"
-            ) from None
+        from capline.store.local.lmdb.store import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return LmdbStore(
             lmdb_path(url),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from weakref import WeakSet
+
+from capline.support.system import at_fork
 
 
 class ForkLock:
@@ -33,4 +34,4 @@ def _renew_all() -> None:
         lock.renew()
 
 
-os.register_at_fork(after_in_child=_renew_all)
+at_fork(after_in_child=_renew_all)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from capline.support.system import NOT_BLOCKING
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -32,7 +34,7 @@ def make_private_directory(path: Path) -> list[Path]:
 
 def create_private_file(path: Path) -> None:
     """Make an empty file where there is none. Raises `OSError`."""
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, PRIVATE_FILE))
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | NOT_BLOCKING, PRIVATE_FILE))
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -5,13 +5,13 @@ A directory is removed only if the file `.capline-up` says that a run made it; t
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
+from capline.support.system import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,12 +30,8 @@ def run_folder(path: Path, *, keep: bool) -> Generator[Path]:
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     with mark.open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidValueError(
-                f"another `capline up` runs in {path}; name another directory: --dir PATH"
-            ) from None
+        if not lock_file(lock.fileno(), wait=False):
+            raise InvalidValueError(f"another `capline up` runs in {path}; name another directory: --dir PATH")
         _empty(path)
         try:
             yield path

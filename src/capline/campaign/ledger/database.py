@@ -8,7 +8,6 @@ kernel releases it when its process ends, however that happens.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import sqlite3
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import CampaignError
 from capline.support.private import PRIVATE_FILE
+from capline.support.system import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -45,12 +45,11 @@ _LOCK_PAUSE_S = 0.05
 
 def take_lock(directory: Path, pause: Callable[[float], object] = time.sleep) -> int:
     """Lock the run for this process while the handle is open; `CampaignError` where another one holds the lock."""
-    handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, handle)
         for _ in range(_LOCK_TRIES):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock_file(handle, wait=False):
                 stack.pop_all()
                 return handle
             # `status` holds it for an instant to see whether it is free; that must not refuse a run.
@@ -165,15 +164,11 @@ def is_locked(directory: Path) -> bool:
 def _kept_out(directory: Path) -> Generator[bool]:
     """Let no process into the run meanwhile; False where one is in it."""
     try:
-        handle = os.open(directory / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(directory / _LOCK, os.O_RDONLY)
     except FileNotFoundError:
         yield True  # nobody was ever in it
         return
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        yield False
-    else:
-        yield True
+        yield lock_file(handle, shared=True, wait=False)
     finally:
         os.close(handle)

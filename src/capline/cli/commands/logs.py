@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import stat
+import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,7 +151,7 @@ def _written(file: Path) -> Generator[BinaryIO]:
         with replacing(file, private_opener) as target:
             yield target
             if file.exists():
-                os.fchmod(target.fileno(), stat.S_IMODE(file.stat().st_mode))
+                shutil.copymode(file, target.name)
     except OSError as error:
         raise InvalidValueError(f"{file}: {error.strerror or error}; name a file that can be written") from None
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import note, out, plain, warn
 from capline.model.errors import CaplineError
+from capline.support.system import ELSEWHERE
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -44,6 +46,8 @@ def up(
     For trying it out, on loopback and free ports, with some load. Programs that are not installed are listed and left
     out. Ctrl-C ends everything and removes the directory.
     """
+    if sys.platform == "win32":
+        raise CaplineError(f"capline up {ELSEWHERE}")
     absent = [name for name in _PACKAGES if find_spec(name) is None]
     if absent:
         raise CaplineError(f'capline up needs {", ".join(absent)}: pip install "capline[all]"')
@@ -69,7 +73,7 @@ def _run(whole: Plan, inside: Path) -> None:
     def tell(signum: int, _frame: FrameType | None) -> None:
         told.append(signum)
 
-    before = {signum: signal.signal(signum, tell) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {name: signal.signal(signal.Signals[name], tell) for name in ("SIGINT", "SIGTERM", "SIGHUP")}
     parts = Processes(inside, warn, lambda: bool(told))
     try:
         for part in whole.missing:
@@ -89,8 +93,8 @@ def _run(whole: Plan, inside: Path) -> None:
         if told:
             note.print("ending everything", markup=False)
         parts.stop()
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+        for name, handler in before.items():
+            signal.signal(signal.Signals[name], handler)
 
 
 def _say_tries(whole: Plan, inside: Path) -> None:

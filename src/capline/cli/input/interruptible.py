@@ -11,6 +11,7 @@ import io
 import os
 import select
 import signal
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -51,7 +52,8 @@ def interruptible(source: BinaryIO) -> Generator[BinaryIO]:
     except io.UnsupportedOperation:
         yield source
         return
-    if threading.current_thread() is not threading.main_thread():
+    # Windows selects among sockets only, and its reads end at Ctrl-C.
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         yield source
         return
     reader, writer = os.pipe()

@@ -18,7 +18,6 @@ Cost: 8 bytes and the text itself for each id, on disk and mapped, not loaded. A
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -34,6 +33,7 @@ from capline.segment import files
 from capline.segment.dictionary import idfile
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, DictionaryEntry
 from capline.segment.seal import is_sealed, seal
+from capline.support.system import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -147,12 +147,11 @@ def keep(directory: str | Path) -> Generator[DictionaryBuilder]:
     home = Path(directory)
     with files.os_errors("keep the id dictionary", home):
         home.mkdir(parents=True, exist_ok=True)
-        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SegmentError(f"{home}: another build is adding to this id dictionary; wait for it to end") from None
+        with files.os_errors("lock the id dictionary", home):
+            if not lock_file(lock, wait=False):
+                raise SegmentError(f"{home}: another build is adding to this id dictionary; wait for it to end")
         builder = DictionaryBuilder(home)
         try:
             yield builder

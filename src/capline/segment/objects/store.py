@@ -11,7 +11,6 @@ A directory needs no obstore, and so works in a forked process.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -26,6 +25,7 @@ import msgspec
 from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.support.override import override
+from capline.support.system import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -157,9 +157,9 @@ class DirectoryStore(ObjectStore):
         shown = f"{self.where}/{path}"
         with files.os_errors("write it", shown):
             self._root.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            lock = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                lock_file(lock)
                 try:
                     before = hashlib.sha256((self._root / path).read_bytes()).hexdigest()
                 except FileNotFoundError:

@@ -16,7 +16,6 @@ except the newest two; a process that has one open can still use it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -38,6 +37,7 @@ from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_ma
 from capline.segment.publish.fetch import download, read_manifest_of
 from capline.segment.snapshot.load import load_snapshot
 from capline.segment.snapshot.verify import REFUSED
+from capline.support.system import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -172,17 +172,15 @@ class Cache:
     @contextmanager
     def _turn(self, final: Path, stopped: Callable[[], bool]) -> Generator[None]:
         """Wait until this process has the lock, or another one has fetched; at most two minutes."""
-        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         self._held = handle
         deadline = time.monotonic() + _PATIENCE_S
         try:
             while not final.exists() and time.monotonic() < deadline:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if lock_file(handle, wait=False):
                     break
-                except BlockingIOError:
-                    _go_on(stopped)
-                    time.sleep(_PAUSE_S)
+                _go_on(stopped)
+                time.sleep(_PAUSE_S)
             yield
         finally:
             if self._held == handle:

@@ -16,7 +16,6 @@ served snapshot is taken from the cache. After a fork the child keeps what the p
 
 from __future__ import annotations
 
-import os
 import random
 import time
 import weakref
@@ -32,6 +31,7 @@ from capline.segment.objects.store import ObjectMissingError
 from capline.segment.publish.cache import Bounds, Cache
 from capline.segment.publish.pointer import LARGEST_POINTER_BYTES, POINTER, Pointer, Published, decode_pointer
 from capline.segment.snapshot.snapshot import Id, Snapshot
+from capline.support.system import at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -312,4 +312,4 @@ class SegmentWatch:
             del watch
 
 
-os.register_at_fork(after_in_child=SegmentWatch.after_fork)
+at_fork(after_in_child=SegmentWatch.after_fork)

@@ -8,7 +8,6 @@ Basic with its name, and kept by scrypt. The rule: the file is replaced whole, w
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
@@ -26,6 +25,7 @@ from capline.model.errors import CaplineError, InvalidValueError, UnknownNameErr
 from capline.segment.files import read, replacing
 from capline.support.instant import instant_text
 from capline.support.private import private_opener
+from capline.support.system import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -154,9 +154,9 @@ class TokenFile:
     @contextmanager
     def _locked(self) -> Generator[None]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock_file(lock)
             yield
         finally:
             os.close(lock)

@@ -4,11 +4,11 @@ Start it in two terminals at once: they share the provider's quota through the s
 waiting, and hears 429.
 """
 
-import fcntl
+import sqlite3
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import closing
 
 from capline import Limit, Limiter, Policy
 
@@ -29,13 +29,14 @@ def work(number: int) -> int:
 
 def call_provider(number: int) -> int:
     """Stand for a provider on the network: it answers 429 where the calls of all processes fill the window."""
-    with Path("calls.log").open("a+", encoding="ascii") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)
-        log.seek(0)
+    with closing(sqlite3.connect("calls.sqlite", timeout=60)) as calls, calls:
+        calls.execute("BEGIN IMMEDIATE")  # a call at a time, of all processes
+        calls.execute("CREATE TABLE IF NOT EXISTS answered (at REAL)")
         now = time.time()
-        status = 429 if sum(float(line) > now - WINDOW for line in log) >= QUOTA else 200
-        if status != 429:
-            log.write(f"{now!r}\n")
+        (count,) = calls.execute("SELECT count(*) FROM answered WHERE at > ?", [now - WINDOW]).fetchone()
+        status = 429 if count >= QUOTA else 200
+        if status == 200:
+            calls.execute("INSERT INTO answered VALUES (?)", [now])
     print(f"call {number:2}: {status}")
     return status
 

@@ -30,6 +30,7 @@ from capline.store.local.numbers import unpack_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import FileIO
     from pathlib import Path
 
 MOST_FAULTS = 1000
@@ -83,27 +84,24 @@ def check_store(path: Path) -> StoreReport:
 
 def _checked(path: Path, lock: StoreLock) -> StoreReport:
     report = StoreReport(str(path))
-    fd = os.open(path / "data.mdb", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        page_bytes = META.unpack(os.pread(fd, META.size, 0))[4]
+    with (path / "data.mdb").open("rb", buffering=0) as file:
+        page_bytes = META.unpack(file.read(META.size))[4]
         # An LMDB read transaction keeps the snapshot's pages from being reused; LMDB reads nothing else here.
-        size_bytes, tables, locks = os.fstat(fd).st_size, len(DATABASES), not lock.read_only
+        size_bytes, tables, locks = os.fstat(file.fileno()).st_size, len(DATABASES), not lock.read_only
         with lmdb.open(str(path), readonly=True, lock=locks, map_size=size_bytes, max_dbs=tables) as env:
             lock.let_in()
             for _ in range(SNAPSHOT_TRIES):
                 try:
                     with env.begin() as txn:
-                        metas = read_metas(fd, page_bytes)
+                        metas = read_metas(file, page_bytes)
                         mine = [meta for meta in metas if meta.transaction == txn.id()]
                         if mine:
                             _check_heads(metas, report.fault)
-                            _check_state(fd, page_bytes, mine[0], report)
+                            _check_state(file, page_bytes, mine[0], report)
                             return report
                 except lmdb.MapResizedError:
                     env.set_mapsize(0)
             raise StoreDamagedError(f"{path / 'data.mdb'}: its heads do not say which state is the last")
-    finally:
-        os.close(fd)
 
 
 def _check_heads(metas: tuple[Meta, Meta], fault: Callable[[str], None]) -> None:
@@ -113,9 +111,9 @@ def _check_heads(metas: tuple[Meta, Meta], fault: Callable[[str], None]) -> None
         fault(f"the two heads of the file do not fit together: transactions {even} and {odd}")
 
 
-def _check_state(fd: int, page_bytes: int, meta: Meta, report: StoreReport) -> None:
-    walk = Walk(fd, page_bytes, meta.last_page, report.fault)
-    if os.fstat(fd).st_size < (meta.last_page + 1) * page_bytes:
+def _check_state(file: FileIO, page_bytes: int, meta: Meta, report: StoreReport) -> None:
+    walk = Walk(file, page_bytes, meta.last_page, report.fault)
+    if os.fstat(file.fileno()).st_size < (meta.last_page + 1) * page_bytes:
         report.fault("the file ends before its last page")
         return
     values = _Values(report)

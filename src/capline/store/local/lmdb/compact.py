@@ -9,9 +9,8 @@ Interrupted anywhere, the file is the old one or the new one, whole.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
+import sys
 from typing import TYPE_CHECKING
 
 import lmdb
@@ -19,9 +18,10 @@ import msgspec
 
 from capline.model.errors import StoreDamagedError, StoreError, StoreFullError
 from capline.store.local.lmdb.check import check_store
-from capline.store.local.lmdb.files import find_store, sync_directory
+from capline.store.local.lmdb.files import find_store
 from capline.store.local.lmdb.lock import StoreLock
 from capline.support.private import PRIVATE_FILE, make_private_directory
+from capline.support.system import fsync_directory, take_rights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +60,8 @@ def compact_store(path: Path, to: Path | None = None) -> Compacted:
 
 
 def _in_place(path: Path) -> Compacted:
+    if sys.platform == "win32":  # which replaces no file that is open, and the lock is on the file
+        raise StoreError(f"{path}: can be compacted in its place on Linux or macOS only; copy it by --to DIRECTORY")
     lock = StoreLock(path)
     try:
         if not lock.alone:
@@ -71,7 +73,7 @@ def _in_place(path: Path) -> Compacted:
         new = path / NEW_NAME
         after_bytes = _copy(path, new, before, lock)
         new.replace(data)
-        sync_directory(path)
+        fsync_directory(path)
         return Compacted(str(path), before.st_size, after_bytes)
     finally:
         lock.leave()
@@ -86,7 +88,7 @@ def _beside(path: Path, to: Path) -> Compacted:
         make_private_directory(to)
         after_bytes = _copy(path, to / NEW_NAME, None, lock)
         (to / NEW_NAME).rename(target)
-        sync_directory(to)
+        fsync_directory(to)
         return Compacted(str(to), (path / "data.mdb").stat().st_size, after_bytes)
     finally:
         lock.leave()
@@ -95,16 +97,14 @@ def _beside(path: Path, to: Path) -> Compacted:
 def _copy(path: Path, new: Path, like: os.stat_result | None, lock: StoreLock) -> int:
     """Write the compacted file, whole and synced, or leave none; with the mode and owner of the one that it is like."""
     size_bytes = find_store(path)
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
     try:
         with lmdb.open(str(path), readonly=True, lock=not lock.read_only, map_size=size_bytes) as env:
             if like is None:
                 lock.let_in()
             env.copyfd(fd, compact=True)
         if like is not None:
-            os.fchmod(fd, stat.S_IMODE(like.st_mode))
-            with contextlib.suppress(PermissionError):
-                os.fchown(fd, like.st_uid, like.st_gid)
+            take_rights(fd, like)
         os.fsync(fd)
         return os.fstat(fd).st_size
     except BaseException:

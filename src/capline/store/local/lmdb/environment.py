@@ -27,7 +27,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -41,11 +40,12 @@ from capline.model.errors import (
     StoreError,
     StoreFullError,
 )
-from capline.store.local.lmdb.files import DATABASES, FORMAT, check_file, check_format, find_store, sync_directory
+from capline.store.local.lmdb.files import DATABASES, FORMAT, check_file, check_format, find_store
 from capline.store.local.lmdb.lock import StoreLock, why_read_only
 from capline.store.local.log_bytes import seal, unseal
 from capline.support.polled_lock import PolledLock
 from capline.support.private import PRIVATE_FILE, create_private_file, make_private_directory
+from capline.support.system import at_fork, fsync_directory, take_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -332,7 +332,7 @@ class Environment:
         """
         for directory in {self.path, self.path.parent, *(one.parent for one in made)}:
             try:
-                sync_directory(directory)
+                fsync_directory(directory)
             except PermissionError as error:
                 # A directory of somebody else, which may be searched but not read.
                 if directory == self.path or self.path in made:
@@ -368,10 +368,7 @@ class Environment:
         """Give every byte of the map its place on the disk, so that no write through memory can find the disk full."""
         fd = os.open(self.path / "data.mdb", os.O_RDWR)
         try:
-            held = os.fstat(fd)
-            missing = held.st_size < size_bytes or held.st_blocks * 512 < size_bytes
-            if sys.platform != "darwin" and missing:  # which has no such call: a full disk ends the process there
-                os.posix_fallocate(fd, 0, size_bytes)
+            take_room(fd, size_bytes)
         except OSError as error:
             raise StoreFullError(
                 f"{self.path}: no room for a map of {size_bytes} bytes ({error.strerror}); nothing was recorded; "
@@ -445,8 +442,4 @@ def _after_fork_in_child() -> None:
     _opening.release()
 
 
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
-)
+at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -6,7 +6,6 @@ A file that is refused is not touched.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 import struct
@@ -93,16 +92,3 @@ def find_store(path: Path) -> int:
     if not size_bytes:
         raise NoStoreError(f"there is no store at {path}: nothing was ever decided there; look at the path")
     return size_bytes
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in it durable. Raises `OSError`, but not where the file system syncs no directories."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        # Some file systems sync no directories, and say so.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(fd)

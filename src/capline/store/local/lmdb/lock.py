@@ -16,13 +16,13 @@ opening only.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import time
 from typing import TYPE_CHECKING
 
 from capline.model.errors import StoreError
+from capline.support.system import NOT_BLOCKING, is_mounted_read_only, lock_file, share_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,11 +49,11 @@ class StoreLock:
         begun = time.monotonic()
         refused_since: float | None = None
         while True:
-            self._fd = os.open(self._data, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._fd = os.open(self._data, os.O_RDONLY | NOT_BLOCKING)
             try:
-                self.alone = self._try(fcntl.LOCK_EX)
-                self.read_only = bool(os.fstatvfs(self._fd).f_flag & os.ST_RDONLY)
-                if not self.alone and not self._try(fcntl.LOCK_SH):
+                self.alone = lock_file(self._fd, wait=False)
+                self.read_only = is_mounted_read_only(self._fd)
+                if not self.alone and not lock_file(self._fd, shared=True, wait=False):
                     refused_since, why = None, "another process is opening or compacting it; try again"
                 elif not self._is_ours():
                     refused_since, why = None, "it is being replaced; try again"
@@ -79,7 +79,7 @@ class StoreLock:
 
     def share(self) -> bool:
         """LMDB has the store open now: let others in. False where the file was replaced meanwhile: open it again."""
-        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        share_lock(self._fd)
         self.alone = False
         self._lock_identity = _identity(self._lock)
         return self._is_ours()
@@ -114,13 +114,6 @@ class StoreLock:
         """Release the lock; in a forked child only the child's descriptor."""
         os.close(self._fd)
 
-    def _try(self, how: int) -> bool:
-        try:
-            fcntl.flock(self._fd, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
     def _is_ours(self) -> bool:
         stat = os.fstat(self._fd)
         return _identity(self._data) == (stat.st_dev, stat.st_ino)
@@ -134,17 +127,17 @@ def why_read_only(directory: Path, *, create: bool) -> str:
     """
     data, lock = directory / "data.mdb", directory / "lock.mdb"
     try:
-        os.close(os.open(data, os.O_RDWR | os.O_CLOEXEC))
+        os.close(os.open(data, os.O_RDWR))
     except FileNotFoundError:
         return ""
     except OSError as error:
         if create:
             raise
-        if not os.statvfs(data).f_flag & os.ST_RDONLY:
-            os.close(os.open(lock, os.O_RDWR | os.O_CLOEXEC))
+        if not is_mounted_read_only(data):
+            os.close(os.open(lock, os.O_RDWR))
         return f"{data}: {error.strerror}"
     with contextlib.suppress(FileNotFoundError):
-        os.close(os.open(lock, os.O_RDWR | os.O_CLOEXEC))
+        os.close(os.open(lock, os.O_RDWR))
     return ""
 
 

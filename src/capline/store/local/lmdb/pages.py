@@ -1,6 +1,6 @@
 """The pages of an LMDB file, read without LMDB: which of them are broken, and every entry that can be reached.
 
-LMDB trusts its pages: a damaged one can end the process or show other data. This reads the file by `pread` and checks
+LMDB trusts its pages: a damaged one can end the process or show other data. This reads the file itself and checks
 every number, so it can neither crash nor loop. Little-endian; a page is 4096 bytes, or what the head says.
 
     page      u64 number, u16 0, u16 flags, u16 end of the pointers, u16 begin of the nodes (or u32 count of pages)
@@ -17,13 +17,13 @@ every number, so it can neither crash nor loop. Little-endian; a page is 4096 by
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from io import FileIO
 
 HEAD = struct.Struct("<QHHHH")
 NODE = struct.Struct("<HHHH")
@@ -66,9 +66,9 @@ class Meta(NamedTuple):
     transaction: int
 
 
-def read_metas(fd: int, page_bytes: int) -> tuple[Meta, Meta]:
+def read_metas(file: FileIO, page_bytes: int) -> tuple[Meta, Meta]:
     """Both heads, in their order."""
-    data = os.pread(fd, page_bytes + _META.size, 0)
+    data = _read(file, 0, page_bytes + _META.size)
     metas: list[Meta] = []
     for at in (0, page_bytes):
         _, _, _, _, free, main, last_page, transaction = _META.unpack_from(data, at)
@@ -80,7 +80,7 @@ def read_metas(fd: int, page_bytes: int) -> tuple[Meta, Meta]:
 class Walk:
     """A walk over the pages of one committed state. `fault` is called with a line for each broken page."""
 
-    fd: int
+    file: FileIO
     page_bytes: int
     last_page: int
     fault: Callable[[str], None]
@@ -142,7 +142,7 @@ class Walk:
         where = f"table {name}, page {number}"
         if not self._mark(number, USED, f"table {name}"):
             return
-        page = os.pread(self.fd, self.page_bytes, number * self.page_bytes)
+        page = _read(self.file, number * self.page_bytes, self.page_bytes)
         if len(page) < self.page_bytes:
             self.fault(f"{where}: is behind the end of the file")
             return
@@ -206,7 +206,7 @@ class Walk:
         if number + count - 1 > self.last_page:
             self.fault(f"{where}: overflow pages {number} to {number + count - 1} are not in the file")
             return None
-        data = os.pread(self.fd, HEAD.size + size, number * self.page_bytes)
+        data = _read(self.file, number * self.page_bytes, HEAD.size + size)
         own, pad, flags, low, high = HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))
         if own != number or pad or flags != OVERFLOW or low | high << 16 != count or len(data) < HEAD.size + size:
             self.fault(f"{where}: page {number} is no overflow page of {count}")
@@ -216,6 +216,11 @@ class Walk:
             return None
         counts["overflow"] += count
         return data[HEAD.size :]
+
+
+def _read(file: FileIO, at: int, size: int) -> bytes:
+    file.seek(at)
+    return file.read(size)
 
 
 def _by_number(key: bytes) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import time
 from collections import deque
 from contextlib import suppress
@@ -22,6 +21,7 @@ from capline.store.redis.io.client import (
 from capline.store.redis.io.lease import Action, Lease, Receive, Take
 from capline.store.redis.io.server_check import QUESTIONS, warn
 from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply
+from capline.support.system import readable
 
 try:
     from redis.asyncio.connection import Connection, SSLConnection
@@ -207,9 +207,7 @@ async def _usable(connection: Connection) -> bool:
         if writer is None or await _can_read(connection):
             return False
         # The loop may not have seen yet that a connection ended while the loop was busy.
-        poller = select.poll()
-        poller.register(writer.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poller.poll(0)
+        return not readable(writer.get_extra_info("socket"))
     except _ERRORS:
         return False
 

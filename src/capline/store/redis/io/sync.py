@@ -11,7 +11,6 @@ its own.
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 import time
 import weakref
@@ -32,6 +31,7 @@ from capline.store.redis.io.client import (
 from capline.store.redis.io.lease import Action, Lease, Receive, Take
 from capline.store.redis.io.server_check import QUESTIONS, warn
 from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply
+from capline.support.system import at_fork
 
 try:
     from redis.backoff import NoBackoff
@@ -261,5 +261,4 @@ def _after_fork() -> None:
         transport.let_go()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import stat
 import sys
 from typing import TYPE_CHECKING, Any
@@ -61,10 +60,6 @@ if sys.platform == "win32":
 
     def at_fork(**_: Callable[[], Any]) -> None:
         """Nothing forks here."""
-
-    def readable(wire: socket.socket) -> bool:
-        """Whether bytes, or its end, can be read from it at once."""
-        return bool(select.select([wire], [], [], 0)[0])
 else:
     import fcntl
 
@@ -81,12 +76,6 @@ else:
     def share_lock(file: int) -> None:
         """Make the exclusive lock on an open file a shared one."""
         fcntl.flock(file, fcntl.LOCK_SH)
-
-    def readable(wire: socket.socket) -> bool:
-        """Whether bytes, or its end, can be read from it at once."""
-        poller = select.poll()
-        poller.register(wire.fileno(), select.POLLIN)
-        return bool(poller.poll(0))
 
 
 def is_mounted_read_only(file: int | Path) -> bool:
@@ -125,3 +114,14 @@ def take_rights(file: int, like: os.stat_result) -> None:
         os.fchmod(file, stat.S_IMODE(like.st_mode))
         with contextlib.suppress(PermissionError):
             os.fchown(file, like.st_uid, like.st_gid)
+
+
+def readable(wire: socket.socket) -> bool:
+    """Whether bytes, or its end, can be read from it at once."""
+    import select  # noqa: PLC0415 - only Redis with asyncio asks, which has loaded it
+
+    if sys.platform == "win32":
+        return bool(select.select([wire], [], [], 0)[0])
+    poller = select.poll()  # a `select` there takes no descriptor above 1,023
+    poller.register(wire.fileno(), select.POLLIN)
+    return bool(poller.poll(0))

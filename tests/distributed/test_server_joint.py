@@ -27,13 +27,6 @@ APART = ("a", "c", "e")
 """Subjects whose slots are three servers', of a cluster of three."""
 
 
-@pytest.fixture
-def limiters() -> Any:
-    made = Limiters(asynchronous=False)
-    yield made
-    made.close()
-
-
 def policies(layout: str = "subject", **options: Any) -> list[Policy]:
     return [
         Policy("user", ["2/day"], layout=layout, population=500, **options),
@@ -50,9 +43,9 @@ def asked(user: str | int, campaign: str, tenant: str, cost: int = 1, name: str 
     ]
 
 
-def test_subjects_of_one_name_are_one_call_on_a_cluster(limiters: Limiters) -> None:
+def test_subjects_of_one_name_are_one_call_on_a_cluster(sync_limiters: Limiters) -> None:
     nodes = shared("redis", "cluster")
-    limiter = limiters(nodes, *policies())
+    limiter = sync_limiters(nodes, *policies())
     together = asked(42, "{42}", "{42}:tenant")
     assert len({slot_of(tag_of(one.subject, 0)) for one in together}) == 1
     assert limiter.decide_all(together).remaining == 1
@@ -68,8 +61,8 @@ def test_subjects_of_one_name_are_one_call_on_a_cluster(limiters: Limiters) -> N
 
 
 @each_layout
-def test_slots_apart_give_back_what_a_later_one_refuses(limiters: Limiters, layout: str) -> None:
-    limiter = limiters(shared("valkey", "cluster"), *policies(layout), clock=ManualClock(START_US))
+def test_slots_apart_give_back_what_a_later_one_refuses(sync_limiters: Limiters, layout: str) -> None:
+    limiter = sync_limiters(shared("valkey", "cluster"), *policies(layout), clock=ManualClock(START_US))
     assert limiter.decide("campaign", "c", 14)
     first = limiter.decide_all(asked("a", "c", "e"))
     assert first
@@ -86,8 +79,8 @@ def test_slots_apart_give_back_what_a_later_one_refuses(limiters: Limiters, layo
 
 @each_kind
 @pytest.mark.parametrize("shape", ["single", "cluster"])
-def test_a_retry_by_id_is_one_consumption(kind: str, shape: Any, limiters: Limiters) -> None:
-    limiter = limiters(shared(kind, shape), *policies(), Policy("twin", ["2/week"]), clock=ManualClock(START_US))
+def test_a_retry_by_id_is_one_consumption(kind: str, shape: Any, sync_limiters: Limiters) -> None:
+    limiter = sync_limiters(shared(kind, shape), *policies(), Policy("twin", ["2/week"]), clock=ManualClock(START_US))
     first = limiter.decide_all(asked("a", "c", "e", 2, "x"))
     again = limiter.decide_all(asked("a", "c", "e", 2, "x"))
     assert again
@@ -105,8 +98,8 @@ def test_a_retry_by_id_is_one_consumption(kind: str, shape: Any, limiters: Limit
     assert units(limiter, "p", "user") == 1
 
 
-def test_many_at_once_on_slots_apart_are_never_too_many_and_nothing_is_lost(limiters: Limiters) -> None:
-    limiter = limiters(shared("redis", "cluster"), *policies())
+def test_many_at_once_on_slots_apart_are_never_too_many_and_nothing_is_lost(sync_limiters: Limiters) -> None:
+    limiter = sync_limiters(shared("redis", "cluster"), *policies())
     allowed: list[Any] = []
 
     def ask(worker: int) -> None:
@@ -127,13 +120,13 @@ def test_many_at_once_on_slots_apart_are_never_too_many_and_nothing_is_lost(limi
 
 
 @each_layout
-def test_every_key_expires(limiters: Limiters, layout: str) -> None:
+def test_every_key_expires(sync_limiters: Limiters, layout: str) -> None:
     server = shared("redis")
-    limiter = limiters(server, *policies(layout))
+    limiter = sync_limiters(server, *policies(layout))
     assert limiter.decide_all(asked("a", "c", "e", name="x"))
     day_ms, grace_ms = 86_400_000, 60_000
     windows = {"user": 1, "campaign": 7, "tenant": 1, "tenant/100.86400000000us": 1}
-    keys = server.command("KEYS", f"{limiters.namespace}:*")
+    keys = server.command("KEYS", f"{sync_limiters.namespace}:*")
     assert len(keys) == len(windows)
     for key in keys:
         keep_ms = windows[key.split(b":")[1].decode()] * day_ms
@@ -141,20 +134,22 @@ def test_every_key_expires(limiters: Limiters, layout: str) -> None:
 
 
 @each_layout
-def test_every_key_expires_by_its_own_window(limiters: Limiters, layout: str) -> None:
+def test_every_key_expires_by_its_own_window(sync_limiters: Limiters, layout: str) -> None:
     server = shared("redis")
     windows = {"short": "10s", "day": "day", "week": "week"}
-    limiter = limiters(server, *[Policy(name, [f"9/{span}"], layout=layout) for name, span in windows.items()])
+    limiter = sync_limiters(server, *[Policy(name, [f"9/{span}"], layout=layout) for name, span in windows.items()])
     for _ in range(2):
         assert limiter.decide_all([Attempt(name, "s") for name in windows])
     for name, keep_s in {"short": 10, "day": 86_400, "week": 7 * 86_400}.items():
-        [key] = server.command("KEYS", f"{limiters.namespace}:{name}:*")
+        [key] = server.command("KEYS", f"{sync_limiters.namespace}:{name}:*")
         assert keep_s + 50 < server.command("PTTL", key) / 1000 <= keep_s + 120
 
 
-def test_too_few_replicas_is_an_answer_that_is_not_known(limiters: Limiters) -> None:
+def test_too_few_replicas_is_an_answer_that_is_not_known(sync_limiters: Limiters) -> None:
     with single("redis") as server:
-        limiter = limiters(server, *policies(), Policy("safe", ["2/day"], wait_replicas=1), options="deadline=200ms")
+        limiter = sync_limiters(
+            server, *policies(), Policy("safe", ["2/day"], wait_replicas=1), options="deadline=200ms"
+        )
         # The script is loaded, or its absence would be waited for as well.
         assert limiter.decide_all([Attempt("user", "b")])
         with pytest.raises(StoreUnknownError, match="0 of 1 replicas have it"):
@@ -162,13 +157,13 @@ def test_too_few_replicas_is_an_answer_that_is_not_known(limiters: Limiters) -> 
         assert not limiter.decide_all([Attempt("user", "a", 9), Attempt("safe", "s")])
 
 
-def test_what_is_no_log_is_said_and_nothing_is_recorded(limiters: Limiters) -> None:
+def test_what_is_no_log_is_said_and_nothing_is_recorded(sync_limiters: Limiters) -> None:
     server = shared("valkey")
-    limiter = limiters(server, *policies())
-    server.command("SET", f"{limiters.namespace}:campaign:{{'c}}", "not a log")
+    limiter = sync_limiters(server, *policies())
+    server.command("SET", f"{sync_limiters.namespace}:campaign:{{'c}}", "not a log")
     with pytest.raises(StoreError, match="no log of capline's"):
         limiter.decide_all(asked("a", "c", "e"))
-    server.command("RPUSH", f"{limiters.namespace}:campaign:{{'d}}", "a key of another kind")
+    server.command("RPUSH", f"{sync_limiters.namespace}:campaign:{{'d}}", "a key of another kind")
     for one in (asked("a", "d", "e"), [Attempt("user", "a"), Attempt("campaign", "d")]):
         with pytest.raises(StoreError, match="no log of capline's"):
             limiter.decide_all(one)

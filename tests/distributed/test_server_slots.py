@@ -14,20 +14,13 @@ START_US = 1_700_000_000_000_000
 QUICK = "deadline=300ms"
 
 
-@pytest.fixture
-def limiters() -> Any:
-    made = Limiters(asynchronous=False)
-    yield made
-    made.close()
-
-
 def policies(layout: str = "subject") -> list[Policy]:
     return [Policy(name, ["2/h"], layout=layout, population=500) for name in ("key", "organisation")]
 
 
-def test_a_key_and_its_organisation_take_one_slot_in_one_call_on_a_cluster(limiters: Limiters) -> None:
+def test_a_key_and_its_organisation_take_one_slot_in_one_call_on_a_cluster(sync_limiters: Limiters) -> None:
     nodes = shared("redis", "cluster")
-    limiter = limiters(nodes, *policies(), clock=ManualClock(START_US))
+    limiter = sync_limiters(nodes, *policies(), clock=ManualClock(START_US))
     parts = [Attempt("key", "{acme}:key:7"), Attempt("organisation", "{acme}")]
     assert limiter.schedule_all(parts).wait_us == 0
     before = sum(executed(node) for node in nodes.servers)
@@ -37,8 +30,8 @@ def test_a_key_and_its_organisation_take_one_slot_in_one_call_on_a_cluster(limit
 
 
 @each_layout
-def test_logs_in_two_slots_of_a_cluster_are_an_error_that_says_how(limiters: Limiters, layout: str) -> None:
-    limiter = limiters(shared("valkey", "cluster"), *policies(layout))
+def test_logs_in_two_slots_of_a_cluster_are_an_error_that_says_how(sync_limiters: Limiters, layout: str) -> None:
+    limiter = sync_limiters(shared("valkey", "cluster"), *policies(layout))
     with pytest.raises(InvalidValueError, match=r"keeps 'acme' and 'key:7' in two: use one subject .* '\{acme\}:key'"):
         limiter.schedule_all([Attempt("organisation", "acme"), Attempt("key", "key:7")])
     assert [units(limiter, "acme", "organisation"), units(limiter, "key:7", "key")] == [0, 0]

@@ -121,7 +121,7 @@ def test_msgpack_is_asked_and_answered() -> None:
         (422, b"\x83\xa6policy\xa5promo\xa7subject\xa1u\xa7subject\xa1v"),
         (422, b"\x91" * 100_000),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_msgpack_that_is_wrong(status: int, body: bytes) -> None:
     with Service(POLICIES) as service:

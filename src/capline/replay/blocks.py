@@ -163,7 +163,8 @@ class EventFile:
         """What to tell of the file once it is read: what was guessed or is unusual, and its broken lines."""
         lines = list(self.notes)
         if self.broken_lines:
-            lines.append(f"{self._path}: {self.broken_lines:,} broken lines are left out (--strict refuses them):")
+            are = "line is" if self.broken_lines == 1 else "lines are"
+            lines.append(f"{self._path}: {self.broken_lines:,} broken {are} left out (--strict refuses them):")
         return lines + self.broken
 
     def blocks(self) -> Iterator[Block]:
@@ -216,6 +217,8 @@ class EventFile:
         return self._csv(start, chunks, opened) if form == CSV else self._lines(form, start, chunks, opened)
 
     def _csv(self, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
+        if b"\0" in start[:HEAD_BYTES]:
+            raise ReplayError(f"{self._path}: not text in UTF-8, nor Parquet, gzip or zstd; save it as one of them")
         reader = csv.reader(io.StringIO(start[:HEAD_BYTES].decode(errors="replace"), newline=""))
         header = next(reader, None)
         if header is None:

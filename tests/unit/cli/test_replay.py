@@ -146,6 +146,8 @@ def test_broken_lines_are_counted_and_the_first_five_told(tmp_path: Path, caplin
         ("user,ts\n1,2\n", ("--compare", "a=1/s", "--compare", "a=2/s"), "two sets of limits are named 'a'"),
         ("user,ts\n1,2\n", ("--limit", "soon"), "limit 'soon'"),
         ("user,ts\n1,2\n", ("--policy", "p"), "policies.yaml"),
+        ("user,\0ts\n1,2\n", LIMITS, "not text in UTF-8"),
+        ("user,ts\n1,2\n", (*LIMITS, "--report", "gone/out.html"), "gone/out.html: there is no folder gone; make it"),
     ],
 )
 def test_what_is_missing_is_named_in_one_line(

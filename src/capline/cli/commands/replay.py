@@ -88,6 +88,8 @@ def replay(
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InvalidValueError(f"two sets of limits are named {twice[0]!r}; a name is one policy")
+    if report is not None and not report.parent.is_dir():  # not after minutes of counting
+        raise InvalidValueError(f"{report}: there is no folder {report.parent}; make it, or name another")
     missing = [] if names else ["the limits (--limit 20/minute, or --policy NAME of a policy file)"]
     with ExitStack() as jobs:
         trials: list[Trial] = []

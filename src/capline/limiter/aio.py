@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable
+from contextlib import AsyncContextDecorator
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
 from capline.limiter.arguments.records import LoadProgress
-from capline.limiter.patience import AwaitedSlot
-from capline.limiter.steps import awaited, run_awaited
+from capline.limiter.patience import Acquisition, Wanted
+from capline.limiter.steps import awaited, named_as, run_awaited
 from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from capline.limiter.arguments.records import Loaded, LogRecord, Record
-    from capline.limiter.patience import Acquisition
     from capline.limiter.policies.overrides import Unit
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
@@ -32,12 +32,83 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import AsyncStore, CompiledRule, Store
 
-_ZERO, _ONE = 0, 1
+_ONE = 1
 SLOTS_A_TURN = 64
 """Of so many slots that are free at once one lets the event loop have its turn."""
 _SLOTS = count(1)
+P = ParamSpec("P")
 T = TypeVar("T")
+V = TypeVar("V")
 Slot = TypeVar("Slot", "Decision", "Joint")
+
+
+class AwaitedSlot(AsyncContextDecorator, Generic[Slot]):
+    """`AcquiredSlot` for `async with`.
+
+    The slot is given back if the wait is cancelled.
+    """
+
+    def __init__(self, want: Wanted[Slot]) -> None:
+        self._want = want
+
+    async def __aenter__(self) -> Slot:
+        if not next(_SLOTS) % SLOTS_A_TURN:
+            await asyncio.sleep(0)
+        wanted = self._want()
+        if not isinstance(wanted, Acquisition):
+            return wanted
+        while True:
+            # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
+            taking = asyncio.create_task(run_awaited(wanted.taken()))
+            try:
+                slot = await asyncio.shield(taking)
+                while wanted.left_us:
+                    await wanted.sleep(wanted.nap())
+                    taking = asyncio.create_task(run_awaited(wanted.moved(slot)))
+                    slot = await asyncio.shield(taking)
+            except asyncio.CancelledError as stopped:
+                wanted.patience.give_up()
+                await _through(asyncio.create_task(_gave_back(taking, wanted, stopped)))
+                raise
+            if not slot.allowed:
+                raise wanted.refusal(slot)
+            if not wanted.patience.is_late(slot):
+                return slot
+            missed = asyncio.create_task(run_awaited(wanted.given_back(slot)))
+            try:
+                await asyncio.shield(missed)
+            except asyncio.CancelledError:
+                await _through(missed)
+                raise
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+async def _gave_back(taking: asyncio.Future[Slot], wanted: Acquisition[Slot], stopped: BaseException) -> None:
+    try:
+        await run_awaited(wanted.given_back(await taking))
+    except CaplineError as error:
+        stopped.add_note(f"the slot was not given back: {error}")
+
+
+async def _through(task: asyncio.Task[Any]) -> None:
+    """Wait until the task is done, however often this wait is cancelled: the caller was cancelled already."""
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue
+
+
+def _acquiring(verb: Callable[Concatenate[V, P], Wanted[Slot]]) -> Callable[Concatenate[V, P], AwaitedSlot[Slot]]:
+    """The verb as a method whose block waits for the slot."""
+
+    def call(self: V, /, *args: P.args, **kwargs: P.kwargs) -> AwaitedSlot[Slot]:
+        return AwaitedSlot(verb(self, *args, **kwargs))
+
+    named_as(call, verb, "AwaitedSlot")
+    return call
 
 
 class AsyncLimiter(Verbs):
@@ -119,52 +190,8 @@ class AsyncLimiter(Verbs):
     try_write = awaited(Verbs._try_write)
     servers = awaited(Verbs._servers)
 
-    def acquire(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int = 1,
-        id: str | None = None,
-        *,
-        timeout: float | None = None,
-        not_before: float = 0,
-        slack: float | None = None,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-        limits: Sequence[Limit | str] | None = None,
-    ) -> AwaitedSlot[Decision]:
-        """`schedule`, then sleep until the slot, as `Limiter.acquire`.
-
-        Cancelling gives the slot back, also while it is being taken. It waits for that refund, so a
-        cancelled caller goes on when the store has answered.
-        """
-
-        async def take() -> Decision:
-            limiter, attempt = (
-                self._limiter_of(policy, limits),
-                Attempt(policy, subject, cost, id, segment, channel, zone),
-            )
-            if not_before is _ZERO and slack is None:
-                if not next(_SLOTS) % SLOTS_A_TURN:
-                    await asyncio.sleep(0)
-                slot = limiter._free_slot(attempt, timeout)
-                if slot is not None:
-                    return slot
-            return await _acquired(limiter._acquisition(attempt, timeout, not_before, slack))
-
-        return AwaitedSlot(take)
-
-    def acquire_all(
-        self,
-        attempts: Sequence[Attempt],
-        *,
-        timeout: float | None = None,
-        not_before: float = 0,
-        slack: float | None = None,
-    ) -> AwaitedSlot[Joint]:
-        """`schedule_all`, then sleep until the slot, as `Limiter.acquire_all`; cancelled as `acquire`."""
-        return AwaitedSlot(lambda: _acquired(self._joint_acquisition(attempts, timeout, not_before, slack)))
+    acquire = _acquiring(Verbs._acquire)
+    acquire_all = _acquiring(Verbs._acquire_all)
 
     async def export(
         self,
@@ -235,46 +262,3 @@ class AsyncLimiter(Verbs):
 
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-async def _acquired(wanted: Acquisition[Slot]) -> Slot:
-    """Take a slot and sleep until it. It is given back if the wait is cancelled, or if it was missed: then another."""
-    while True:
-        # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
-        taking = asyncio.create_task(run_awaited(wanted.taken()))
-        try:
-            slot = await asyncio.shield(taking)
-            while wanted.left_us:
-                await wanted.sleep(wanted.nap())
-                taking = asyncio.create_task(run_awaited(wanted.moved(slot)))
-                slot = await asyncio.shield(taking)
-        except asyncio.CancelledError as stopped:
-            wanted.patience.give_up()
-            await _through(asyncio.create_task(_gave_back(taking, wanted, stopped)))
-            raise
-        if not slot.allowed:
-            raise wanted.refusal(slot)
-        if not wanted.patience.is_late(slot):
-            return slot
-        missed = asyncio.create_task(run_awaited(wanted.given_back(slot)))
-        try:
-            await asyncio.shield(missed)
-        except asyncio.CancelledError:
-            await _through(missed)
-            raise
-
-
-async def _gave_back(taking: asyncio.Future[Slot], wanted: Acquisition[Slot], stopped: BaseException) -> None:
-    try:
-        await run_awaited(wanted.given_back(await taking))
-    except CaplineError as error:
-        stopped.add_note(f"the slot was not given back: {error}")
-
-
-async def _through(task: asyncio.Task[Any]) -> None:
-    """Wait until the task is done, however often this wait is cancelled: the caller was cancelled already."""
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from contextlib import ContextDecorator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
 from capline.limiter.arguments.records import LoadProgress
 from capline.limiter.base import DEFAULT_URL
-from capline.limiter.patience import AcquiredSlot
-from capline.limiter.steps import blocking, run
+from capline.limiter.patience import Acquisition, Wanted
+from capline.limiter.steps import blocking, named_as, run
 from capline.limiter.verbs import Verbs
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidValueError, StoreError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from capline.limiter.arguments.records import Loaded, LogRecord, Record
-    from capline.limiter.patience import Acquisition
     from capline.limiter.policies.overrides import Unit
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
@@ -34,9 +34,56 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_URL", "Limiter"]
 
-_ZERO, _ONE = 0, 1
+_ONE = 1
+P = ParamSpec("P")
 T = TypeVar("T")
+V = TypeVar("V")
 Slot = TypeVar("Slot", "Decision", "Joint")
+
+
+class AcquiredSlot(ContextDecorator, Generic[Slot]):
+    """A block that begins once its slot is there; each time that it is entered takes a slot of its own.
+
+    It takes another slot if it was late for one by more than the slack.
+    """
+
+    def __init__(self, want: Wanted[Slot]) -> None:
+        self._want = want
+
+    def __enter__(self) -> Slot:
+        wanted = self._want()
+        if not isinstance(wanted, Acquisition):
+            return wanted
+        while True:
+            slot = run(wanted.taken())
+            if not slot.allowed:
+                raise wanted.refusal(slot)
+            try:
+                while wanted.left_us:
+                    wanted.sleep(wanted.nap())
+                    slot = run(wanted.moved(slot))
+            except BaseException as stopped:
+                try:
+                    run(wanted.given_back(slot))
+                except StoreError as error:
+                    stopped.add_note(f"the slot was not given back: {error}")
+                raise
+            if not wanted.patience.is_late(slot):
+                return slot
+            run(wanted.given_back(slot))
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _acquiring(verb: Callable[Concatenate[V, P], Wanted[Slot]]) -> Callable[Concatenate[V, P], AcquiredSlot[Slot]]:
+    """The verb as a method whose block waits for the slot."""
+
+    def call(self: V, /, *args: P.args, **kwargs: P.kwargs) -> AcquiredSlot[Slot]:
+        return AcquiredSlot(verb(self, *args, **kwargs))
+
+    named_as(call, verb, "AcquiredSlot")
+    return call
 
 
 class Limiter(Verbs):
@@ -145,64 +192,8 @@ class Limiter(Verbs):
     try_write = blocking(Verbs._try_write)
     servers = blocking(Verbs._servers)
 
-    def acquire(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int = 1,
-        id: str | None = None,
-        *,
-        timeout: float | None = None,
-        not_before: float = 0,
-        slack: float | None = None,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-        limits: Sequence[Limit | str] | None = None,
-    ) -> AcquiredSlot[Decision]:
-        """`schedule`, then sleep until the slot; raises `LimitExceeded` at once if the slot is past the timeout.
-
-        A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
-        `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
-        sleep gives the slot back; an exception inside the block does not, since the call was made. The same `id` again
-        is the same slot, for a call that is retried: it goes at once where its slot is over, and consumes nothing more.
-
-        While it sleeps it asks for an instant that others gave back (`move`), after each twentieth of what is left of
-        its wait, but at most once in window / quota of the limit that binds: some 2 calls where 4 wait at once, 10
-        where 20 do, 20 where 100 do. Its `hit` and its `wait` are those of where it went.
-
-        `slack` is how many seconds after its slot it may wake up, as on a busy host: whoever is later gives the slot
-        back and takes another, ten times at most, instead of going beside others. None: however late. A slot that was
-        over when its `id` was asked for again stays used, since the call may have been made in it.
-        """
-
-        def take() -> Decision:
-            limiter, attempt = (
-                self._limiter_of(policy, limits),
-                Attempt(policy, subject, cost, id, segment, channel, zone),
-            )
-            if not_before is _ZERO and slack is None:
-                slot = limiter._free_slot(attempt, timeout)
-                if slot is not None:
-                    return slot
-            return _acquired(limiter._acquisition(attempt, timeout, not_before, slack))
-
-        return AcquiredSlot(take)
-
-    def acquire_all(
-        self,
-        attempts: Sequence[Attempt],
-        *,
-        timeout: float | None = None,
-        not_before: float = 0,
-        slack: float | None = None,
-    ) -> AcquiredSlot[Joint]:
-        """`schedule_all`, then sleep until the slot; as `acquire`, for all of these attempts or none.
-
-        Raises `LimitExceeded` at once, with nothing taken, if the slot is past the timeout. An interrupted sleep gives
-        every part of the slot back; so does one that ends later than the `slack`, and another slot is taken.
-        """
-        return AcquiredSlot(lambda: _acquired(self._joint_acquisition(attempts, timeout, not_before, slack)))
+    acquire = _acquiring(Verbs._acquire)
+    acquire_all = _acquiring(Verbs._acquire_all)
 
     def export(
         self,
@@ -275,24 +266,3 @@ class Limiter(Verbs):
 
     def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)
-
-
-def _acquired(wanted: Acquisition[Slot]) -> Slot:
-    """Take a slot and sleep until it; take another if it was missed by more than the slack."""
-    while True:
-        slot = run(wanted.taken())
-        if not slot.allowed:
-            raise wanted.refusal(slot)
-        try:
-            while wanted.left_us:
-                wanted.sleep(wanted.nap())
-                slot = run(wanted.moved(slot))
-        except BaseException as stopped:
-            try:
-                run(wanted.given_back(slot))
-            except StoreError as error:
-                stopped.add_note(f"the slot was not given back: {error}")
-            raise
-        if not wanted.patience.is_late(slot):
-            return slot
-        run(wanted.given_back(slot))

@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Generator
-from contextlib import AsyncContextDecorator, ContextDecorator
+from collections.abc import Callable, Generator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -22,7 +21,7 @@ from capline.model.decision import Decision
 from capline.model.errors import CaplineError, StoreError, StoreUnavailableError, StoreUnknownError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from capline.limiter.steps import Steps
     from capline.model.attempt import Attempt
@@ -219,27 +218,5 @@ class Acquisition(Generic[Slot]):
             yield from self._give_back(slot)
 
 
-class AcquiredSlot(ContextDecorator, Generic[Slot]):
-    """A block that begins once its slot is there; each time that it is entered takes a slot of its own."""
-
-    def __init__(self, take: Callable[[], Slot]) -> None:
-        self._take = take
-
-    def __enter__(self) -> Slot:
-        return self._take()
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-class AwaitedSlot(AsyncContextDecorator, Generic[Slot]):
-    """`AcquiredSlot` for `async with`."""
-
-    def __init__(self, take: Callable[[], Awaitable[Slot]]) -> None:
-        self._take = take
-
-    async def __aenter__(self) -> Slot:
-        return await self._take()
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
+Wanted = Callable[[], Acquisition[Slot] | Slot]
+"""What begins an `acquire`: the slot where it is free at once, or what leads to it."""

@@ -56,7 +56,7 @@ def blocking(verb: Callable[Concatenate[V, P], Steps[T]]) -> Callable[Concatenat
     def call(self: V, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(verb(self, *args, **kwargs))
 
-    _like(call, verb)
+    named_as(call, verb)
     return call
 
 
@@ -66,15 +66,19 @@ def awaited(verb: Callable[Concatenate[V, P], Steps[T]]) -> Callable[Concatenate
     async def call(self: V, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await run_awaited(verb(self, *args, **kwargs))
 
-    _like(call, verb)
+    named_as(call, verb)
     return call
 
 
-def _like(call: Any, verb: Any) -> None:
-    """Name, describe and sign the method as its verb, whose return annotation is the answer's: `Steps[bool]`, bool."""
+def named_as(call: Any, verb: Any, returned: str = "") -> None:
+    """Name, describe and sign the method as its verb, which returns the answer by steps: `Steps[bool]`, bool.
+
+    One that returns what is `Wanted` returns `returned` of it: `AcquiredSlot[Decision]`.
+    """
     signed = FunctionType(verb.__code__, verb.__globals__, verb.__name__.removeprefix("_"), verb.__defaults__)
     signed.__kwdefaults__ = verb.__kwdefaults__
-    returns = verb.__annotations__["return"].removeprefix("Steps[").removesuffix("]")
+    returns = verb.__annotations__["return"]
+    returns = returns.replace("Wanted", returned) if returned else returns.removeprefix("Steps[").removesuffix("]")
     signed.__annotations__ = {**verb.__annotations__, "return": returns}
     call.__name__, call.__doc__, call.__module__ = signed.__name__, verb.__doc__, verb.__module__
     call.__qualname__ = verb.__qualname__.replace("._", ".")

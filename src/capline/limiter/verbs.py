@@ -28,7 +28,7 @@ from capline.limiter.arguments.checks import (
 from capline.limiter.arguments.columns import spread
 from capline.limiter.checked import CheckedCalls
 from capline.limiter.explain import explain
-from capline.limiter.patience import Acquisition, Patience
+from capline.limiter.patience import Acquisition, Patience, Wanted
 from capline.model.attempt import Attempt, check_cost
 from capline.model.decision import LimitExceeded
 from capline.model.errors import InvalidValueError, StoreError
@@ -65,7 +65,7 @@ else:
 ROWS_ON_THE_LOOP = 4096
 """Rows whose checks take an event loop about a millisecond; with more, they go to a thread."""
 MANY = ROWS_ON_THE_LOOP + 1
-_NUMBERS = (int, float)
+_ZERO, _NUMBERS = 0, (int, float)
 T = TypeVar("T")
 
 
@@ -480,6 +480,63 @@ class Verbs(CheckedCalls):
         """
         waits = waits_us(max_wait, not_before)
         return self._jointly("schedule", self._slot_attempts(attempts), **waits)
+
+    def _acquire(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int = 1,
+        id: str | None = None,
+        *,
+        timeout: float | None = None,
+        not_before: float = 0,
+        slack: float | None = None,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
+    ) -> Wanted[Decision]:
+        """`schedule`, then sleep until the slot; raises `LimitExceeded` at once if the slot is past the timeout.
+
+        A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
+        `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
+        sleep gives the slot back; an exception inside the block does not, since the call was made. The same `id` again
+        is the same slot, for a call that is retried: it goes at once where its slot is over, and consumes nothing more.
+
+        While it sleeps it asks for an instant that others gave back (`move`), after each twentieth of what is left of
+        its wait, but at most once in window / quota of the limit that binds: some 2 calls where 4 wait at once, 10
+        where 20 do, 20 where 100 do. Its `hit` and its `wait` are those of where it went.
+
+        `slack` is how many seconds after its slot it may wake up, as on a busy host: whoever is later gives the slot
+        back and takes another, ten times at most, instead of going beside others. None: however late. A slot that was
+        over when its `id` was asked for again stays used, since the call may have been made in it.
+
+        Cancelling an awaited one gives the slot back, also while it is being taken. It waits for that refund, so a
+        cancelled caller goes on when the store has answered.
+        """
+        attempt = Attempt(policy, subject, cost, id, segment, channel, zone)
+
+        def wanted() -> Acquisition[Decision] | Decision:
+            limiter = self._limiter_of(policy, limits)
+            slot = limiter._free_slot(attempt, timeout) if not_before is _ZERO and slack is None else None
+            return slot or limiter._acquisition(attempt, timeout, not_before, slack)
+
+        return wanted
+
+    def _acquire_all(
+        self,
+        attempts: Sequence[Attempt],
+        *,
+        timeout: float | None = None,
+        not_before: float = 0,
+        slack: float | None = None,
+    ) -> Wanted[Joint]:
+        """`schedule_all`, then sleep until the slot; as `acquire`, for all of these attempts or none.
+
+        Raises `LimitExceeded` at once, with nothing taken, if the slot is past the timeout. An interrupted sleep gives
+        every part of the slot back; so does one that ends later than the `slack`, and another slot is taken.
+        """
+        return lambda: self._joint_acquisition(attempts, timeout, not_before, slack)
 
     def _move(
         self,

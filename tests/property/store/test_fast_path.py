@@ -14,7 +14,7 @@ import pytest
 from tests.profiles import size, sized
 
 from capline import CaplineError, Decision, Joint, Limiter, ManualClock, Policy
-from capline.limiter.patience import AcquiredSlot
+from capline.limiter.limiter import AcquiredSlot
 from capline.limiter.policies.rules import Rules
 from capline.model.policy import BoundPolicy
 from capline.model.subject import Subject

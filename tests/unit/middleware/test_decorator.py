@@ -69,13 +69,21 @@ def test_subject_and_cost_may_be_of_the_arguments(limiter: Limiter) -> None:
     assert [used(limiter, subject) for subject in "ab"] == [2, 1]
 
 
-def test_it_sleeps_until_the_slot(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
-    pay = limited(limiter, "psp", subject="s")(lambda: None)
-    for _ in range(3):
-        pay()
-    assert [round(seconds) for seconds in slept] == [0, 3600]  # the first slot is now
+def test_it_sleeps_until_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, slept = ManualClock(1_000_000), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock.advance_us(round(seconds * 1e6))
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", lambda: clock.now_us() / 1e6)
+    with Limiter("memory://", policies=[POLICY], clock=clock) as limiter:
+        pay = limited(limiter, "psp", subject="s")(lambda: None)
+        for _ in range(3):
+            pay()
+    # The first slot is now; half-way to the third it asks for an earlier one.
+    assert [round(seconds) for seconds in slept] == [0, 1800, 1800]
 
 
 def test_what_the_function_raises_is_the_callers_and_its_slot_is_used(limiter: Limiter) -> None:

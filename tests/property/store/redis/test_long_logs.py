@@ -244,15 +244,33 @@ def test_every_verb_on_a_long_log_by_blocks(beside: Callable[..., Beside], limit
     pair = beside(server.url, limits, "subject")
     chance = random.Random(f"{limits} blocks {seed}")
     begun = 0
-    unit_steps(pair, chance, 200, 2)
-    for _ in range(size(6, 20)):
+    for turn in range(size(6, 20)):
+        unit_steps(pair, chance, 150, 3)
         begun += begin_blocks(server, pair, chance)
-        unit_steps(pair, chance, 30, 2)
-        mixed_steps(pair, chance, 40, 4)
-        queue_steps(pair, chance, 4, 9)
-        unit_steps(pair, chance, 40, 2)
+        unit_steps(pair, chance, 5, 3)
+        for hit in chance.sample(pair.hits[-200:], 6):
+            chance.choice((pair.refund, lambda hit: pair.settle(hit, 3)))(hit)
         pair.same_history()
-    assert begun > 2
+        if turn % 3 == 2:
+            mixed_steps(pair, chance, 40, 4)
+            queue_steps(pair, chance, 4, 9)
+            pair.ask("charge", 2)
+    assert begun > 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_on_a_long_log_by_blocks(beside: Callable[..., Beside], kind: str) -> None:
+    """The fast path passes from block to block, and behind trims by halves."""
+    server = shared(kind)
+    pair = beside(server.url, ["130/5000us", "450/20000us"], "subject")
+    chance = random.Random(f"{kind} units by blocks")
+    for turn in range(size(5, 30)):
+        unit_steps(pair, chance, 200, 400)
+        assert begin_blocks(server, pair, chance)
+        unit_steps(pair, chance, 100, 400)
+        pair.refund(chance.choice(pair.hits[-300:]))
+        pair.ask("decide", 1, f"id{turn // 2}" if turn % 4 else None)
+        pair.same_history()
 
 
 BLOCKS = struct.Struct(">IH256q")

@@ -246,7 +246,7 @@ def test_every_verb_on_a_long_log_by_blocks(beside: Callable[..., Beside], limit
     begun = 0
     for turn in range(size(6, 20)):
         unit_steps(pair, chance, 150, 3)
-        begun += begin_blocks(server, pair, chance)
+        begun += begin_blocks(server, pair, chance, -chance.randrange(90))
         unit_steps(pair, chance, 5, 3)
         for hit in chance.sample(pair.hits[-200:], 6):
             chance.choice((pair.refund, lambda hit: pair.settle(hit, 3)))(hit)
@@ -264,20 +264,27 @@ def test_units_on_a_long_log_by_blocks(beside: Callable[..., Beside], kind: str)
     server = shared(kind)
     pair = beside(server.url, ["130/5000us", "450/20000us"], "subject")
     chance = random.Random(f"{kind} units by blocks")
-    for turn in range(size(5, 30)):
-        unit_steps(pair, chance, 200, 400)
-        assert begin_blocks(server, pair, chance)
-        unit_steps(pair, chance, 100, 400)
-        pair.refund(chance.choice(pair.hits[-300:]))
-        pair.ask("decide", 1, f"id{turn // 2}" if turn % 4 else None)
+    for turn in range(size(4, 30)):
+        unit_steps(pair, chance, 150, 400)
+        assert begin_blocks(server, pair, chance, (1, 2, 3)[turn % 3])
+        unit_steps(pair, chance, 6, 400)
+        assert begin_blocks(server, pair, chance, -40)
         pair.same_history()
+        pair.clock.advance_us(11_000)  # so that a trim moves the ends of blocks
+        unit_steps(pair, chance, 70, 20)
+        pair.same_history()
+    pair.refund(pair.hits[-60])
+    pair.ask("decide", 1, "an id")
+    pair.ask("schedule")
+    pair.ask("charge", 1)
+    pair.same_history()
 
 
 BLOCKS = struct.Struct(">IH256q")
 
 
-def begin_blocks(server: Server, pair: Beside, chance: random.Random) -> bool:
-    """Write a long log as one by blocks that end elsewhere; False where the log is short."""
+def begin_blocks(server: Server, pair: Beside, chance: random.Random, behind: int) -> bool:
+    """Write a long log as one by blocks, the first to end so many hits behind the newest; False where it is short."""
     [key] = server.command("KEYS", f"{pair.namespace}*")
     value: bytes = server.command("GET", key)
     tag, at = value[0], 22
@@ -297,7 +304,7 @@ def begin_blocks(server: Server, pair: Beside, chance: random.Random) -> bool:
     if tag == 107:
         named = [i for i, entry in enumerate(entries) if entry[2].strip(b"\0")]
         narrow = chance.randrange(min(named, default=len(entries)) + 1)
-    skipped = 1024 - chance.choice((1, 2, len(entries) // 2, len(entries), len(entries) + 1))
+    skipped = 1024 - len(entries) - behind
     ahead = [-chance.randrange(2_000), *[-chance.randrange(2_000)] * 255]
     written = [bytes([tag + 128]), value[1:22], BLOCKS.pack(narrow, skipped, *ahead)]
     for i, (stamp, units, id) in enumerate(entries):

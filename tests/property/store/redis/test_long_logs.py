@@ -246,7 +246,7 @@ def test_every_verb_on_a_long_log_by_blocks(beside: Callable[..., Beside], limit
     begun = 0
     for turn in range(size(6, 20)):
         unit_steps(pair, chance, 150, 3)
-        begun += begin_blocks(server, pair, chance, -chance.randrange(90))
+        begun += begin_blocks(server, pair, -chance.randrange(90))
         unit_steps(pair, chance, 5, 3)
         for hit in chance.sample(pair.hits[-200:], 6):
             chance.choice((pair.refund, lambda hit: pair.settle(hit, 3)))(hit)
@@ -266,24 +266,29 @@ def test_units_on_a_long_log_by_blocks(beside: Callable[..., Beside], kind: str)
     chance = random.Random(f"{kind} units by blocks")
     for turn in range(size(4, 30)):
         unit_steps(pair, chance, 150, 400)
-        assert begin_blocks(server, pair, chance, (1, 2, 3)[turn % 3])
+        assert begin_blocks(server, pair, (1, 2, 3)[turn % 3])
         unit_steps(pair, chance, 6, 400)
-        assert begin_blocks(server, pair, chance, -40)
+        assert begin_blocks(server, pair, -40)
         pair.same_history()
         pair.clock.advance_us(11_000)  # so that a trim moves the ends of blocks
         unit_steps(pair, chance, 70, 20)
         pair.same_history()
     pair.refund(pair.hits[-60])
-    pair.ask("decide", 1, "an id")
-    pair.ask("schedule")
+    pair.ask("schedule", not_before=0.001)
+    pair.ask("schedule", 1, "an id")
+    assert begin_blocks(server, pair, -5)
     pair.ask("charge", 1)
+    assert begin_blocks(server, pair, -5)
+    pair.same_history()
+    pair.clock.advance_us(11_000)
+    unit_steps(pair, chance, 70, 20)
     pair.same_history()
 
 
 BLOCKS = struct.Struct(">IH256q")
 
 
-def begin_blocks(server: Server, pair: Beside, chance: random.Random, behind: int) -> bool:
+def begin_blocks(server: Server, pair: Beside, behind: int) -> bool:
     """Write a long log as one by blocks, the first to end so many hits behind the newest; False where it is short."""
     [key] = server.command("KEYS", f"{pair.namespace}*")
     value: bytes = server.command("GET", key)
@@ -303,7 +308,7 @@ def begin_blocks(server: Server, pair: Beside, chance: random.Random, behind: in
     narrow = 0
     if tag == 107:
         named = [i for i, entry in enumerate(entries) if entry[2].strip(b"\0")]
-        narrow = chance.randrange(min(named, default=len(entries)) + 1)
+        narrow = min(named, default=len(entries))
     skipped = 1024 - len(entries) - behind
     ahead = [-chance.randrange(2_000), *[-chance.randrange(2_000)] * 255]
     written = [bytes([tag + 128]), value[1:22], BLOCKS.pack(narrow, skipped, *ahead)]

@@ -310,7 +310,7 @@ def begin_blocks(server: Server, pair: Beside, behind: int) -> bool:
         named = [i for i, entry in enumerate(entries) if entry[2].strip(b"\0")]
         narrow = min(named, default=len(entries))
     skipped = 1024 - len(entries) - behind
-    ahead = [-chance.randrange(2_000), *[-chance.randrange(2_000)] * 255]
+    ahead = [-7 * len(value), *[-1_000] * 255]
     written = [bytes([tag + 128]), value[1:22], BLOCKS.pack(narrow, skipped, *ahead)]
     for i, (stamp, units, id) in enumerate(entries):
         written += stamp, (units - ahead[(skipped + i) // 1024]).to_bytes(7)

@@ -277,6 +277,38 @@ class StoreMachine(RuleBasedStateMachine):
         asked = Attempt("p", subject, cost, **self.names(data))
         self.ask("schedule", self.oracle.scheduled, asked, max_wait=max_wait, not_before=not_before)
 
+    @precondition(lambda self: self.policy.keeps_hits)
+    @rule(
+        data=st.data(),
+        subject=subjects,
+        cost=st.sampled_from([1, 1, 2]),
+        stays=st.lists(st.booleans(), min_size=2, max_size=6),
+        gap_us=st.integers(0, 20),
+        not_before=st.sampled_from([0, 0, 0, 5e-6]),
+    )
+    def move(
+        self, data: st.DataObject, subject: str | int, cost: int, stays: list[bool], gap_us: int, not_before: float
+    ) -> None:
+        """Some who wait leave, the others move up behind each other; a hit that was given back does not."""
+        asked, before = Attempt("p", subject, cost, **self.names(data)), len(self.hits)
+        for _ in stays:
+            self.ask("schedule", self.oracle.scheduled, asked)
+        slots = [hit for _, hit in self.hits[before:]]
+        for hit, stay in zip(slots, stays, strict=False):
+            if not stay:
+                self.give_back(subject, hit, cost)
+        self.clock.advance_us(gap_us)
+        names = {"segment": asked.segment, "channel": asked.channel, "zone": asked.zone}
+        for hit in slots:
+            mine, theirs = (
+                partial(limiter.move, "p", subject, hit, not_before=not_before, **names)
+                for limiter in (self.limiter, self.reference)
+            )
+            decision = self.both(mine, theirs)
+            self.oracle.moved(asked, hit, self.clock.now_us(), decision)
+            self.note(subject, decision.hit)
+        self.compare_history(subject)
+
     @rule(data=st.data(), subject=subjects)
     def look(self, data: st.DataObject, subject: str | int) -> None:
         self.ask("peek", self.oracle.looked, Attempt("p", subject, 0, **self.names(data)))

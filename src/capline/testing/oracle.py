@@ -11,6 +11,7 @@ and raises `AssertionError` for an answer that breaks a promise:
     a charge             is recorded, and never refused; a hit that is settled counts what it was settled at
     a reservation        counts as any hit until it ends, and from then on only if it was committed before; a commit is
                          answered by whether the hit counts
+    a slot that moves    is earlier than it was, and allowed as if neither it nor any hit behind it were there
     an id                is consumed once, as long as its hit counts
     a joint attempt      is allowed where each of its parts would be, and consumes in all of them or in none
 
@@ -164,6 +165,23 @@ class Oracle:
             self._granted(attempt, account, now_us, decision.hit)
         else:
             _check(decision.hit is None, 3, attempt, "refused, and recorded")
+
+    def moved(self, attempt: Attempt, stamp_us: int, now_us: int, decision: Decision) -> None:
+        """An answer to `move` of the slot, without an id, that this attempt was given with this stamp."""
+        account, _ = self._of(attempt, now_us)
+        if self._blind(attempt):
+            return
+        oldest_us = account.time_us(now_us) - account.retention_us
+        slot = next((hit for hit in account.hits if hit.live and hit.stamp_us == stamp_us > oldest_us), None)
+        _check(decision.allowed == (slot is not None), 5, attempt, f"{decision} of {stamp_us}, beside {account.hits}")
+        if slot is not None and decision.hit != stamp_us:
+            _check(account.time_us(now_us) < stamp_us, 0, attempt, f"the time of {stamp_us} had come")
+            _check((decision.hit or 0) < stamp_us, 0, attempt, f"moved back, from {stamp_us} to {decision.hit}")
+            behind = [hit for hit in account.hits if hit.stamp_us >= stamp_us]
+            account.hits = [hit for hit in account.hits if hit.stamp_us < stamp_us]
+            self._granted(attempt, account, now_us, decision.hit)
+            slot.kept = False
+            account.hits += behind
 
     def looked(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
         """An answer to `peek` with a cost of 0."""

@@ -20,7 +20,7 @@ from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
 from capline.window.log import Draft, Log, trim
 from capline.window.reservation import commit, end_all, forget, reserve, take_along
-from capline.window.rule import Slot, attempt, peek
+from capline.window.rule import Slot, attempt, move, peek
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -90,6 +90,22 @@ class Reference:
     ) -> Decision:
         """Take the next free instant."""
         return self._attempt(self._rule(policy, names), subject, cost, None, _slot(max_wait, not_before))
+
+    def move(
+        self,
+        policy: str,
+        subject: Subject,
+        stamp_us: int,
+        id: str | None = None,
+        *,
+        not_before: float = 0,
+        **names: Unpack[Names],
+    ) -> Decision:
+        """Move a slot to an earlier instant that has become free."""
+        opened = self._open(self._rule(policy, names), subject, 1)
+        decision = move(opened.logs, stamp_us, self._clock.now_us(), fingerprint(id), round(not_before * 1e6))
+        self._keep(subject, opened)
+        return decision
 
     def peek(
         self, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **names: Unpack[Names]

@@ -6,8 +6,9 @@ from tests.profiles import size
 
 from capline import Decision, Limit
 from capline.model.policy import BoundPolicy, LogLimits
-from capline.window.log import Hit, Log
-from capline.window.rule import Slot, step
+from capline.window.bound_log import draft_logs
+from capline.window.log import Hit, Log, give_back
+from capline.window.rule import Slot, move, step
 
 stamps = st.lists(st.integers(0, 60), max_size=12, unique=True).map(sorted)
 limits = st.lists(
@@ -116,3 +117,41 @@ def test_slots_never_overfill_a_window_and_come_in_order_of_arrival(
         assert not taken or slot.hit > taken[-1].stamp_us
         assert fits(Log(tuple(taken)), bounds, cost, slot.hit)
         taken.append(Hit(slot.hit, cost))
+
+
+turns = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 3), st.integers(0, 20)), min_size=4, max_size=40)
+
+
+@settings(max_examples=size(60, 600))
+@given(limits.filter(lambda bounds: all(limit.quota for limit in bounds)), turns)
+def test_a_slot_moves_to_the_first_free_instant_behind_all_who_wait_in_front_of_it(
+    bounds: tuple[Limit, ...], script: list[tuple[int, int, int]]
+) -> None:
+    rule = rule_of(bounds)
+    log, now_us, queue = Log(), 100, list[Hit]()
+    for gap_us, cost, pick in script:
+        now_us += gap_us
+        place = pick // 3 % len(queue) if queue else 0
+        if not queue or pick % 3 == 0:
+            (log,), slot = step((log,), rule, cost, now_us, slot=Slot())
+            queue += [] if slot.hit is None else [Hit(slot.hit, cost)]
+        elif pick % 3 == 1:
+            log, done = give_back(log, queue[place].stamp_us, queue[place].units)
+            del queue[place : place + done]
+        else:
+            front, asked = Log(tuple(queue[:place])), queue[place]
+            time_us, taken = max(now_us, log.high_water_us), {hit.stamp_us for hit in log.hits}
+            free = (
+                at
+                for at in range(max(time_us, front.newest_us() + 1), asked.stamp_us)
+                if at not in taken and fits(front, bounds, asked.units, at)
+            )
+            expected_us = next(free, asked.stamp_us)
+            [draft], bound_logs = draft_logs((log,), rule, 1, now_us)
+            slot, log = move(bound_logs, asked.stamp_us, now_us), draft.log
+            gone = asked.stamp_us <= time_us - rule.logs[0].retention_us
+            assert slot.hit == (None if gone else expected_us)
+            queue[place] = Hit(expected_us, asked.units)
+        assert sorted(queue, key=lambda hit: hit.stamp_us) == queue
+        assert all(fits(Log(tuple(queue[:end])), bounds, hit.units, hit.stamp_us) for end, hit in enumerate(queue))
+    assert len({hit.stamp_us for hit in log.hits}) == len(log.hits)

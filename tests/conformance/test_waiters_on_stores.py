@@ -17,21 +17,6 @@ class Waiters(StoreSetting):
         """The instants of the hits with units, in microseconds from the start."""
         return [hit.stamp_us - START_US for hit in limiter.explain("p", "s").hits if hit.units]
 
-    def test_whoever_waits_behind_slots_that_were_given_back_takes_the_first_of_their_instants(self) -> None:
-        limiter = self.one("1/500ms")
-        slots = {name: limiter.schedule("p", "s") for name in "ABCDE"}
-        assert [slot.wait for slot in slots.values()] == [0, 0.5, 1.0, 1.5, 2.0]
-        assert all(limiter.refund("p", "s", slots[name].hit) for name in "BCD")
-        moved = limiter.move("p", "s", slots["E"].hit)
-        # The stamp of the slot that was given back stays nobody's.
-        assert (moved.allowed, moved.wait_us, moved.remaining, str(moved.limit)) == (True, 500_001, 0, "1/500ms")
-        assert limiter.move("p", "s", moved.hit) == moved
-        assert not limiter.move("p", "s", slots["E"].hit)
-        assert limiter.schedule("p", "s").wait_us == 1_000_001
-        assert self.goes(limiter) == [0, 500_001, 1_000_001]
-        assert not limiter.refund("p", "s", slots["E"].hit)
-        assert limiter.refund("p", "s", moved.hit)
-
     def test_nobody_passes_a_waiter_that_is_still_there(self) -> None:
         limiter = self.one("1/500ms")
         a, b, c, d, e = (limiter.schedule("p", "s") for _ in range(5))

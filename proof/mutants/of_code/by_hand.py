@@ -123,8 +123,8 @@ MUTANTS = (
     Mutant(
         "a failover takes back what was settled, and more is admitted",
         "store/redis/steps.py",
-        'if operation.kind in ("peek", "refund") or',
-        'if operation.kind in ("peek", "refund", "settle") or',
+        'if operation.kind in ("peek", "refund", "move") or',
+        'if operation.kind in ("peek", "refund", "move", "settle") or',
         "proof/test_simulator.py::test_what_is_settled_outlives_a_failover",
     ),
     Mutant(

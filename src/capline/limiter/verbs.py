@@ -222,7 +222,8 @@ class Verbs(CheckedCalls):
     def _moved(self, attempt: Attempt, hit: int | None, **times: int | None) -> Steps[Decision]:
         """The slot with this hit, or with the attempt's id, once it was asked for an earlier instant."""
         attempt = self._checked(attempt)
-        self._rules.check_moves(attempt.policy)
+        if not self._rules.policy(attempt.policy).keeps_hits:
+            raise InvalidValueError(f"policy {attempt.policy!r}: only sliding_log without count_denied can move a slot")
         stamp_us = 0 if hit is None else stamp(hit)
         try:
             if attempt.policy in self._overridden:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-Kind = Literal["decide", "peek", "charge", "reserve", "schedule", "move", "settle", "commit", "refund"]
-"""What an operation does; `Operation` says more of each."""
+Kind = Literal["decide", "peek", "schedule", "charge", "reserve", "move", "settle", "commit", "refund"]
+"""What an operation does; `Operation` says more of each. On servers its place here is its number."""
 
 Mode = Literal["decide", "peek", "refund"]
 """The kinds that come as columns."""

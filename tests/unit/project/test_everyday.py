@@ -118,7 +118,6 @@ VERBS = {
     "beside": "unit/limiter/test_beside.py",
     "check_policy": "unit/limiter/test_beside.py",
     "log_of": "unit/limiter/test_beside.py",
-    "move": "conformance/test_waiters_on_stores.py",
     "from_config": "unit/limiter/test_overrides.py",
     "from_file": "unit/limiter/test_async.py",
     "reload": "unit/limiter/test_async.py",

@@ -165,11 +165,6 @@ class Rules:
         if not self.policy(name).reservations:
             raise InvalidValueError(f"policy {quoted(name)} has no reservations; give it reservations=True")
 
-    def check_moves(self, name: str) -> None:
-        """Raise `InvalidValueError` for a policy whose slots cannot be moved."""
-        if not self.policy(name).keeps_hits:
-            raise InvalidValueError(f"policy {quoted(name)}: only sliding_log without count_denied can move a slot")
-
     def known(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Names:
         """These names without those that make no difference to the policy, so that their number is bounded."""
         policy = self.policy(name)

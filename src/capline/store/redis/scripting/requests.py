@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import numpy as np
 
+from capline.store.protocol import Kind
 from capline.store.redis.io.wire import bulk, pack
 from capline.store.redis.scripting.compiled_rule import Family, RedisRule
 from capline.store.redis.scripting.groups import Group
@@ -21,20 +22,13 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import Operation
 
-DECIDE, PEEK, SCHEDULE, CHARGE, RESERVE, MOVE = 0, 1, 2, 3, 4, 5
+CHANGES: dict[str, bytes] = {"refund": b"", "settle": b"1", "commit": b"2"}
+"""The kinds of operation that change a hit, as refund.lua takes them."""
+MODES: dict[str, int] = {kind: mode for mode, kind in enumerate(get_args(Kind)) if kind not in CHANGES}
+"""The other kinds, as attempt.lua takes them."""
+DECIDE, PEEK = MODES["decide"], MODES["peek"]
 KEPT = -1
 """No mode of the script's: only read the answers that are kept under a receipt, and move the calls that have none."""
-
-MODES: dict[str, int] = {
-    "decide": DECIDE,
-    "peek": PEEK,
-    "schedule": SCHEDULE,
-    "charge": CHARGE,
-    "reserve": RESERVE,
-    "move": MOVE,
-}
-CHANGES: dict[str, bytes] = {"refund": b"", "settle": b"1", "commit": b"2"}
-"""The kinds of operation: those that decide, as attempt.lua takes them, and those that change a hit, as refund.lua."""
 
 PLAIN_ROWS = 256
 """Rows of one unit without an id in one call: 0.4 ms, or 5 ms if every log is in the general form."""

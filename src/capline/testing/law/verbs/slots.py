@@ -37,6 +37,22 @@ class SlotLaw(StoreSetting):
         self.at(20)
         assert limiter.decide("p", "s")
 
+    def test_whoever_waits_behind_slots_that_were_given_back_takes_the_first_of_their_instants(self) -> None:
+        limiter = self.one("1/500ms")
+        slots = {name: limiter.schedule("p", "s") for name in "ABCDE"}
+        assert [slot.wait for slot in slots.values()] == [0, 0.5, 1.0, 1.5, 2.0]
+        assert all(limiter.refund("p", "s", slots[name].hit) for name in "BCD")
+        moved = limiter.move("p", "s", slots["E"].hit)
+        # The stamp of the slot that was given back stays nobody's.
+        assert (moved.allowed, moved.wait_us, moved.remaining, str(moved.limit)) == (True, 500_001, 0, "1/500ms")
+        assert limiter.move("p", "s", moved.hit) == moved
+        assert not limiter.move("p", "s", slots["E"].hit)
+        assert limiter.schedule("p", "s").wait_us == 1_000_001
+        goes = [hit.stamp_us - START_US for hit in limiter.explain("p", "s").hits if hit.units]
+        assert goes == [0, 500_001, 1_000_001]
+        assert not limiter.refund("p", "s", slots["E"].hit)
+        assert limiter.refund("p", "s", moved.hit)
+
     def test_a_wait_that_is_too_long_takes_nothing(self) -> None:
         limiter = self.one("1/10s")
         limiter.decide("p", "s")

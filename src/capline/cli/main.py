@@ -39,23 +39,8 @@ if TYPE_CHECKING:
     from typer.core import TyperGroup
 
 app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
-for part in (
-    init,
-    doctor,
-    decisions,
-    logs,
-    replay,
-    worker,
-    serve,
-    up,
-    campaign,
-    build,
-    store,
-    policies,
-    token,
-    config,
-    docs,
-):
+_BY_HAND = (init, docs, doctor, decisions, logs, replay)
+for part in (*_BY_HAND, worker, serve, up, campaign, build, store, policies, token, config):
     app.add_typer(part.app)
 
 # zsh loads the file of completions at the first Tab, and takes what it answers: typer's only defines there.

@@ -27,8 +27,7 @@ def docs(
     folder = site()
     if folder is None:
         raise CaplineError(
-            "the documentation is not installed; in a clone, make docs builds build/docs/index.html and, for "
-            "pip install, build/capline_docs-VERSION-py3-none-any.whl"
+            "the documentation is not installed; make docs in a clone builds it, and a wheel for pip install"
         )
     page = folder / "index.html"
     opened = not print_ and webbrowser.open(page.as_uri())

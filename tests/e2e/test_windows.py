@@ -88,6 +88,10 @@ LINES = {
     "replay log.csv --limit 1/day": "policy default: 2 events, 1 of them refused",
     "doctor --store lmdb://store": "lmdb://store: takes writes",
     "init provider made": "Wrote worker.py",
+    "campaign run campaign.yaml": "spring under policy p: finished",
+    "campaign status campaign.yaml": "spring under policy p: finished",
+    "segments build users.csv --out segments": "active",
+    "segments show segments": "reading segments needs Linux or macOS; on Windows take WSL\n2",
     "serve --check": "capline serve needs Linux or macOS; on Windows take WSL\n2",
     "up": "capline up needs Linux or macOS; on Windows take WSL\n2",
 }
@@ -97,6 +101,12 @@ LINES = {
 def test_the_commands_work_or_say_that_they_need_another_system(tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text("policies: {p: {limits: [1/day]}}", encoding="utf-8")
     (tmp_path / "log.csv").write_text("subject,time\n" + "ann,2026-01-01T00:00:00Z\n" * 2, encoding="utf-8")
+    (tmp_path / "users.csv").write_text("id,segment\n1,active\n2,active\n", encoding="utf-8")
+    (tmp_path / "campaign.yaml").write_text(
+        "{campaign: spring, policies: policies.yaml, policy: p, store: lmdb://store, audience: {csv: users.csv},"
+        " sender: {file: out/}}",
+        encoding="utf-8",
+    )
     answers = "\n".join(on_windows(COMMANDS, tmp_path, words=LINES)).split("$ ")[1:]
     assert len(answers) == len(LINES)
     for answer, (words, expected) in zip(answers, LINES.items(), strict=True):

@@ -19,7 +19,10 @@ from collections.abc import Sequence
 from typing import Any
 
 MODULES = ("fcntl", "grp", "pwd", "resource", "syslog", "termios", "tty", "pty", "uvloop")
-CORE = ("support", "model", "window", "forms", "policy", "store", "limiter", "config", "replay", "web", "cli")
+CORE = (
+    *("support", "model", "window", "forms", "policy", "store", "segment", "limiter", "config", "replay", "campaign"),
+    *("web", "cli"),
+)
 UNLIKE = {
     os: "pread pwrite fork forkpty register_at_fork fchmod fchown chown lchown chroot getuid geteuid getgid getegid"
     " getpgid setsid killpg mkfifo nice statvfs fstatvfs posix_fallocate posix_fadvise sched_getaffinity set_blocking"

@@ -10,12 +10,13 @@ import mmap
 import os
 import secrets
 import stat
+import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from capline.model.errors import SegmentError
-from capline.support.system import NOT_BLOCKING, fsync_directory
+from capline.support.system import ELSEWHERE, NOT_BLOCKING, fsync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -72,11 +73,13 @@ def map_file(
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes != exact_bytes:
             raise SegmentError(f"{shown}: {size_bytes} bytes, where {exact_bytes} are right")
-        return np.frombuffer(mmap.mmap(file.fileno(), exact_bytes, prot=mmap.PROT_READ), dtype=np.uint8)
+        return np.frombuffer(mmap.mmap(file.fileno(), exact_bytes, access=mmap.ACCESS_READ), dtype=np.uint8)
 
 
 def open_directory(path: str | Path) -> int:
     """Open a directory, so that files are read from it even if another one gets its name meanwhile."""
+    if sys.platform == "win32":
+        raise SegmentError(f"{path}: reading segments {ELSEWHERE}")
     with os_errors("open it as a directory", path):
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 VERIFIED = ".verified"
 
 _STAMP = "stamp.json"
+_A_DIRECTORY: int = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _LARGEST_STAMP_BYTES = 1 << 20
 _SMALL_BYTES = 1 << 20
 
@@ -64,7 +65,7 @@ def open_sets(directory: int, manifest: Manifest, data: bytes) -> dict[str, IdSe
     `data` is the manifest's bytes.
     """
     try:
-        home = os.open(VERIFIED, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+        home = os.open(VERIFIED, os.O_RDONLY | _A_DIRECTORY, dir_fd=directory)
     except OSError:
         return None
     try:

@@ -18,7 +18,8 @@ def main() -> None:
     """Verify the directory that is named on the command line."""
     from capline.segment.snapshot.load import load_snapshot  # noqa: PLC0415 - `cache` imports this module for its path alone
 
-    os.nice(5)  # serving processes come first
+    if sys.platform != "win32":
+        os.nice(5)  # serving processes come first
     try:
         load_snapshot(sys.argv[1], trust="stamp")
     except SegmentError as error:

@@ -554,7 +554,8 @@ class LimiterBase(ABC):
     def _direct_rule(self, attempt: Attempt) -> CompiledRule | None:
         """The rule under which an attempt goes straight to the store; None where it goes the general way."""
         try:
-            return self._direct.get(attempt.names)
+            plain = attempt.segment is None and attempt.channel is None and attempt.zone is None
+            return self._direct.get(attempt.policy if plain else attempt.names)
         except TypeError:
             return None  # a name has no hash, which the general way says
 

@@ -66,15 +66,21 @@ class Side:
         if not directly:
             app.direct = frozenset()
         self._listener = Listener(app, BOUNDS, waits=waits)
+        self.config = self._listener.config
         self._state = ServerState()
         self.connect()
 
     def connect(self) -> None:
         """Be a new client."""
-        kind: Any = self._listener.config.http_protocol_class
-        self.connection: Connection = kind(config=self._listener.config, server_state=self._state, app_state={})
+        kind: Any = self.config.http_protocol_class
+        self.connection: Connection = kind(config=self.config, server_state=self._state, app_state={})
         self.wire = Wire()
         self.connection.connection_made(self.wire)
+
+    def stay_idle(self) -> None:
+        """Keep a connection open while the other side answers, however long a busy machine takes for it."""
+        self.config.timeout_keep_alive = 3600
+        self.connect()
 
     async def settled(self) -> bytes:
         """All that was written, once nothing is under way."""
@@ -227,6 +233,8 @@ async def compared_with_parsing(seed: int, count: int, *, tokens: TokenFile | No
     token = b"" if tokens is None else tokens.create("billing", ["decide"]).encode()
     one = side(heard, tokens and Guard(tokens), waits=waits)
     other = side(heard_by_parser, tokens and Guard(tokens), waits=waits)
+    one.stay_idle()
+    other.stay_idle()
     type(other.connection).heads = Forgotten()
     parsed, parsed_by_other = parsed_at(one), parsed_at(other)
     before: list[bytes] = []
@@ -264,6 +272,8 @@ async def compared(seed: int, count: int, *, tokens: TokenFile | None = None, wa
     token = b"" if tokens is None else tokens.create("billing", ["decide"]).encode()
     one = side(heard, tokens and Guard(tokens), waits=waits)
     other = side(heard_by_asgi, tokens and Guard(tokens), directly=False)
+    one.stay_idle()
+    other.stay_idle()
     answered = 0
     for number in range(count):
         pieces = drawn(draw, token)

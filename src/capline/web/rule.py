@@ -23,7 +23,7 @@ from capline.web import key as keys
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Sequence
 
-    from capline.limiter.base import LimiterBase
+    from capline.limiter.checked import CheckedCalls
     from capline.model.limit import Limit
 
 MOST_RULES = 16
@@ -144,7 +144,7 @@ def check_made(key: Any) -> None:
             raise InvalidTypeError(f"key.{maker.__name__} makes a key: call it, like key.{made}")
 
 
-def check_rules(rules: Sequence[Rule], limiter: LimiterBase, *, may_await: bool, beside: int = 0) -> tuple[Rule, ...]:
+def check_rules(rules: Sequence[Rule], limiter: CheckedCalls, *, may_await: bool, beside: int = 0) -> tuple[Rule, ...]:
     """The rules as a tuple; raises for what cannot be decided, before any request comes."""
     if isinstance(rules, (str, Rule)):
         raise InvalidTypeError(f"rules are a list of Rule, like [Rule('ip', key.ip())], not {quoted(rules)}")
@@ -175,7 +175,7 @@ class Round(msgspec.Struct, gc=False):
     rules: list[Rule]
 
 
-def rounds_of(rules: Sequence[Rule], request: Any, limiter: LimiterBase) -> Generator[Any, Any, list[Round]]:
+def rounds_of(rules: Sequence[Rule], request: Any, limiter: CheckedCalls) -> Generator[Any, Any, list[Round]]:
     """What this request asks for, in as few rounds as hold each log at most once; none, where no rule binds it.
 
     Rules that ask the same of one log, with one `refund_if`, are one attempt of both

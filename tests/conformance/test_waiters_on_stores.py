@@ -47,6 +47,9 @@ class Waiters(StoreSetting):
         assert [round(slot.wait) for slot in waits] == [0, 2, 4, 10]
         assert limiter.refund("p", "s", waits[1].hit)
         assert not limiter.refund("p", "s", waits[1].hit)
+        for channel in (None, "email"):
+            with pytest.raises(InvalidValueError, match="name the channel"):
+                limiter.move("p", "s", waits[3].hit, channel=channel)
         assert round(limiter.move("p", "s", waits[3].hit, channel="push").wait) == 6
         moved = limiter.move("p", "s", waits[2].hit, channel="push")
         assert (round(moved.wait), moved.remaining) == (2, 1)

@@ -560,11 +560,17 @@ class Verbs(CheckedCalls):
         nothing is free, or its time has come, it stays. Not allowed for a hit that is unknown or was given back.
 
         Moved again it stays, so a call with an `id` can be repeated. `acquire` asks by itself. Raises
-        `InvalidValueError` where single hits are not kept or refusals count, and `StoreError` in any outage. One part
-        of a `schedule_all` must not be moved alone. Costs as much as `schedule`, and O(hits behind it).
+        `InvalidValueError` where single hits are not kept or refusals count, and for a slot without a channel under a
+        policy that has channels; `StoreError` in any outage. One part of a `schedule_all` must not be moved alone.
+        Costs as much as `schedule`, and O(hits behind it).
         """
         attempt = Attempt(policy, subject, 1, id, segment, channel, zone)
-        return self._limiter_of(policy, limits)._moved(attempt, hit, **waits_us(None, not_before))
+        limiter = self._limiter_of(policy, limits)
+        channels = limiter._rules.policy(policy).channels
+        if channels and channel not in channels:
+            # Moved in the policy's log alone, it would no longer count in the channel that it may have been taken for.
+            raise InvalidValueError(f"policy {policy!r} has channels: name the channel that the slot was taken for")
+        return limiter._moved(attempt, hit, **waits_us(None, not_before))
 
     def _reserve(
         self,

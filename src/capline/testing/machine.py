@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from capline.limiter.limiter import Limiter
 from capline.model.attempt import Attempt
 from capline.model.clock import ManualClock
-from capline.model.errors import CaplineError, IdConflictError
+from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
 from capline.model.policy import Policy
 from capline.testing.conformance import url_of
 from capline.testing.oracle import Oracle
@@ -299,6 +299,10 @@ class StoreMachine(RuleBasedStateMachine):
                 self.give_back(subject, hit, cost)
         self.clock.advance_us(gap_us)
         names = {"segment": asked.segment, "channel": asked.channel, "zone": asked.zone}
+        if asked.channel is None and self.policy.channels:
+            with pytest.raises(InvalidValueError):
+                self.limiter.move("p", subject, next(iter(slots), START_US), not_before=not_before, **names)
+            slots = []
         for hit in slots:
             mine, theirs = (
                 partial(limiter.move, "p", subject, hit, not_before=not_before, **names)

@@ -103,7 +103,7 @@ def _limits(flat: Sequence[int]) -> tuple[Limit, ...]:
 
 def _attempts(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> bytes:
     packed, now, counts, codes, marks, asked, receipt, *fields = args
-    mode, hashed, retention_us, _, width, _, cost, max_wait_us, terms, not_before_us, tell = msgspec.msgpack.decode(
+    mode, hashed, retention_us, _, width, _, cost, max_wait_us, terms, not_before_us, tell, _ = msgspec.msgpack.decode(
         packed
     )
     if width > 2 or receipt or any(one[5:] not in ([], _RECORD_ALONE) for one in terms):

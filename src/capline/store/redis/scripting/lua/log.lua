@@ -214,10 +214,11 @@ local function open_long(key, bytes)
     end})
   end
   local s = setmetatable({}, {__index = function(_, i) return (struct.unpack('>I7', at(i, 0))) end})
-  local c = setmetatable({[0] = base}, {__index = function(_, i)
-    return struct.unpack('>I7', at(i, 7)) + ahead_of(stored, i)
-  end})
-  if s[n] >= MOST_UNITS or c[n] > MOST_UNITS then return nil end
+  local function sum(i) return struct.unpack('>I7', at(i, 7)) + ahead_of(stored, i) end
+  local total = sum(n)
+  if s[n] >= MOST_UNITS or total > MOST_UNITS or total < base then return nil end
+  -- Few entries are read, so not all are checked: a damaged one counts no less than nothing and no more than all.
+  local c = setmetatable({[0] = base}, {__index = function(_, i) return math.max(base, math.min(total, sum(i))) end})
   return {
     s = s, c = c, f = f, n = n, floor = implied and s[n] or floor,
     key = key, size = size, start = start, implied = implied, explicit = not implied,

@@ -101,6 +101,7 @@ local function long_unit(key, bytes, limits, widest, max_wait)
       local units
       used, oldest, units = units_behind(hit, n, base, top, total, cutoff)
       if units == 0 then return false end   -- refunded: the general rule skips it
+      if used < 0 then return false end   -- damaged
     end
     if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
     if allowed then

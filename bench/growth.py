@@ -450,6 +450,7 @@ def main() -> None:
             "memory": lambda: "memory://",
             "lmdb": lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store",
             "redis": lambda: _emptied(server),
+            "redis with forms=next": lambda: f"{_emptied(server)}?forms=next",
         }
         with tempfile.TemporaryDirectory() as folder:
             for store in ("memory", "lmdb") if not options.short else ():

@@ -110,6 +110,10 @@ class Patience:
         """
         return slot.allowed and not (self._named and slot.late_us)
 
+    def is_past(self, slot: Decision | Joint) -> bool:
+        """Whether a slot that was taken before, under the caller's id, is further away than the timeout."""
+        return self._named and self._timeout is not None and slot.wait > self._timeout
+
     def left(self) -> float | None:
         """The rest of the timeout in seconds; None if there is no timeout."""
         return None if self._timeout is None else max(0.0, self._timeout - self._waited())
@@ -178,6 +182,8 @@ class Acquisition(Generic[Slot]):
             except StoreError as error:
                 pause_s = self.patience.pause(error)
             else:
+                if self.patience.is_past(slot):
+                    slot = _refused(slot)
                 self.left_us, self._is_unsure = slot.wait_us, False
                 if slot.limit is not None:
                     self._interval_us = slot.limit.window_us // max(1, slot.limit.quota)
@@ -208,7 +214,7 @@ class Acquisition(Generic[Slot]):
             if answer.allowed:
                 self.left_us = answer.wait_us
                 sooner_us = (slot.hit or 0) - (answer.hit or 0)
-                return msgspec.structs.replace(answer, wait_us=slot.wait_us - sooner_us, late_us=0)  # pyright: ignore[reportReturnType] - the slot is one
+                return msgspec.structs.replace(answer, wait_us=slot.wait_us - sooner_us, late_us=0)  # pyright: ignore[reportReturnType] - the slot is a decision
         self.left_us = max(0, -self.patience.late_us(slot))
         return slot
 
@@ -216,6 +222,12 @@ class Acquisition(Generic[Slot]):
         """Refund the slot, unless somebody may have gone in it."""
         if self.patience.is_free(slot):
             yield from self._give_back(slot)
+
+
+def _refused(slot: Slot) -> Slot:
+    """As if the slot were not taken. It stays, for a call with its id that waits for longer."""
+    nothing: dict[str, Any] = {"hit": None} if isinstance(slot, Decision) else {"hits": ()}
+    return msgspec.structs.replace(slot, allowed=False, retry_after_us=slot.wait_us, wait_us=0, **nothing)
 
 
 Wanted = Callable[[], Acquisition[Slot] | Slot]

@@ -503,6 +503,7 @@ class Verbs(CheckedCalls):
         `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
         sleep gives the slot back; an exception inside the block does not, since the call was made. The same `id` again
         is the same slot, for a call that is retried: it goes at once where its slot is over, and consumes nothing more.
+        A slot that its `id` has past the timeout is refused too, and stays.
 
         While it sleeps it asks for an instant that others gave back (`move`), after each twentieth of what is left of
         its wait, but at most once in window / quota of the limit that binds: some 2 calls where 4 wait at once, 10

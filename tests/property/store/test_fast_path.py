@@ -230,9 +230,7 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901 - each verb 
                 case 5 | 6:
                     call = partial(limiter.peek, "p", subject, cost, id, channel=channel)
                 case 14 | 15:
-                    # An id of its own: by that of a slot that lies ahead it would sleep until then, by the real clock.
-                    acquired = id and f"{id} acquired"
-                    call = partial(entered, limiter.acquire("p", subject, cost, acquired, channel=channel, timeout=0))
+                    call = partial(entered, limiter.acquire("p", subject, cost, id, channel=channel, timeout=0))
                 case 7 if step % 29 == 0:
                     call = partial(limiter.erase, subject)
                 case _:

@@ -236,6 +236,29 @@ def test_changes_of_a_hit_far_back(beside: Callable[..., Beside], kind: str, nam
     assert shared(kind).command("GET", key)[0] == (107 if forms == "present" else 235)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_log_by_blocks_is_trimmed(beside: Callable[..., Beside], kind: str) -> None:
+    server = shared(kind)
+    pair = beside(server.url, ["3000/15ms"], "subject", START_US, "next")
+    for named in (None, "first", *[None] * 100):
+        for _ in range(1_150 if not pair.hits else 1):
+            pair.clock.advance_us(10)
+            pair.ask("decide", 1, named)
+    pair.clock.advance_us(9_500)  # some 700 are old now
+    for _ in range(70):
+        pair.ask("decide")
+    [key] = server.command("KEYS", f"{pair.namespace}*")
+    value: bytes = server.command("GET", key)
+    narrow, skipped, *_ = BLOCKS.unpack_from(value, 22)
+    assert (value[0], narrow > 0, skipped > 0) == (235, True, True)  # hits without bytes for an id, within a block
+    pair.ask("decide", 1, "first")
+    for _ in range(700):
+        pair.ask("decide")
+    pair.refund(pair.hits[900])
+    pair.settle(pair.hits[1_150], 3)
+    pair.same_history()
+
+
 @pytest.mark.parametrize("limits", first(2, LIMITS), ids=" ".join)
 @pytest.mark.parametrize("seed", first(1, [1, 2, 3]))
 def test_every_verb_on_a_long_log_by_blocks(beside: Callable[..., Beside], limits: list[str], seed: int) -> None:

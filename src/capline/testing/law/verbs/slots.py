@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from capline.model.attempt import Attempt
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting, each_algorithm
@@ -144,13 +145,27 @@ class SlotLaw(StoreSetting):
     def test_acquire_past_its_timeout_raises_and_takes_nothing(self) -> None:
         limiter = self.one("1/h")
         limiter.decide("p", "s")
-        if self.asynchronous:
-            with pytest.raises(LimitExceeded):
-                limiter.run(_acquired(limiter.inner))
-        else:
-            with pytest.raises(LimitExceeded, match="1/hour"), limiter.acquire("p", "s", timeout=1):
-                pass
+        assert self._refused(limiter, "acquire", "p", "s").startswith("policy 'p', subject 's': limit 1/hour")
         assert len(limiter.explain("p", "s").hits) == 1
+
+    def test_acquire_by_the_id_of_a_slot_past_its_timeout_raises_and_leaves_the_slot(self) -> None:
+        limiter = self.one("1/h")
+        limiter.decide("p", "s")
+        slot = limiter.schedule("p", "s", id="later")
+        assert self._refused(limiter, "acquire", "p", "s", 1, "later").endswith("this cost fits in 1 h")
+        assert self._refused(limiter, "acquire_all", [Attempt("p", "s", id="later")]).endswith("in 1 h")
+        assert limiter.schedule("p", "s", id="later").hit == slot.hit
+
+    def _refused(self, limiter: Any, verb: str, *args: Any) -> str:
+        """What an acquire that waits for a second says."""
+
+        def acquire() -> None:
+            with getattr(limiter, verb)(*args, timeout=1):
+                pass
+
+        with pytest.raises(LimitExceeded) as refused:
+            limiter.run(_acquired(limiter.inner, verb, *args)) if self.asynchronous else acquire()
+        return str(refused.value)
 
     @each_algorithm
     def test_an_interrupted_wait_gives_all_of_its_cost_back_under_every_algorithm(
@@ -193,6 +208,6 @@ async def _interrupted(limiter: AsyncLimiter) -> None:
         await waiting
 
 
-async def _acquired(limiter: AsyncLimiter) -> None:
-    async with limiter.acquire("p", "s", timeout=1):
+async def _acquired(limiter: AsyncLimiter, verb: str, *args: Any) -> None:
+    async with getattr(limiter, verb)(*args, timeout=1):
         pass

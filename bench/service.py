@@ -10,10 +10,13 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 from _harness import Report, arguments, check
 from _load import Load, post, run_load
 from _servers import single
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 POLICIES = "policies:\n  promo: {limits: [3/day]}\n  batch: {limits: [3/day, 10/week], layout: bucket}\n"
+BEHIND = 100_000
+"""The rows of the batch that single decisions are asked beside."""
 DECISIONS = 3
 """Of one subject are allowed."""
 
@@ -66,6 +71,23 @@ def batch_of(first: int, rows: int) -> bytes:
     return json.dumps({"policy": "batch", "subjects": list(range(first, first + rows))}).encode()
 
 
+def longest_wait(service: Serving, tag: str) -> float:
+    """Of single decisions that are asked while a batch of BEHIND rows runs, milliseconds."""
+    form = {"policy": "batch", "subjects": [f"{tag}:{number}" for number in range(BEHIND)]}
+    waits: list[float] = []
+    with ThreadPoolExecutor(1) as thread, httpx.Client(base_url=service.url, timeout=60, trust_env=False) as client:
+        client.post("/v1/decide", json={"policy": "promo", "subject": f"{tag}:first"})
+        batch = thread.submit(httpx.post, f"{service.url}/v1/decide/batch", json=form, timeout=60, trust_env=False)
+        while not batch.done():
+            begun = time.perf_counter()
+            answer = client.post("/v1/decide", json={"policy": "promo", "subject": f"{tag}:{len(waits)}"})
+            waits.append((time.perf_counter() - begun) * 1000)
+            check(answer.json()["allowed"], "the first of a subject was refused")
+        check(batch.result().json()["allowed"] == [True] * BEHIND, "a batch lost rows")
+    check(len(waits) > 10, f"only {len(waits)} were asked beside the batch")
+    return max(waits)
+
+
 def main() -> None:
     """Print the figures."""
     asked = arguments(__doc__, requests=20_000, connections=64, rounds=3, batches=20, rows=10_000)
@@ -76,6 +98,7 @@ def main() -> None:
         loads: dict[str, list[Load]] = {"bare": [], "memory": [], "redis": []}
         with (
             Serving(Path(folder), "--store", "memory://") as memory,
+            Serving(Path(folder), "--store", "lmdb://counts") as lmdb,
             Serving(Path(folder), "--store", f"{server.url}?deadline=10s&bulk_deadline=30s") as redis,
         ):
             for turn in range(asked.rounds):
@@ -94,8 +117,13 @@ def main() -> None:
             def whole(body: bytes) -> bool:
                 return json.loads(body)["allowed"] == [True] * asked.rows
 
+            behind = {
+                "memory": longest_wait(memory, "beside"),
+                "lmdb": longest_wait(lmdb, "beside"),
+                "redis": longest_wait(redis, "beside"),
+            }
             many = run_load(port_of(redis), redis.process.pid, 4, batches, whole)
-            check(memory.stop() == 0 and redis.stop() == 0, "a service did not end as it should")
+            check(memory.stop() == lmdb.stop() == redis.stop() == 0, "a service did not end as it should")
     best = {name: max(found, key=lambda load: load.rate) for name, found in loads.items()}
     cheapest = {name: min(load.processor_us for load in found) for name, found in loads.items()}
     for name, load in best.items():
@@ -107,6 +135,8 @@ def main() -> None:
     report.add("redis over bare", best["redis"].rate / best["bare"].rate, "x", at_least=0.5)
     report.add("memory over bare, by processor", cheapest["bare"] / cheapest["memory"], "x", at_least=0.7)
     report.add("redis over bare, by processor", cheapest["bare"] / cheapest["redis"], "x", at_least=0.5)
+    for name, wait_ms in behind.items():
+        report.add(f"{name}: the longest wait beside a batch of {BEHIND:,}", wait_ms, "ms", at_most=100)
     report.add(
         f"batches of {asked.rows:,} integers",
         many.requests * asked.rows / many.seconds,

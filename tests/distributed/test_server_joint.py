@@ -16,7 +16,7 @@ from capline.limiter.policies.rules import Rules
 from capline.model.errors import IdConflictError, StoreError, StoreUnknownError
 from capline.store.protocol import Operation
 from capline.store.redis.io.url import parse_url
-from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, ServerError
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, ServerError, Work
 from capline.store.redis.joint import joint
 from capline.store.redis.scripting.keys import slot_of, tag_of
 from capline.store.redis.scripting.scripts import JOINT, JOINT_LOOK, REFUND
@@ -223,6 +223,8 @@ class Servers:
             if isinstance(step, Pause):
                 time.sleep(step.seconds)
                 back = None
+            elif isinstance(step, Work):
+                back = step.run()
             elif isinstance(step, Read):
                 back = written.pop(0)
             else:

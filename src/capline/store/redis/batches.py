@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from itertools import count, groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from capline.store.columns import plain
 from capline.store.protocol import Operation
 from capline.store.receipts import batch_digest, namespace_of, receipt_conflict, receipt_name
 from capline.store.redis.cluster.router import UnderReplicated
-from capline.store.redis.io.wire import Reply, Steps, pack
+from capline.store.redis.io.wire import Reply, Steps, Work, pack
 from capline.store.redis.scripting.keys import slot_of
 from capline.store.redis.scripting.parts import Part, batch_parts, row_parts
 from capline.store.redis.scripting.plans import MOVED, asked_of_plan, head_of_plan, part_of, plan_of
@@ -25,7 +26,7 @@ from capline.store.redis.session import sound
 from capline.store.redis.steps import replicas_of, step_answer, step_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
     from capline.store.redis.scripting.compiled_rule import Family, RedisRule
     from capline.store.redis.session import Session
 
+_T = TypeVar("_T")
 ROWS_A_ROUND = 10_000
 """Operations in one round trip, where each is a call."""
+SHORT_ROWS = 1000
+"""Of a batch that is built, and whose answers are read, at once: some 10 ms. With more, others go on meanwhile."""
 IN_FLIGHT = 2
 """Parts of a batch in flight: the servers decide one while the next is built."""
 
@@ -60,15 +64,17 @@ def rows(session: Session, operations: Sequence[Operation]) -> Steps[list[Any]]:
 
 def _each(session: Session, operations: Sequence[Operation], until: float, replicas: int = 0) -> Steps[list[Any]]:
     """A call each, in one round trip."""
-    calls = [step_call(session, operation) for operation in operations]
+    rows = len(operations)
+    calls = yield from _work(rows, lambda: [step_call(session, operation) for operation in operations])
     outcomes = yield from session.router.run(calls, until, replicas)
-    answers: list[Any] = []
-    for outcome, operation in zip(outcomes, operations, strict=True):
-        try:
-            answers.append(step_answer(outcome, operation))
-        except CaplineError as error:
-            answers.append(error)
-    return answers
+    return (yield from _work(rows, lambda: [*map(_step_answer_or_error, outcomes, operations)]))
+
+
+def _step_answer_or_error(outcome: Reply, operation: Operation) -> Any:
+    try:
+        return step_answer(outcome, operation)
+    except CaplineError as error:
+        return error
 
 
 def _decide_rows(session: Session, operations: Sequence[Operation], until: float) -> Steps[list[Any]]:
@@ -84,7 +90,7 @@ def _decide_rows(session: Session, operations: Sequence[Operation], until: float
                 answers[row] = answer
 
     parts = row_parts(operations, session.now(), by_slot=session.router.topology.by_slot)
-    yield from _exchange(session, parts, lambda: until, take)
+    yield from _exchange(session, len(operations), parts, lambda: until, take)
     return answers
 
 
@@ -126,6 +132,7 @@ def _decide(session: Session, batch: Batch, mode: int) -> Steps[Decisions]:
     by_slot = session.router.topology.by_slot
     yield from _exchange(
         session,
+        len(batch.subjects),
         batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=receipt),
         session.bulk_until,
         lambda part, outcomes: _take(columns, part, outcomes, batch.cost),
@@ -162,7 +169,7 @@ def _repeated(session: Session, batch: Batch, digest: bytes, plan: bytes) -> Ste
 
     by_slot = session.router.topology.by_slot
     parts = batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=(receipt, MOVED))
-    yield from _exchange(session, parts, session.bulk_until, take)
+    yield from _exchange(session, len(batch.subjects), parts, session.bulk_until, take)
     answers = columns.done()
     for number, rows in moved:
         answers.put(rows, (yield from _decide(session, part_of(batch, rows, number), DECIDE)))
@@ -171,24 +178,32 @@ def _repeated(session: Session, batch: Batch, digest: bytes, plan: bytes) -> Ste
 
 def _exchange(
     session: Session,
-    parts: Iterable[tuple[Head, Part]],
+    rows: int,
+    parts: Iterator[tuple[Head, Part]],
     until: Callable[[], float],
     take: Callable[[Part, Sequence[Reply]], None],
 ) -> Steps[None]:
-    """Send the parts, a few at a time, and take what each brings."""
+    """Send the parts of so many rows, a few at a time, and take what each brings."""
     landing: deque[tuple[Part, InFlight]] = deque()
 
     def land() -> Steps[None]:
         part, flight = landing.popleft()
-        take(part, (yield from session.router.finish(flight, until())))
+        outcomes = yield from session.router.finish(flight, until())
+        yield from _work(rows, partial(take, part, outcomes))
 
-    for head, part in parts:
+    while (built := (yield from _work(rows, partial(next, parts, None)))) is not None:
+        head, part = built
         replicas = 0 if head.mode == PEEK else head.family.replicas
         landing.append((part, (yield from session.router.start(part.calls, until(), replicas))))
         while landing and (part.last or len(landing) >= IN_FLIGHT):
             yield from land()
     while landing:
         yield from land()
+
+
+def _work(rows: int, run: Callable[[], _T]) -> Steps[_T]:
+    """What it returns, for a batch of so many rows."""
+    return (yield Work(run)) if rows > SHORT_ROWS else run()
 
 
 def _claim(

@@ -1,6 +1,8 @@
-"""How long a batch may take."""
+"""How long a batch may take, and that others go on meanwhile."""
 
-from collections.abc import Sequence
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from capline import Attempt, Limiter, Policy
 from capline.store.redis.cluster.router import Router
+from capline.store.redis.io.wire import Steps, Work
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 0.1001), (10_000, 1.1), (30_000, 2.0)])
@@ -28,3 +31,41 @@ def test_each_attempt_of_a_batch_adds_to_its_deadline_up_to_that_of_bulk(
     with limiter, pytest.raises(ConnectionError):
         limiter.decide_batch([Attempt("p", number) for number in range(attempts)])
     assert seen == [pytest.approx(seconds)]
+
+
+class FirstStep:
+    """A transport that takes the first step of a verb, and no more."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.asked: Any = None
+
+    def drive(self, steps: "Steps[Any]") -> Any:
+        self.asked = next(steps)
+        raise ConnectionError
+
+    def ask(self, _node: object, _payload: bytes) -> Any:
+        raise AssertionError("a batch is driven")
+
+    def close(self) -> None:
+        pass
+
+
+BATCHES: dict[str, Callable[[Limiter, int], object]] = {
+    "integers": lambda limiter, rows: limiter.decide_many("p", range(rows)),
+    "texts": lambda limiter, rows: limiter.decide_many("p", [f"{row}" for row in range(rows)]),
+    "attempts": lambda limiter, rows: limiter.decide_batch([Attempt("p", row) for row in range(rows)]),
+    "refunds": lambda limiter, rows: limiter.refund_many("p", range(rows), [1] * rows),
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_a_large_batch_is_built_while_others_go_on(batch: str) -> None:
+    with Limiter("redis://127.0.0.1:1", [Policy("p", ["3/day"])]) as limiter:
+        store: Any = limiter._store
+        store.transport = transport = FirstStep()
+        for rows in (1000, 1001):
+            with pytest.raises(ConnectionError):
+                BATCHES[batch](limiter, rows)
+            assert isinstance(transport.asked, Work) is (rows > 1000)

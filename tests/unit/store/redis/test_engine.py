@@ -14,7 +14,7 @@ import pytest
 from capline.model.errors import StoreError, StoreFullError, StoreUnavailableError, StoreUnknownError
 from capline.store.redis.cluster.router import MOST_REDIRECTS, Router
 from capline.store.redis.io.url import parse_url
-from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, Request, ServerError, Write, pack
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, Request, ServerError, Work, Write, pack
 from capline.store.redis.scripting.scripts import ATTEMPT, ONE, Call
 
 SEED = ("127.0.0.1", 7000)
@@ -47,6 +47,8 @@ def run(
         if isinstance(asked, Pause):
             now += asked.seconds
             back = None
+        elif isinstance(asked, Work):
+            back = asked.run()
         elif isinstance(asked, Read):
             back = written.pop(0)
         else:

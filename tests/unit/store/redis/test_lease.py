@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capline.store.redis.io.lease import Action, Lease, Receive, Send, Take
-from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Request, Write
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Request, Work, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,8 @@ class Servers:
                 return [(line, number) for number in range(replies)]
             case Send() | Pause():
                 return None
+            case Work(run):
+                return run()
 
     def drive(self, steps: Steps[Any], most: int = 100) -> Any:
         actions = self.lease.run(steps)

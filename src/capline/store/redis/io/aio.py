@@ -20,7 +20,7 @@ from capline.store.redis.io.client import (
 )
 from capline.store.redis.io.lease import Action, Lease, Receive, Take
 from capline.store.redis.io.server_check import QUESTIONS, warn
-from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply
+from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply, Work
 from capline.support.system import readable
 
 try:
@@ -73,6 +73,8 @@ class AsyncTransport:
         if isinstance(action, Pause):
             await asyncio.sleep(action.seconds)
             return None
+        if isinstance(action, Work):
+            return await asyncio.to_thread(action.run)
         try:
             if isinstance(action, Take):
                 return await self._take(action.node, action.until)

@@ -1,9 +1,9 @@
 """The connections of one verb, as a generator: which are taken, written to, read, given back. It does no I/O.
 
-    verb -> Write, Read, Exchange, Pause -> lease -> Take, Send, Receive, Pause -> transport
+    verb -> Write, Read, Exchange, Pause, Work -> lease -> Take, Send, Receive, Pause, Work -> transport
 
 The rule: a connection goes back to the pool only when every reply on it was read; else it is closed, since the next
-caller would read the unread reply as its own. Both transports run this one; each does the four actions in its own way.
+caller would read the unread reply as its own. Both transports run this one; each does the actions in its own way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from capline.store.redis.io.client import Failure, halfway, lost, no_connection
 from capline.store.redis.io.url import Address
-from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, Request, Write
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, Request, Work, Write
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -53,7 +53,7 @@ class Receive(msgspec.Struct, gc=False):
     until: float
 
 
-Action: TypeAlias = Take | Send | Receive | Pause
+Action: TypeAlias = Take | Send | Receive | Pause | Work
 
 
 class Pool(Protocol[_C_contra]):
@@ -103,7 +103,7 @@ class Lease(Generic[_C]):
                 elif isinstance(asked, Read):
                     answer = yield from self._read(self._written.popleft(), asked.until)
                 else:
-                    yield asked
+                    answer = yield asked
                 asked = steps.send(answer)
         except StopIteration as done:
             return done.value

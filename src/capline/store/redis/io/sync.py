@@ -30,7 +30,7 @@ from capline.store.redis.io.client import (
 )
 from capline.store.redis.io.lease import Action, Lease, Receive, Take
 from capline.store.redis.io.server_check import QUESTIONS, warn
-from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply
+from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply, Work
 from capline.support.system import at_fork
 
 try:
@@ -132,6 +132,8 @@ class Transport:
         if isinstance(action, Pause):
             time.sleep(action.seconds)
             return None
+        if isinstance(action, Work):
+            return action.run()
         try:
             if isinstance(action, Take):
                 return self._take(action.node, action.until)

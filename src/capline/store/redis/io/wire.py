@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -83,6 +83,12 @@ class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class Work(msgspec.Struct, frozen=True):
+    """Call this, which takes long and waits for nobody: others go on meanwhile. Yields what it returns."""
+
+    run: Callable[[], Any]
+
+
 _T = TypeVar("_T")
-Steps: TypeAlias = "Generator[Write | Read | Exchange | Pause, Any, _T]"
+Steps: TypeAlias = "Generator[Write | Read | Exchange | Pause | Work, Any, _T]"
 """A verb, for a transport: it yields what to exchange, and returns its answer."""

@@ -1,4 +1,6 @@
-"""Plays the pages of docs/tutorial, and writes what the terminal shows into them:  python tools/tutorial.py
+"""Plays the pages of docs/tutorial, writes what the terminal shows into them, and tells what each takes a newcomer:
+
+    python tools/tutorial.py
 
 A block of code under a line that names a file in backticks is that file. Each line of a `console` block that begins
 with `$` is typed into one shell, in an empty folder. A test plays the pages too, and compares without times and dates.
@@ -11,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "tutorial").glob("*.md"))
@@ -82,11 +85,20 @@ def played(text: str, folder: Path) -> str:
     return BLOCK.sub(filled, text)
 
 
+def minutes(text: str) -> float:
+    """What it takes to read the page with all that it shows, 200 words a minute, and to type its commands, 40 words."""
+    typed = sum(len(line) - len("$ ") for line in text.splitlines() if line.startswith("$ "))
+    return len(re.findall(r"\w+", text)) / 200 + typed / (5 * 40)
+
+
 def main() -> None:
     """Write the pages anew."""
     for page in PAGES:
+        begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            page.write_text(played(page.read_text(encoding="utf-8"), Path(folder)), encoding="utf-8")
+            page.write_text(text := played(page.read_text(encoding="utf-8"), Path(folder)), encoding="utf-8")
+        took = time.monotonic() - begun
+        print(f"{page.stem}: {minutes(text):.1f} min to read and type, {took:.1f} s for its commands")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tests.kit.gateway import free_port
 from tools.reference import families, http, metrics, openapi, variables
 from tools.site import MOST_WORDS_OF_ALL, too_long, words_of_pages
 from tools.terms import TABLE, glossary, link_first, words
-from tools.tutorial import PAGES, masked, played
+from tools.tutorial import PAGES, masked, minutes, played
 
 from capline.service.run.file import VARIABLES
 
@@ -158,6 +158,7 @@ def test_axe_finds_nothing_grave(site: Path, tmp_path: Path, name: str, width: i
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_tutorial_shows_what_its_commands_show(page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
+    assert minutes(text) < 5.5
     port = str(free_port())
     ports = re.compile(r"(?<=app\.py )8000|(?<=localhost:)8000")
     # A busy machine is later with its calls than the page allows for.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -282,12 +283,16 @@ class View:
         return {*names, *(policy for commit in commits for policy in commit.totals)}
 
     def _settle_late(self, versions: list[int]) -> None:
-        """Finish commits that have been pending for long: their author may have been killed."""
+        """Finish commits that have been pending for long: their author may have been killed.
+
+        A process that may only read leaves that to others: it reads the pending rows as they are.
+        """
         now_s = time.monotonic()
         self._unsettled = {version: self._unsettled.get(version, now_s) for version in versions}
         late = [version for version, since_s in self._unsettled.items() if now_s - since_s > LATE_S]
         if late:
-            finish(self._backend, self._backend.head(self.version).pending)
+            with suppress(StoreError):
+                finish(self._backend, self._backend.head(self.version).pending)
 
 
 LATE_S = 2.0

@@ -112,6 +112,8 @@ def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
         if isinstance(error, PolicyFileError):
             raise
         reason = (getattr(error, "strerror", None) or str(error)).lower()
+        if isinstance(error, FileNotFoundError):
+            reason += "; name the file (--policies FILE), or let capline init write one"
         raise PolicyFileError.of(name, [(0, f"cannot be read: {reason}")]) from None
     if len(data) > LARGEST_FILE_BYTES:
         raise _too_large(name)

@@ -119,6 +119,9 @@ def test_who_polls_finishes_what_a_killed_writer_left(one: Configuration, monkey
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
+    def refused(*_: object) -> None:
+        raise view_of.StoreError("NOPERM")
+
     monkeypatch.setattr(one._backend, "put", killed)
     with pytest.raises(KeyboardInterrupt):
         one.override("promo", "u", ["5/day"])
@@ -127,6 +130,11 @@ def test_who_polls_finishes_what_a_killed_writer_left(one: Configuration, monkey
     assert len(one._backend.head(0).pending) == 1
     assert limits(one, "u") == "5/day"
     monkeypatch.setattr(view_of, "LATE_S", -1.0)
+    with monkeypatch.context() as reader:
+        reader.setattr(one._backend, "put", refused)
+        one.refresh()
+    assert len(one._backend.head(0).pending) == 1
+    assert limits(one, "u") == "5/day"
     one.refresh()
     assert one._backend.head(0).pending == []
     assert limits(one, "u") == "5/day"

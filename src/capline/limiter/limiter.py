@@ -16,6 +16,7 @@ from capline.limiter.steps import blocking, named_as, run
 from capline.limiter.verbs import Verbs
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidValueError, StoreError
+from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import check_subject
 from capline.store.open import open_store
 from capline.store.protocol import Operation
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
     from capline.limiter.arguments.records import Loaded, LogRecord, Record
     from capline.limiter.policies.overrides import Unit
+    from capline.limiter.steps import Steps
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
     from capline.model.subject import Subject
-    from capline.store.protocol import CompiledRule, Store
+    from capline.store.protocol import CompiledRule, Kind, Store
 
 __all__ = ["DEFAULT_URL", "Limiter"]
 
@@ -84,6 +86,27 @@ def _acquiring(verb: Callable[Concatenate[V, P], Wanted[Slot]]) -> Callable[Conc
 
     named_as(call, verb, "AcquiredSlot")
     return call
+
+
+def _asking(kind: Kind, verb: Callable[Concatenate[V, P], Steps[Decision]]) -> Callable[Concatenate[V, P], Decision]:
+    """The verb as a method that blocks; at once on the store's fast path where only a cost and an id are given."""
+    general: Any = blocking(verb)
+
+    def call(self: Any, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **named: Any) -> Any:
+        if not named and type(cost) is int and 0 < cost <= LARGEST_QUOTA:
+            try:
+                compiled = self._direct.get(policy)
+                ask = None if compiled is None else compiled.ask
+                if ask is not None:
+                    return ask(subject, cost, 0 if id is None else fingerprint(id), kind)
+            except StoreError as error:
+                return self._outage.single(kind, error, self._checked(Attempt(policy, subject, cost, id)))
+            except TypeError as error:
+                raise typed(error, policy) from None
+        return general(self, policy, subject, cost, id, **named)
+
+    named_as(call, verb)
+    return call  # pyright: ignore[reportReturnType] - `verb` has these parameters
 
 
 class Limiter(Verbs):
@@ -152,7 +175,14 @@ class Limiter(Verbs):
                     decision = unit(subject)
                     return decision
             elif (compiled := self._direct.get(key)) is not None:
-                units, name = check_cost(cost), fingerprint(id)
+                units, name = (
+                    cost if type(cost) is int and 0 < cost <= LARGEST_QUOTA else check_cost(cost),
+                    fingerprint(id),
+                )
+                ask = compiled.ask
+                if ask is not None:
+                    decision = ask(subject, units, name)
+                    return decision
                 decision = self._store.step(Operation("decide", compiled, check_subject(subject), units, name))
                 return decision
         except InvalidValueError:
@@ -165,7 +195,7 @@ class Limiter(Verbs):
             raise typed(error, policy, segment, channel, zone) from None
         return run(self._decide(self._checked(Attempt(policy, subject, cost, id, segment, channel, zone))))
 
-    peek = blocking(Verbs._peek)
+    peek = _asking("peek", Verbs._peek)
     charge = blocking(Verbs._charge)
     settle = blocking(Verbs._settle)
     usage = blocking(Verbs._usage)
@@ -177,7 +207,7 @@ class Limiter(Verbs):
     refund_many = blocking(Verbs._refund_many)
     refund = blocking(Verbs._refund)
     refund_all = blocking(Verbs._refund_all)
-    schedule = blocking(Verbs._schedule)
+    schedule = _asking("schedule", Verbs._schedule)
     schedule_all = blocking(Verbs._schedule_all)
     move = blocking(Verbs._move)
     reserve = blocking(Verbs._reserve)

@@ -38,10 +38,13 @@ Mode = Literal["decide", "peek", "refund"]
 
 
 class CompiledRule(Protocol):
-    """A rule in the store's own form; only its fast path is known to others."""
+    """A rule in the store's own form; only its fast paths are known to others."""
 
     decide_one: Callable[[Subject], Decision]
     """The step `decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
+    ask: Callable[..., Decision] | None
+    """Where it is faster than `step`: `decide`, `peek` or `schedule`, bound to the rule, as a function of
+    (subject, cost, fingerprint, kind, max_wait_us). It checks the subject itself."""
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):

@@ -168,7 +168,7 @@ class General(Limiter):
 
         def without_fast_path(rule: BoundPolicy) -> CompiledRule:
             bound: Any = compiled(rule)
-            bound.unit, bound.meters = None, ()
+            bound.unit = bound.quick = bound.ask = None
             bound.decide_one = partial(general, bound)
             return bound
 

@@ -25,7 +25,8 @@ from capline.store.local.batches import (
     rows_of,
     undamaged,
 )
-from capline.store.local.fast_path import FastRule, fast_rule
+from capline.store.local.fast_path import FastRule, Quick, fast_rule, units_path
+from capline.store.local.numbers_path import numbers_path
 from capline.store.local.operations import joint_step, recorded_hits, step
 from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.local.whole_logs import merged, next_page
@@ -73,6 +74,10 @@ class LocalStore(Store, ABC):
     ) -> Callable[[Subject], Decision]:
         """`decide` for one unit without an id on one log, as a function of the subject alone."""
 
+    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:  # noqa: ARG002 - for stores
+        """See `CompiledRule.ask`."""
+        return None
+
     @abstractmethod
     def _walk(
         self, transaction: LogTransaction, ref: LogRef, after: object
@@ -108,7 +113,7 @@ class LocalStore(Store, ABC):
         return self._clock.now_us()
 
     @override
-    def compiled(self, rule: BoundPolicy, /) -> LocalRule:
+    def compiled(self, rule: BoundPolicy, /) -> LocalRule:  # noqa: C901 - one form after the other
         """Raises `InvalidValueError` for a rule that waits for replicas, as there are none here."""
         check_no_replicas(rule)
         name, retention_us = rule.logs[0].log, rule.logs[0].retention_us
@@ -145,12 +150,17 @@ class LocalStore(Store, ABC):
             # The fast path begins rows where there are no logs of single limits, or goes on with such logs.
             may_have_both = compiled.begins and not self.keeps_rows
             if not may_have_both and rule.algorithm not in LOGS and not compiled.refs[0].readers:
-                compiled.meters = [ref.readers[0] for ref in compiled.refs[1:]]
+                compiled.quick = numbers_path([ref.readers[0] for ref in compiled.refs[1:]], rule.logs)
         if rule.reserved:
             compiled.record = ref_of(rule.reserved)
         elif was_left(record):
             compiled.record, compiled.unit = ref_of(record), None
         compiled.former = tuple(map(ref_of, sorted(former - _refs_of([compiled]).keys())))
+        if compiled.unit is not None:
+            compiled.quick = units_path(compiled.unit)
+        if compiled.quick is not None:
+            compiled.ask = self._ask(compiled, compiled.quick)
+            compiled.decide_one = compiled.ask or compiled.decide_one
         if compiled.unit is not None and not rule.logs[0].grain_us:
             compiled.decide_one = self._fast_path(compiled, compiled.unit, compiled.refs[0])
         return compiled

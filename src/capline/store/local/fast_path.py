@@ -3,8 +3,7 @@
 They give the answers of `capline.window`; the conformance suite, the state machine and random histories check that.
 
     decide_one     one unit, where every hit is one unit: a hit's position is its units, a refusal leaves 0 remaining
-    units_now      any cost on any hits of a log in one piece, where it is allowed
-    decide_units   any cost on any hits, two looks at the log for each limit
+    units_path     any cost on any hits, at most two looks at the log for each limit; it records the hit
 
 A decision of `decide_one` keeps the array of stamps that it was made on, and builds `limits` from it on demand. So a
 store may append to such an array, but must never change or remove its elements: then it makes a new array.
@@ -14,25 +13,30 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
 
 from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.limit_status import LimitStatus, states_of
 from capline.model.policy import LogLimits
+from capline.store.local.log import ColumnLog
 from capline.window.log import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.model.policy import BoundPolicy
-    from capline.store.local.log import ColumnLog
     from capline.store.protocol import Kind
     from capline.window.log import LogView
 
 FastRule = tuple[tuple[tuple[int, int, Limit], ...], int, int, Limit, LogLimits]
 """(quota, window_us, limit) for each limit of the only log; the widest window; the least quota, its limit; the log."""
+
+Quick = Callable[..., Decision | None]
+"""A fast path on what a subject has: (log or numbers, cost, fingerprint, kind, max_wait_us, now_us). It records the hit
+there; None, and nothing changed, where the rule is to be asked."""
 
 _OF_LOGS = ("sliding_log", "bucketed")
 _NO_STAMPS = array("Q")
@@ -120,45 +124,78 @@ def decide_one(
     return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
 
 
-def units_now(log: ColumnLog, compiled: FastRule, cost: int, now_us: int, kind: Kind = "decide") -> Decision | None:
-    """That so many units are allowed now; None where the answer may be another. Records nothing.
-
-    O(1) a limit while no hit is out of its window. States of limits are built now, as the units of a hit may change.
-    """
+def units_path(compiled: FastRule) -> Quick:  # noqa: C901 - the sum of its parts
+    """The step on a log, for any cost and id. Slots that are not now are left to the rule."""
     limits, widest_us, least_quota, _, log_limits = compiled
-    stamps, before, start, time_us = log.stamps, log.before, log.start, log.high_water_us
-    n = len(stamps)
-    last_us = stamps[-1] if n > start else time_us
-    total = n if before is None else log.total
-    if cost > least_quota or last_us != time_us or (before and n > start and total - before[start] > MOST_UNITS):
-        return None
-    stamp_us = now_us if now_us > time_us else time_us + (n > start)
-    reset_us = stamp_us + widest_us - now_us
-    left, tightest = LARGEST_QUOTA + 1, None
-    numbers: list[int] = []
-    for quota, window_us, limit in limits:
-        cutoff_us, i = stamp_us - window_us, start
-        if i < n and stamps[i] <= cutoff_us:
-            i = bisect_right(stamps, cutoff_us, i)
-        if i == n:
-            free, oldest_us = quota - cost, stamp_us
-        elif before is None:
-            free, oldest_us = quota - cost - n + i, stamps[i]
-        else:
-            used = total - before[i]
-            if i + 1 < n and before[i] == before[i + 1]:  # refunded
-                i = bisect_right(before, before[i], i) - 1
-            free, oldest_us = quota - cost - used, stamps[i] if used else stamp_us
-        if free < 0:
+    logs, retention_us, grain_us = (log_limits,), log_limits.retention_us, log_limits.grain_us
+
+    def allowed_now(  # noqa: C901 - one flat step
+        log: ColumnLog, cost: int, kind: Kind, max_wait_us: int | None, now_us: int
+    ) -> Decision | None:
+        """That it is allowed now; None where the answer may be another. O(1) a limit while no hit is out of its window.
+
+        States of limits are built now where the units of a hit may change.
+        """
+        stamps, before, start, time_us = log.stamps, log.before, log.start, log.high_water_us
+        n = len(stamps)
+        total = n if before is None else log.total
+        if (
+            cost > least_quota
+            or (n > start and stamps[-1] != time_us)
+            or (before and n > start and total - before[start] > MOST_UNITS)
+        ):
             return None
-        if free < left:
-            left, tightest = free, limit
-        numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
-    if stamp_us + widest_us >= LATEST_US:
-        return None
-    seen = (states_of, (log_limits,), numbers)
-    hit, wait_us = None if kind == "peek" else stamp_us, stamp_us - now_us if kind == "schedule" else 0
-    return Decision(True, tightest, left, 0, reset_us, hit, "store", wait_us, 0, seen)
+        stamp_us = now_us if now_us > time_us else time_us + (n > start)
+        wait_us = stamp_us - now_us if kind == "schedule" else 0
+        if stamp_us + widest_us >= LATEST_US or (max_wait_us is not None and wait_us > max_wait_us):
+            return None
+        left, tightest = LARGEST_QUOTA + 1, None
+        numbers: list[int] = []
+        for quota, window_us, limit in limits:
+            cutoff_us, i = stamp_us - window_us, start
+            if i < n and stamps[i] <= cutoff_us:
+                i = bisect_right(stamps, cutoff_us, i)
+            free, oldest_us = quota - cost, stamp_us
+            if i < n:
+                if before is None:
+                    free, oldest_us = free - n + i, stamps[i]
+                elif used := total - before[i]:
+                    if i + 1 < n and before[i] == before[i + 1]:  # refunded
+                        i = bisect_right(before, before[i], i) - 1
+                    free, oldest_us = free - used, stamps[i]
+            if free < 0:
+                return None
+            if free < left:
+                left, tightest = free, limit
+            numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
+        hit, seen = None if kind == "peek" else stamp_us, (states_of, logs, numbers)
+        return Decision(True, tightest, left, 0, stamp_us + widest_us - now_us, hit, "store", wait_us, 0, seen)
+
+    def step(
+        log: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int
+    ) -> Decision | None:
+        if not cost or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
+            return None
+        decision = allowed_now(log, cost, kind, max_wait_us, now_us) if type(log) is ColumnLog else None
+        if decision is None and kind != "schedule":
+            decision = decide_units(log, compiled, cost, now_us)
+            if decision is not None and kind == "peek" and decision.hit is not None:
+                return replace(decision, hit=None)
+        if decision is None or decision.hit is None:
+            return decision
+        stamp_us, time_us = decision.hit, log.high_water_us
+        log.trim(max(now_us, time_us) - retention_us)
+        if not grain_us:
+            log.record(stamp_us, cost, stamp_us, fingerprint)
+            return decision
+        last_us = log.last_us()
+        if fingerprint or last_us // grain_us != stamp_us // grain_us or log.name_of(last_us):
+            log.record(stamp_us, cost, stamp_us, fingerprint)
+        else:
+            log.extend(stamp_us, cost, stamp_us)
+        return decision
+
+    return step
 
 
 def decide_units(log: LogView, compiled: FastRule, cost: int, now_us: int) -> Decision | None:

@@ -22,7 +22,7 @@ from capline.store.local.log import ColumnLog
 from capline.store.local.operations import step
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
-from capline.store.protocol import Batch, Mode, Operation
+from capline.store.protocol import Batch, Kind, Mode, Operation
 from capline.support.override import override
 from capline.support.polled_lock import PolledLock
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision
     from capline.store.columns import Decisions
-    from capline.store.local.fast_path import FastRule
+    from capline.store.local.fast_path import FastRule, Quick
 
 _T = TypeVar("_T")
 
@@ -44,6 +44,10 @@ class _LogTable(msgspec.Struct, weakref=True):
     logs: dict[Subject, ColumnLog] = {}
     retention_us: int = 0
     unswept: list[Subject] = []
+
+
+def _logs(ref: LogRef) -> dict[Subject, Any]:
+    return ref.handle.logs  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType] - what `_handle` put there
 
 
 class MemoryStore(LocalStore, LogTransaction):
@@ -132,6 +136,40 @@ class MemoryStore(LocalStore, LogTransaction):
                 release()
 
         return decide
+
+    @override
+    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:
+        """One lock, one look-up, the fast path; the general rule where it has no answer."""
+        own, numbers = compiled.refs[0], compiled.numbers
+        # A subject who has hits with an id has a log beside the numbers.
+        values, others = _logs(numbers or own), _logs(own) if numbers else {}
+        now_us_of = self._clock.now_us
+        wall_ns = time_ns if type(self._clock) is SystemClock else None
+        try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
+
+        def ask(
+            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
+        ) -> Decision:
+            known = type(subject)
+            if known is not str and known is not int:
+                subject = check_subject(subject)
+            if not try_acquire(False):
+                wait()
+            try:
+                value = values.get(subject)
+                if value is None:
+                    check_subject(subject)
+                now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
+                if value is not None and subject not in others:
+                    decision = quick(value, cost, fingerprint, kind, max_wait_us, now_us)
+                    if decision is not None:
+                        return decision
+                operation = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
+                return step(self, operation, now_us)
+            finally:
+                release()
+
+        return ask
 
     @override
     def stored(self, ref: LogRef, subject: Subject) -> ColumnLog | None:

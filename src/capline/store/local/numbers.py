@@ -26,6 +26,7 @@ from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import NUMBERS, log_words, pack_words, unpack_log
 from capline.window.carry import NumberRow, carry_hits, carry_numbers, rows_of, take_over
 from capline.window.counters import CounterReader, FixedReader, LevelReader, counter_of, level_of
+from capline.window.limit_reader import LimitReader
 from capline.window.log import NEVER
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.transaction import LocalRule, LogTransaction, StoredLog
     from capline.window.bound_log import BoundLog
-    from capline.window.limit_reader import LimitReader
     from capline.window.merge import Row
 
 _ALGORITHMS: dict[type[LimitReader], int] = {CounterReader: 3, LevelReader: 4, FixedReader: 5}
@@ -45,10 +45,14 @@ MOST_SUMS = 64
 
 
 class StoredNumbers(msgspec.Struct):
-    """The value: what a store asks of any log, and the rows; `fresh` if the subject had none before."""
+    """The value: what a store asks of any log, and the rows; `fresh` if the subject had none before.
+
+    `known` are the readers that these rows were found to be of: one list for each rule.
+    """
 
     rows: Sequence[NumberRow]
     fresh: bool = False
+    known: Sequence[LimitReader] = ()
 
     @property
     def high_water_us(self) -> int:

@@ -10,11 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from capline.model.decision import Decision, Joint
-from capline.store.local.fast_path import decide_units, units_now
-from capline.store.local.log import ColumnLog
 from capline.store.local.numbers_path import numbers_step
 from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
 from capline.store.local.whole_logs import counted
@@ -22,8 +18,6 @@ from capline.store.protocol import Kind, Operation
 from capline.window.bound_log import BoundLog, table_of
 from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
-from capline.window.log import NEVER
-from capline.window.recording import record_hit
 from capline.window.reservation import Pending, forget, reserve, take_along
 from capline.window.rule import Slot, attempt, move, peek
 
@@ -74,10 +68,11 @@ _QUICK = frozenset[Kind](["decide", "peek", "schedule"])
 def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
     """One operation; see `Operation` for what each kind does and answers."""
     kind = operation.kind
-    if kind in _QUICK and not operation.not_before_us:
-        quick = (numbers_step if operation.compiled.meters else _quick_step)(transaction, operation, now_us)
-        if quick is not None:
-            return quick
+    compiled = operation.compiled
+    if compiled.quick is not None and kind in _QUICK and not operation.not_before_us:
+        decision = (_units_step if compiled.unit else numbers_step)(transaction, operation, now_us)
+        if decision is not None:
+            return decision
     rule = _RULES.get(kind)
     if rule is None:
         change = commit_hit if kind == "commit" else _change_hit
@@ -89,32 +84,14 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
     return decision
 
 
-def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
-    """A decision, a peek or a slot that is now, where the fast paths have the answer."""
-    compiled: LocalRule = operation.compiled
-    if compiled.unit is None:
-        return None
-    kind, subject, cost, fingerprint = operation.kind, operation.subject, operation.cost, operation.fingerprint
+def _units_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
+    """A decision, a peek or a slot that is now, where the fast path has the answer."""
+    compiled, subject = operation.compiled, operation.subject
     ref = compiled.refs[0]
     log = transaction.load(ref, subject)
-    if not cost or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
-        return None
-    decision = units_now(log, compiled.unit, cost, now_us, kind) if type(log) is ColumnLog else None
-    if decision is None and kind != "schedule":
-        decision = decide_units(log, compiled.unit, cost, now_us)
-        if decision is not None and decision.hit is not None and kind == "peek":
-            decision = replace(decision, hit=None)
-    if decision is None or decision.hit is None:
-        return decision
-    if decision.wait_us and operation.max_wait_us is not None and decision.wait_us > operation.max_wait_us:
-        return None
-    stamp_us, time_us = decision.hit, max(now_us, log.high_water_us)
-    if ref.log_limits.grain_us:
-        record_hit(BoundLog(log, ref.log_limits, ref.readers, cost), time_us, stamp_us, fingerprint)
-    else:
-        log.trim(time_us - ref.log_limits.retention_us)
-        log.record(stamp_us, cost, stamp_us, fingerprint)
-    transaction.save(ref, subject, log)
+    decision = compiled.quick(log, operation.cost, operation.fingerprint, operation.kind, operation.max_wait_us, now_us)
+    if decision is not None and decision.hit is not None:
+        transaction.save(ref, subject, log)
     return decision
 
 

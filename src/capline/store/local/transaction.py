@@ -11,7 +11,7 @@ import msgspec
 from capline.model.decision import Decision
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject
-from capline.store.local.fast_path import FastRule
+from capline.store.local.fast_path import FastRule, Quick
 from capline.store.local.log import ColumnLog, StoredLog
 from capline.window.limit_reader import LimitReader
 
@@ -47,7 +47,7 @@ class LocalRule(msgspec.Struct):
     """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply.
 
     `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `begins` if
-    numbers of a subject who has none there go there; `meters` are the readers of these, where they have a fast path.
+    numbers of a subject who has none there go there. `quick` is its fast path on a log, or on numbers, in hand.
     `former` are logs that its policy had before it was changed and does not read: they are erased with the others.
     """
 
@@ -56,10 +56,11 @@ class LocalRule(msgspec.Struct):
     channel_refs: tuple[LogRef, ...]
     unit: FastRule | None
     decide_one: Callable[[Subject], Decision]
+    quick: Quick | None = None
+    ask: Callable[..., Decision] | None = None
     record: LogRef | None = None
     numbers: LogRef | None = None
     begins: bool = False
-    meters: list[LimitReader] = []
     former: tuple[LogRef, ...] = ()
 
 

@@ -29,7 +29,7 @@ from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.server import envoy_server
 from capline.service.envoy.service import Service
 from capline.service.metrics.registry import Metrics
-from capline.service.settings.values import EnvoySettings
+from capline.service.settings.values import Address, Grpc
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -52,7 +52,7 @@ async def serve(say: Connection) -> None:
         file.write_text(FILE, encoding="utf-8")
         metrics = Metrics()
         async with AsyncLimiter("memory://", observers=[metrics.observer]) as limiter:
-            settings = EnvoySettings("127.0.0.1:0", (file,))
+            settings = Grpc(Address("127.0.0.1", 0), (str(file),))
             async with envoy_server(limiter, settings, metrics.figures) as envoy:
                 empty, port = await empty_server()
                 say.send((envoy.port, port))

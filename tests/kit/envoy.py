@@ -18,7 +18,7 @@ from capline.service.envoy.messages import SERVICE, part, rls
 from capline.service.envoy.server import envoy_server
 from capline.service.http.app import App
 from capline.service.metrics.figures import Figures
-from capline.service.settings.values import EnvoySettings
+from capline.service.settings.values import Address, Grpc, parse_address
 
 grpc, aio = part("grpc"), part("grpc.aio")
 OK, OVER = rls.RateLimitResponse.OK, rls.RateLimitResponse.OVER_LIMIT
@@ -41,16 +41,17 @@ class EnvoyService:
         self.registry = CollectorRegistry()
         self._figures = Figures()
         self.registry.register(self._figures)
+        address = Address(listen, 0) if listen.startswith("unix:") else parse_address(listen)
         try:
-            self.run(self._start(EnvoySettings(listen, (files,), **settings), url, clock, guard))
+            self.run(self._start(Grpc(address, (str(files),), **settings), url, clock, guard))
         except BaseException:
             self.__exit__()
             raise
 
-    async def _start(self, chosen: EnvoySettings, url: str, clock: Clock | None, guard: Guard | None) -> None:
+    async def _start(self, chosen: Grpc, url: str, clock: Clock | None, guard: Guard | None) -> None:
         self.limiter = await self._stack.enter_async_context(AsyncLimiter(url, clock=clock))
         self.server = await self._stack.enter_async_context(envoy_server(self.limiter, chosen, self._figures, guard))
-        address = chosen.listen if chosen.listen.startswith("unix:") else f"127.0.0.1:{self.server.port}"
+        address = str(chosen.listen) if chosen.listen.is_unix else f"127.0.0.1:{self.server.port}"
         self.channel = await self._stack.enter_async_context(aio.insecure_channel(address))
         self._method = self.channel.unary_unary(
             f"/{SERVICE}/ShouldRateLimit",

@@ -321,7 +321,7 @@ MUTANTS = (
     ),
     Mutant(
         "a call of several units that is given back leaves all but one used up",
-        "service/verbs/hits.py",
+        "service/verbs/attempts.py",
         "self._limiter.refund(body.policy, body.subject, body.hit, body.cost)",
         "self._limiter.refund(body.policy, body.subject, body.hit)",
         "unit/service/test_api.py::test_a_hit_of_several_units_is_given_back_whole",

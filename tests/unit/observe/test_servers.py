@@ -15,7 +15,7 @@ from tests.kit.servers import KINDS, shared, single
 from capline import AsyncLimiter, Configuration, InvalidValueError, Limiter, Policy
 from capline.model.server_state import ServerState
 from capline.observe import ServerMetrics
-from capline.service.metrics import servers
+from capline.service.metrics import registry as service_metrics
 
 POLICY = Policy("p", ["3/day"])
 
@@ -139,7 +139,7 @@ def test_a_second_one_in_a_registry_is_refused() -> None:
 
 
 async def test_a_service_shows_them_and_none_when_its_limiter_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "EVERY_S", 0.01)
+    monkeypatch.setattr(service_metrics, "SERVERS_EVERY_S", 0.01)
     registry = CollectorRegistry()
     metrics, url = ServerMetrics(registry), shared("redis").url
 
@@ -147,7 +147,7 @@ async def test_a_service_shows_them_and_none_when_its_limiter_is_closed(monkeypa
         return sample(registry, "up", url.split("/")[2])
 
     limiter = AsyncLimiter(url, [POLICY])
-    task = asyncio.create_task(servers.watch_servers(limiter, metrics))
+    task = asyncio.create_task(service_metrics.watch_servers(limiter, metrics))
     assert await asyncio.to_thread(soon, lambda: up() == 1)
     await limiter.close()
     assert await asyncio.to_thread(soon, lambda: up() is None)
@@ -155,12 +155,12 @@ async def test_a_service_shows_them_and_none_when_its_limiter_is_closed(monkeypa
 
 
 async def test_a_service_shows_those_of_its_configuration_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "EVERY_S", 0.01)
+    monkeypatch.setattr(service_metrics, "SERVERS_EVERY_S", 0.01)
     registry, url = CollectorRegistry(), shared("redis").url
     metrics, name = ServerMetrics(registry), url.split("/")[2]
 
     async with AsyncLimiter.from_config(url, "memory://") as limiter:
-        task = asyncio.create_task(servers.watch_servers(limiter, metrics))
+        task = asyncio.create_task(service_metrics.watch_servers(limiter, metrics))
         assert await asyncio.to_thread(soon, lambda: sample(registry, "up", name, "config") == 1)
         assert sample(registry, "up", name) is None
         task.cancel()

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,8 @@ from capline.observe.worker import WorkerMetrics
 from capline.policy.file import loads
 from capline.service.envoy.files import load
 from capline.service.envoy.metrics import EnvoyMetrics
-from capline.service.metrics.registry import Metrics
+from capline.service.metrics.registry import Collected, Metrics, configuration_figures
 from capline.service.run.file import VARIABLES, read_settings
-from capline.service.verbs.configuration import ConfigurationMetrics
 from capline.up.files import alerts_yaml
 
 ROOT = Path(__file__).parents[3]
@@ -46,7 +46,7 @@ def exported() -> set[str]:
     EnvoyMetrics(metrics.figures)
     service = metrics.registry
     with Configuration("memory://") as configuration:
-        ConfigurationMetrics(service, configuration)
+        service.register(Collected(partial(configuration_figures, configuration)))
         names = {family.name for registry in (service, worker) for family in registry.collect()}
     return names | {f"{name}_{end}" for name in names for end in ("total", "bucket")}
 

@@ -12,7 +12,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from capline.service.http.app import Request
 from capline.service.metrics.figures import Figures
-from capline.service.metrics.registry import Metrics, ProcessFiles
+from capline.service.metrics.registry import Collected, Metrics, process_files
 
 BOUNDS = (10e-6, 0.5, 1)
 SECONDS = (1e-6, 10e-6, 11e-6, 0.5, 0.75, 1, 1.5)
@@ -67,7 +67,7 @@ def test_several_processes_are_added_up(tmp_path: Path) -> None:
 
 def test_a_worker_that_was_killed_as_it_began_hides_no_other(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    registry.register(ProcessFiles(tmp_path))
+    registry.register(Collected(lambda: process_files(tmp_path)))
     (tmp_path / "counter_begun.db").touch()
     counted(Figures(str(tmp_path)))
     assert registry.get_sample_value("seconds_count") == len(SECONDS)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError, StoreVersionError
@@ -26,12 +27,11 @@ from capline.service.settings.last_good import LastGood
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
-    from pathlib import Path
 
     from capline.limiter.aio import AsyncLimiter
     from capline.service.access.guard import Guard
     from capline.service.metrics.figures import Figures
-    from capline.service.settings.values import EnvoySettings
+    from capline.service.settings.values import Grpc
 
 LARGEST_MESSAGE_BYTES = 1 << 20
 MOST_CALLS = 10_000
@@ -62,7 +62,7 @@ class EnvoyServer(NamedTuple):
 
 @asynccontextmanager
 async def envoy_server(
-    limiter: AsyncLimiter, settings: EnvoySettings, figures: Figures, guard: Guard | None = None
+    limiter: AsyncLimiter, settings: Grpc, figures: Figures, guard: Guard | None = None
 ) -> AsyncGenerator[EnvoyServer]:
     """Serve Envoy on the limiter's store for as long as the block lasts; with a `guard`, those whose token may ask.
 
@@ -70,7 +70,7 @@ async def envoy_server(
     """
 
     def made(kept: Path | None) -> Files:
-        return Files(*settings.files, merge_domains=settings.merge_domains, start=kept and kept.read_bytes())
+        return Files(*map(Path, settings.envoy), merge_domains=settings.merge_domains, start=kept and kept.read_bytes())
 
     good = LastGood("grpc.envoy", made, lambda files: files.data)
     files = good.used
@@ -88,10 +88,10 @@ async def envoy_server(
 
 
 async def _started(
-    ratelimit: RateLimit, settings: EnvoySettings, certificate: Certificate | None, interceptors: list[Any]
+    ratelimit: RateLimit, settings: Grpc, certificate: Certificate | None, interceptors: list[Any]
 ) -> tuple[Any, Any, int]:
     grpc, aio = part("grpc"), part("grpc.aio")
-    listen = settings.listen
+    listen = str(settings.listen)
     ages = {"": settings.max_connection_age, "_grace": settings.max_connection_age_grace}
     server = aio.server(
         interceptors=interceptors,
@@ -115,7 +115,7 @@ async def _started(
             f"--grpc {listen}: "
             + (
                 "no socket can be made there; name a path in a folder that exists and may be written"
-                if listen.startswith("unix:")
+                if settings.listen.is_unix
                 else "the address is in use or not of this host; name another port, or 0 for any that is free"
             )
         ) from None

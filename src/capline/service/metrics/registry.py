@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,13 +40,13 @@ from capline.observe.metrics import (
 from capline.observe.metrics import Metrics as DecisionMetrics
 from capline.service.http.app import Reply, Request, Route
 from capline.service.metrics.figures import Figures
-from capline.service.verbs.configuration import ConfigurationMetrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from prometheus_client.core import Metric
 
+    from capline.config.configuration import Configuration
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.policies.segments import SegmentSource
     from capline.observe.bounded import Figure
@@ -55,6 +56,8 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 
 STORE_EVERY_S, STORE_WITHIN_S = 2.0, 5.0
+SERVERS_EVERY_S = 10.0
+"""How often a process asks each server; one INFO costs a server some 0.1 ms."""
 
 
 class Metrics:
@@ -108,8 +111,8 @@ class Metrics:
             for collector in (ProcessCollector, PlatformCollector, GCCollector):
                 collector(registry=self.asked)
         else:
-            self.asked.register(ProcessFiles(Path(folder)))
-            self.asked.register(_Processes(Path(folder)))
+            self.asked.register(Collected(partial(process_files, Path(folder))))
+            self.asked.register(Collected(partial(_processes, Path(folder))))
         self._stores, self._segments = StoreMetrics(self.asked), SegmentMetrics(self.asked)
         self.servers = ServerMetrics(self.asked, registry)
 
@@ -118,9 +121,9 @@ class Metrics:
         self._stores.add("main", limiter)
         if segments is not None:
             self._segments.add("main", segments)
-            self.asked.register(_MissingSegments(limiter))
+            self.asked.register(Collected(partial(_missing_segments, limiter)))
         if limiter.configuration is not None:
-            ConfigurationMetrics(self.asked, limiter.configuration)
+            self.asked.register(Collected(partial(configuration_figures, limiter.configuration)))
 
     def reloaded(self, what: str, *, refused: bool, changed: bool) -> None:
         """Record that a change was taken over or refused."""
@@ -159,46 +162,72 @@ class Metrics:
         return Reply(await asyncio.to_thread(generate_latest, self.asked), type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-class _MissingSegments:
-    """How many segments policies list that are not there."""
+class Collected:
+    """A collector: what a function tells at each scrape."""
 
-    def __init__(self, limiter: AsyncLimiter) -> None:
-        self._limiter = limiter
-
-    def collect(self) -> Iterable[Metric]:
-        missing = sum(map(len, self._limiter.missing_segments.values()))
-        what = "Segments that policies list and the served version lacks."
-        yield GaugeMetricFamily("capline_missing_segments", what, value=missing)
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = collect
 
 
-class ProcessFiles:
+def configuration_figures(configuration: Configuration) -> Iterable[Metric]:
+    """Gauges of the configuration that this process serves."""
+    figures = configuration.stats()
+    for name, what in (
+        ("up", "Whether the configuration store answered when it was last asked."),
+        ("version", "The version of the configuration in force."),
+        ("stale_seconds", "Seconds since the configuration store last answered; 0 while it answers."),
+        ("policies", "Policies in the configuration."),
+        ("overrides", "Overrides in the configuration."),
+    ):
+        yield GaugeMetricFamily(f"capline_config_{name}", what, value=figures[name])
+
+
+def _missing_segments(limiter: AsyncLimiter) -> Iterable[Metric]:
+    missing = sum(map(len, limiter.missing_segments.values()))
+    what = "Segments that policies list and the served version lacks."
+    yield GaugeMetricFamily("capline_missing_segments", what, value=missing)
+
+
+def process_files(folder: Path) -> Iterable[Metric]:
     """What all processes of a folder have counted. A file without a byte is of one that begins, or was killed then."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def collect(self) -> Iterable[Metric]:
-        """The sums, as prometheus-client makes them."""
-        paths: list[str] = []
-        for path in self._folder.glob("*.db"):
-            with suppress(FileNotFoundError):  # a dead worker's gauges go
-                if path.stat().st_size:
-                    paths.append(str(path))
-        return MultiProcessCollector.merge(paths)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - it has no types
+    paths: list[str] = []
+    for path in folder.glob("*.db"):
+        with suppress(FileNotFoundError):  # a dead worker's gauges go
+            if path.stat().st_size:
+                paths.append(str(path))
+    return MultiProcessCollector.merge(paths)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - it has no types
 
 
-class _Processes:
+def _processes(folder: Path) -> Iterable[Metric]:
     """Memory and processor time of every process that has figures in the folder, by its id."""
+    families: dict[str, Metric] = {}
+    for path in sorted(folder.glob("gauge_liveall_*.db")):
+        pid = path.stem.rpartition("_")[2]
+        for metric in ProcessCollector(pid=lambda pid=int(pid): pid, registry=None).collect():
+            family = families.setdefault(metric.name, metric)
+            samples = [sample._replace(labels={**sample.labels, "pid": pid}) for sample in metric.samples]
+            family.samples = samples if family is metric else [*family.samples, *samples]
+    return families.values()
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
 
-    def collect(self) -> Iterable[Metric]:
-        families: dict[str, Metric] = {}
-        for path in sorted(self._folder.glob("gauge_liveall_*.db")):
-            pid = path.stem.rpartition("_")[2]
-            for metric in ProcessCollector(pid=lambda pid=int(pid): pid, registry=None).collect():
-                family = families.setdefault(metric.name, metric)
-                samples = [sample._replace(labels={**sample.labels, "pid": pid}) for sample in metric.samples]
-                family.samples = samples if family is metric else [*family.samples, *samples]
-        return families.values()
+async def watch_servers(limiter: AsyncLimiter, metrics: ServerMetrics) -> None:
+    """Show the servers of the limiter's stores in these metrics, until this is cancelled."""
+    async with asyncio.TaskGroup() as group:  # apart: a slow store delays its own figures only
+        group.create_task(_watch_logs(limiter, metrics))
+        if limiter.configuration is not None:
+            group.create_task(_watch_configuration(limiter.configuration, metrics))
+
+
+async def _watch_logs(limiter: AsyncLimiter, metrics: ServerMetrics) -> None:
+    while True:
+        try:
+            metrics.show(await limiter.servers())
+        except StoreError:
+            metrics.show([])
+        await asyncio.sleep(SERVERS_EVERY_S)
+
+
+async def _watch_configuration(configuration: Configuration, metrics: ServerMetrics) -> None:
+    while True:
+        metrics.show(await asyncio.to_thread(configuration.servers), "config")
+        await asyncio.sleep(SERVERS_EVERY_S)

@@ -23,8 +23,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+from msgspec.inspect import BoolType, FloatType, IntType, Type, type_info
 
 from capline.forms.fields import Fields
 from capline.forms.tree import Items, Table, Text, read_tree, shown
@@ -53,7 +56,6 @@ if TYPE_CHECKING:
 _LARGEST_FILE_BYTES = 1 << 20
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 MOST_WORKERS = 256
-_MOST = 1 << 40
 _LONGEST_S = 3600
 _LONGEST_AGE_S = 2_000_000
 """Of a connection: gRPC counts its milliseconds in 31 bits."""
@@ -73,6 +75,8 @@ KEYS = (
     *(f"bounds.{name}" for name in Bounds.__struct_fields__),
 )
 """Every key that holds a value."""
+
+_Options = TypeVar("_Options", Modes, Observers, Bounds)
 
 VARIABLES = {f"CAPLINE_{key.replace('.', '_').upper()}": key for key in KEYS}
 
@@ -276,17 +280,7 @@ class _Reader:
         base = self._base(node.items[0] if isinstance(node, Items) and node.items else node)
         merge_domains = fields.flag("merge_domains", default=False)
         tls = self._tls(fields)
-        usual = USUAL_MODES
-        modes = Modes(
-            shadow_mode=fields.flag("shadow_mode", default=usual.shadow_mode),
-            quota_mode=fields.flag("quota_mode", default=usual.quota_mode),
-            near_limit_ratio=self._share(fields, "near_limit_ratio", usual.near_limit_ratio),
-            dynamic_metadata=fields.flag("dynamic_metadata", default=usual.dynamic_metadata),
-            response_headers=fields.flag("response_headers", default=usual.response_headers),
-            limit_header=self._header(fields, "limit_header", usual.limit_header),
-            remaining_header=self._header(fields, "remaining_header", usual.remaining_header),
-            reset_header=self._header(fields, "reset_header", usual.reset_header),
-        )
+        modes = self._options(fields, USUAL_MODES)
         age, grace = (
             fields.seconds(key, 1, _LONGEST_AGE_S) if fields.has(key) else None
             for key in ("max_connection_age", "max_connection_age_grace")
@@ -315,12 +309,7 @@ class _Reader:
         log = fields.text("access_log", "") or None
         if log not in (None, "-"):
             log = self._path(fields, "access_log")
-        observers = Observers(
-            access_log=log,
-            access_sample=self._share(fields, "access_sample", usual.access_sample),
-            subjects=fields.flag("subjects", default=usual.subjects),
-            traces=fields.flag("traces", default=usual.traces),
-        )
+        observers = self._options(fields, usual, access_log=log)
         fields.close()
         return observers
 
@@ -328,20 +317,29 @@ class _Reader:
         fields = self._top.section("bounds")
         if fields is None:
             return usual
-        bounds = Bounds(
-            body_bytes=fields.whole("body_bytes", usual.body_bytes, 1024, 1 << 30),
-            batch_bytes=fields.whole("batch_bytes", usual.batch_bytes, 1024, 1 << 30),
-            batch_rows=fields.whole("batch_rows", usual.batch_rows, 1, 10_000_000),
-            header_bytes=fields.whole("header_bytes", usual.header_bytes, 1024, 1 << 20),
-            header_within=fields.seconds("header_within", usual.header_within, _LONGEST_S),
-            body_within=fields.seconds("body_within", usual.body_within, _LONGEST_S),
-            requests=fields.whole("requests", usual.requests, 1, 1_000_000),
-            connections=fields.whole("connections", usual.connections, 1, 1_000_000),
-            new_subjects=fields.whole("new_subjects", usual.new_subjects, 0, _MOST),
-            stop_within=fields.seconds("stop_within", usual.stop_within, _LONGEST_S),
-        )
+        bounds = self._options(fields, usual)
         fields.close()
         return bounds
+
+    def _options(self, fields: Fields, usual: _Options, **read: Any) -> _Options:
+        """The options of a section, each by its type and bounds; but for those that were `read` otherwise."""
+        for field in msgspec.structs.fields(usual):
+            if field.name not in read:
+                read[field.name] = self._option(fields, field.name, getattr(usual, field.name), type_info(field.type))
+        return type(usual)(**read)
+
+    def _option(self, fields: Fields, key: str, usual: Any, kind: Type) -> object:
+        match kind:
+            case BoolType():
+                return fields.flag(key, default=usual)
+            case IntType(ge=int(least), le=int(most)):
+                return fields.whole(key, usual, least, most)
+            case FloatType(le=1):
+                return self._share(fields, key, usual)
+            case FloatType(le=int(most) | float(most)):
+                return fields.seconds(key, usual, most)
+            case _:
+                return self._header(fields, key, usual)
 
     def _address(self, fields: Fields, usual: Address) -> Address:
         text = fields.text("listen", str(usual), "127.0.0.1:8080")

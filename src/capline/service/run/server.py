@@ -36,8 +36,7 @@ from capline.service.gateways.check import check_route
 from capline.service.gateways.spoe import spoe_server
 from capline.service.http.app import App, Observer, Route
 from capline.service.http.openapi import described
-from capline.service.metrics.registry import Metrics
-from capline.service.metrics.servers import watch_servers
+from capline.service.metrics.registry import Metrics, watch_servers
 from capline.service.probes import probes
 from capline.service.run.listen import Listener, grace_s
 from capline.service.run.reload import Followed, follow
@@ -45,7 +44,6 @@ from capline.service.run.workers import AT_ONCE
 from capline.service.settings.last_good import LastGood, last_good_tls
 from capline.service.settings.tls import load as load_tls
 from capline.service.settings.tls import renewed, tls_context
-from capline.service.settings.values import EnvoySettings, Settings
 from capline.service.verbs import configuration, segments
 from capline.service.verbs.routes import routes
 
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capline.limiter.policies.segments import SegmentSource
+    from capline.service.settings.values import Settings
 
 log = logging.getLogger("capline.service")
 
@@ -141,16 +140,7 @@ async def _envoy(
     from capline.service.envoy.json import json_route  # noqa: PLC0415 - an extra of its own
     from capline.service.envoy.server import envoy_server  # noqa: PLC0415 - as above
 
-    chosen = EnvoySettings(
-        str(grpc.listen),
-        tuple(map(Path, grpc.envoy)),
-        grpc.merge_domains,
-        tls=grpc.tls,
-        modes=grpc.modes,
-        max_connection_age=grpc.max_connection_age,
-        max_connection_age_grace=grpc.max_connection_age_grace,
-    )
-    envoy = await stack.enter_async_context(envoy_server(parts.limiter, chosen, metrics.figures, guard))
+    envoy = await stack.enter_async_context(envoy_server(parts.limiter, grpc, metrics.figures, guard))
     log.info("Envoy is answered by gRPC at %s", grpc.listen if grpc.listen.is_unix else f"port {envoy.port}")
     if grpc.modes.shadow_mode:
         log.warning("shadow mode: no request of Envoy is refused")

@@ -1,19 +1,21 @@
-"""The settings of `capline serve`: frozen values, checked when they are read, handed to every worker as JSON."""
+"""The settings of `capline serve`: frozen values, read by their types and bounds, handed to every worker as JSON."""
 
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from capline.limiter.base import DEFAULT_URL
 from capline.model.errors import InvalidValueError, quoted
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _LARGEST_PORT = 65535
+
+_Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+_Span = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+_Size = Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)]
+_Many = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 
 class Address(NamedTuple):
@@ -70,7 +72,7 @@ class Modes(msgspec.Struct, frozen=True):
 
     shadow_mode: bool = False
     quota_mode: bool = False
-    near_limit_ratio: float = 0.8
+    near_limit_ratio: _Share = 0.8
     dynamic_metadata: bool = False
     response_headers: bool = False
     limit_header: str = "RateLimit-Limit"
@@ -82,7 +84,11 @@ USUAL_MODES = Modes()
 
 
 class Grpc(msgspec.Struct, frozen=True):
-    """The listener for Envoy, and files or folders of envoyproxy/ratelimit YAML; ages in seconds, None is no bound."""
+    """The listener for Envoy, and files or folders of envoyproxy/ratelimit YAML.
+
+    A connection older than `max_connection_age` is told to go, and closed after `max_connection_age_grace`, both in
+    seconds; None is never.
+    """
 
     listen: Address
     envoy: tuple[str, ...] = ()
@@ -97,7 +103,7 @@ class Observers(msgspec.Struct, frozen=True):
     """`access_log` is a path, or "-" for standard error; `access_sample` is the share of the requests in it."""
 
     access_log: str | None = None
-    access_sample: float = 1.0
+    access_sample: _Share = 1.0
     subjects: bool = False
     traces: bool = False
 
@@ -105,16 +111,16 @@ class Observers(msgspec.Struct, frozen=True):
 class Bounds(msgspec.Struct, frozen=True):
     """Bounds of what comes from outside; spans in seconds, `requests` under way and connections for each worker."""
 
-    body_bytes: int = 1 << 20
-    batch_bytes: int = 16 << 20
-    batch_rows: int = 100_000
-    header_bytes: int = 64 << 10
-    header_within: float = 10.0
-    body_within: float = 30.0
-    requests: int = 1000
-    connections: int = 10_000
-    new_subjects: int = 0
-    stop_within: float = 10.0
+    body_bytes: _Size = 1 << 20
+    batch_bytes: _Size = 16 << 20
+    batch_rows: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] = 100_000
+    header_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 20)] = 64 << 10
+    header_within: _Span = 10.0
+    body_within: _Span = 30.0
+    requests: _Many = 1000
+    connections: _Many = 10_000
+    new_subjects: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
+    stop_within: _Span = 10.0
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -168,19 +174,3 @@ def parse_address(text: str) -> Address:
     except ValueError:
         raise InvalidValueError(f"{quoted(text)}: name an address, like 127.0.0.1:8080") from None
     return Address(name, number)
-
-
-class EnvoySettings(NamedTuple):
-    """`listen` as gRPC writes an address: `127.0.0.1:8082`, `[::1]:8082`, `unix:/run/envoy.sock`.
-
-    `files` are files and folders. A connection older than `max_connection_age` is told to go, and closed after
-    `max_connection_age_grace`, both in seconds; None is never.
-    """
-
-    listen: str
-    files: tuple[Path, ...]
-    merge_domains: bool = False
-    tls: Tls | None = None
-    modes: Modes = USUAL_MODES
-    max_connection_age: float | None = None
-    max_connection_age_grace: float | None = None

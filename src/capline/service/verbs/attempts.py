@@ -1,4 +1,4 @@
-"""Verbs of one attempt: decide, peek, charge, reserve and schedule.
+"""Verbs of one attempt: decide, peek, charge, reserve, schedule; and of its hit: settle, commit, cancel, refund.
 
 `segment` in an answer is the one whose limits bind, named or looked up. Durations are in seconds; `retry_after` null is
 never. An answer that the store did not give says so in `origin`.
@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 from capline.service.access.newcomers import Newcomers, is_new
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
-from capline.service.http.forms import AttemptRequest, Seconds, described_as
+from capline.service.http.forms import AttemptRequest, Cost, Name, Seconds, Stamp, SubjectForm, described_as
 from capline.service.http.table import post
 
 if TYPE_CHECKING:
@@ -61,6 +61,50 @@ class ReserveRequest(AttemptRequest, forbid_unknown_fields=True):
     ttl: Annotated[float, described_as(exclusiveMinimum=0, maximum=86_400)] = 60
 
 
+class ReservedRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A reserved hit, to be committed or cancelled."""
+
+    policy: Name
+    subject: SubjectForm
+    hit: Stamp
+
+
+class RefundRequest(ReservedRequest, forbid_unknown_fields=True):
+    """A hit to be given back."""
+
+    cost: Cost = 1
+
+
+class SettleRequest(ReservedRequest, forbid_unknown_fields=True):
+    """What a hit, made as an estimate, really cost."""
+
+    cost: Cost
+
+
+class Refunded(msgspec.Struct):
+    """Whether the hit was given back now."""
+
+    refunded: bool
+
+
+class Settled(msgspec.Struct):
+    """Whether there was such a hit."""
+
+    settled: bool
+
+
+class Committed(msgspec.Struct):
+    """Whether the hit counts: it is the caller's."""
+
+    committed: bool
+
+
+class Cancelled(msgspec.Struct):
+    """Whether the reserved hit was given back now."""
+
+    cancelled: bool
+
+
 class Attempts:
     """See `Limiter` for what each does."""
 
@@ -94,6 +138,26 @@ class Attempts:
         """Take the next free instant."""
         schedule = partial(self._limiter.schedule, max_wait=body.max_wait, not_before=body.not_before)
         return await self._recorded(request, body, schedule, _slot_of)
+
+    @post("/v1/settle", SettleRequest, Settled, direct=True)
+    async def settle(self, _request: Request, body: SettleRequest) -> Settled:
+        """Give a hit that was an estimate what it really cost."""
+        return Settled(await self._limiter.settle(body.policy, body.subject, body.hit, body.cost))
+
+    @post("/v1/commit", ReservedRequest, Committed, direct=True)
+    async def commit(self, _request: Request, body: ReservedRequest) -> Committed:
+        """Keep a reserved hit; false once it has expired or was given back."""
+        return Committed(await self._limiter.commit(body.policy, body.subject, body.hit))
+
+    @post("/v1/cancel", ReservedRequest, Cancelled, direct=True)
+    async def cancel(self, _request: Request, body: ReservedRequest) -> Cancelled:
+        """Give a reserved hit back, once."""
+        return Cancelled(await self._limiter.cancel(body.policy, body.subject, body.hit))
+
+    @post("/v1/refund", RefundRequest, Refunded, direct=True)
+    async def refund(self, _request: Request, body: RefundRequest) -> Refunded:
+        """Give a hit back, once."""
+        return Refunded(await self._limiter.refund(body.policy, body.subject, body.hit, body.cost))
 
     def _segment(self, body: AttemptRequest) -> str | None:
         """The segment that was named, or is looked up; it is in the answer."""

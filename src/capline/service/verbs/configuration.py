@@ -18,7 +18,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_type_hints
 
 import msgspec
-from prometheus_client.core import GaugeMetricFamily
 
 from capline.config.document import document_of, own_facts, policy_of
 from capline.config.open import open_backend
@@ -34,10 +33,7 @@ from capline.service.http.table import delete, get, patch, post, put
 from capline.store.redis.io.url import parse_url, server_schemes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.core import Metric
+    from collections.abc import Callable
 
     from capline.config.configuration import Configuration
     from capline.config.records import Entry
@@ -238,26 +234,6 @@ def configuration_state(limiter: AsyncLimiter) -> dict[str, object]:
     if stale_s:
         said["configuration"] = f"the last known serves: its store has been away for {stale_s:.0f} s"
     return {key: what for key, what in said.items() if what}
-
-
-class ConfigurationMetrics:
-    """Gauges of the configuration that this process serves, read on demand."""
-
-    def __init__(self, registry: CollectorRegistry, configuration: Configuration) -> None:
-        self._configuration = configuration
-        registry.register(self)
-
-    def collect(self) -> Iterable[Metric]:
-        """For the registry."""
-        figures = self._configuration.stats()
-        for name, what in (
-            ("up", "Whether the configuration store answered when it was last asked."),
-            ("version", "The version of the configuration in force."),
-            ("stale_seconds", "Seconds since the configuration store last answered; 0 while it answers."),
-            ("policies", "Policies in the configuration."),
-            ("overrides", "Overrides in the configuration."),
-        ):
-            yield GaugeMetricFamily(f"capline_config_{name}", what, value=figures[name])
 
 
 class Configured:

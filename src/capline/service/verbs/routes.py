@@ -8,7 +8,6 @@ from capline.service.http.table import routes_of
 from capline.service.verbs.attempts import Attempts
 from capline.service.verbs.batch import MOST_ROWS, Batch
 from capline.service.verbs.configuration import Configured
-from capline.service.verbs.hits import Hits
 from capline.service.verbs.joint import JointVerbs
 from capline.service.verbs.subjects import Subjects
 
@@ -24,7 +23,6 @@ def routes(
     """The routes of this limiter. Where its store is `local` no policy is set that waits for replicas."""
     return routes_of(
         Attempts(limiter, newcomers),
-        Hits(limiter),
         JointVerbs(limiter, newcomers),
         Batch(limiter, newcomers, most_rows),
         Subjects(limiter),

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from capline import AsyncLimiter
 from capline.model.clock import Clock
 from capline.service.access.guard import Guard
-from capline.service.envoy.json import json_route
 from capline.service.envoy.messages import SERVICE, part, rls
 from capline.service.envoy.server import envoy_server
+from capline.service.envoy.service import json_route
 from capline.service.http.app import App
 from capline.service.metrics.figures import Figures
 from capline.service.settings.values import Address, Grpc, parse_address

@@ -13,7 +13,7 @@ from tests.profiles import size
 
 from capline.campaign.file import loads_campaign
 from capline.campaign.senders.template import Template, from_environment
-from capline.cli.input.subjects import read_also
+from capline.cli.input.target import read_also
 from capline.limiter.arguments.records import read_line
 from capline.middleware.retry_after import LONGEST_SECONDS, retry_after
 from capline.model.errors import CaplineError, InvalidTypeError

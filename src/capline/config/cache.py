@@ -37,11 +37,7 @@ Cached = OwnLimits | Timed | None
 """A cached override; None for a subject without one."""
 
 
-class _Missing:
-    __slots__ = ()
-
-
-MISSING: Any = _Missing()
+MISSING: Any = object()
 
 
 def drop_oldest(kept: dict[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A policy as a document, as in a policy file: without what is the default."""
+"""Policies, overrides and their versions as documents. A policy is as in a policy file: without what is the default."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import PolicyError, quoted
 from capline.model.policy import POLICY_KEYS, Policy
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from capline.config.records import Entry
     from capline.model.limit import Limit
 
 
@@ -46,3 +48,13 @@ def own_facts(value: Any) -> dict[str, Any]:
 def limit_texts(limits: Iterable[Limit]) -> list[str]:
     """The limits as they are written."""
     return [str(limit) for limit in limits]
+
+
+def entry_facts(entry: Entry) -> dict[str, Any]:
+    """The version of an entry: its number, time, author, and the instant from which it is in force (None: at once)."""
+    return {
+        "version": entry.version,
+        "at": instant_text(entry.at_us, "milliseconds"),
+        "who": entry.who,
+        "effective_at": instant_text(entry.effective_us, "milliseconds") if entry.effective_us else None,
+    }

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from capline.observe.bounded import Figure
     from capline.observe.event import Decided
 
+    Maker = Callable[[str, str, tuple[str, ...]], Callable[[tuple[str, ...]], Figure]]
+    """Takes the name, the text and the labels of a metric; returns what makes a figure from values of the labels."""
+
 DECISIONS = "capline_decisions_total"
 PEEKS = "capline_peeks_total"
 STORE_SECONDS = "capline_store_seconds"
 OBSERVER_ERRORS = "capline_observer_errors_total"
-DECISION_LABELS = ("verb", "policy", "segment", "channel", "limit", "verdict", "origin")
-STORE_LABELS = ("verb", "policy")
+_DECISION_LABELS = ("verb", "policy", "segment", "channel", "limit", "verdict", "origin")
 BUCKETS_SECONDS = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.5, 1, 5)
 """From one embedded decision to a batch of millions."""
 
@@ -40,22 +42,18 @@ _ORIGINS = ("", "store", "fallback", "insurance", "deny-cache")
 
 
 class Metrics(Observer, HearsFailures):
-    """Counts decisions. `decisions`, `peeks` and `seconds` make a figure from label values."""
+    """Counts decisions. `counter` and `histogram` make a metric by its name, text and labels."""
 
-    def __init__(
-        self,
-        label_sets: int,
-        decisions: Callable[[tuple[str, ...]], Figure],
-        peeks: Callable[[tuple[str, ...]], Figure],
-        seconds: Callable[[tuple[str, ...]], Figure],
-        failed: Figure,
-    ) -> None:
+    def __init__(self, label_sets: int, counter: Maker, histogram: Maker) -> None:
         most = self._most = check_label_sets(label_sets)
-        self._ones: dict[tuple[object, ...], Figure] = {}
+        self._singles: dict[tuple[object, ...], Figure] = {}
+        decisions = counter(DECISIONS, "Attempts, by their outcome", _DECISION_LABELS)
         self._decisions = Bounded(most, _of_outcome, _of_other_outcome, decisions)
+        peeks = counter(PEEKS, "Attempts that were only peeked at", _DECISION_LABELS)
         self._peeks = Bounded(most, _of_outcome, _of_other_outcome, peeks)
+        seconds = histogram(STORE_SECONDS, "Seconds that the store's call took", ("verb", "policy"))
         self._seconds = Bounded(most, _of_call, lambda call: (call[0], OTHER), seconds)
-        self._failed = failed
+        self._failed = counter(OBSERVER_ERRORS, "Times that an observer raised", ())(())
 
     @override
     def decided(self, event: Decided) -> None:
@@ -70,13 +68,13 @@ class Metrics(Observer, HearsFailures):
     ) -> None:
         """See `CountsOne`."""
         key = policy, segment, channel, decision.limit, decision.allowed, decision.origin
-        figure = self._ones.get(key)
+        figure = self._singles.get(key)
         if figure is None:
             verdict = "allowed" if decision.allowed else "refused"
             outcome = Outcome(policy, segment, channel, decision.limit, verdict, decision.origin)
             figure = self._decisions["decide", outcome]
-            if len(self._ones) < self._most:
-                self._ones[key] = figure
+            if len(self._singles) < self._most:
+                self._singles[key] = figure
         figure(1)
         self._seconds["decide", policy](seconds)
 

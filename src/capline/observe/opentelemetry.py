@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError
 from capline.observe.bounded import LABEL_SETS, check_label_sets
-from capline.observe.metrics import (
-    BUCKETS_SECONDS,
-    DECISION_LABELS,
-    DECISIONS,
-    OBSERVER_ERRORS,
-    PEEKS,
-    STORE_LABELS,
-    STORE_SECONDS,
-    Metrics,
-)
+from capline.observe.metrics import BUCKETS_SECONDS, OBSERVER_ERRORS, Metrics
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.metrics import MeterProvider
+
+    from capline.observe.bounded import Figure
 
 
 class OpenTelemetryObserver(Metrics):
@@ -35,19 +30,13 @@ class OpenTelemetryObserver(Metrics):
         except ImportError:
             raise CaplineError('metrics need opentelemetry-api: pip install "capline[otel]"') from None
         meter = get_meter("capline", meter_provider=provider)
-        decisions = meter.create_counter(DECISIONS, "{attempt}", "Attempts, by their outcome")
-        peeks = meter.create_counter(PEEKS, "{attempt}", "Attempts that were only peeked at")
-        seconds = meter.create_histogram(
-            STORE_SECONDS,
-            "s",
-            "Seconds that the store's call took",
-            explicit_bucket_boundaries_advisory=BUCKETS_SECONDS,
-        )
-        failed = meter.create_counter(OBSERVER_ERRORS, "{error}", "Times that an observer raised")
-        super().__init__(
-            label_sets,
-            lambda labels: partial(decisions.add, attributes=dict(zip(DECISION_LABELS, labels, strict=True))),
-            lambda labels: partial(peeks.add, attributes=dict(zip(DECISION_LABELS, labels, strict=True))),
-            lambda labels: partial(seconds.record, attributes=dict(zip(STORE_LABELS, labels, strict=True))),
-            failed.add,
-        )
+
+        def counter(name: str, text: str, labels: tuple[str, ...]) -> Callable[[tuple[str, ...]], Figure]:
+            made = meter.create_counter(name, "{error}" if name == OBSERVER_ERRORS else "{attempt}", text)
+            return lambda values: partial(made.add, attributes=dict(zip(labels, values, strict=True)))
+
+        def histogram(name: str, text: str, labels: tuple[str, ...]) -> Callable[[tuple[str, ...]], Figure]:
+            made = meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=BUCKETS_SECONDS)
+            return lambda values: partial(made.record, attributes=dict(zip(labels, values, strict=True)))
+
+        super().__init__(label_sets, counter, histogram)

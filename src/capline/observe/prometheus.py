@@ -6,20 +6,15 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
 from capline.observe.bounded import LABEL_SETS, check_label_sets
-from capline.observe.metrics import (
-    BUCKETS_SECONDS,
-    DECISION_LABELS,
-    DECISIONS,
-    OBSERVER_ERRORS,
-    PEEKS,
-    STORE_LABELS,
-    STORE_SECONDS,
-    Metrics,
-)
+from capline.observe.metrics import BUCKETS_SECONDS, Metrics
 from capline.observe.on_demand import needs_prometheus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from prometheus_client import CollectorRegistry
+
+    from capline.observe.bounded import Figure
 
 
 class PrometheusObserver(Metrics):
@@ -35,26 +30,19 @@ class PrometheusObserver(Metrics):
         with needs_prometheus():
             from prometheus_client import REGISTRY, Counter, Histogram  # noqa: PLC0415 - an extra, not always there
         into = REGISTRY if registry is None else registry
+
+        def counter(name: str, text: str, labels: tuple[str, ...]) -> Callable[[tuple[str, ...]], Figure]:
+            made = Counter(name, text, labels, registry=into)
+            return lambda values: (made.labels(*values) if values else made).inc
+
+        def histogram(name: str, text: str, labels: tuple[str, ...]) -> Callable[[tuple[str, ...]], Figure]:
+            made = Histogram(name, text, labels, registry=into, buckets=BUCKETS_SECONDS)
+            return lambda values: made.labels(*values).observe
+
         try:
-            decisions = Counter(DECISIONS, "Attempts, by their outcome", DECISION_LABELS, registry=into)
-            peeks = Counter(PEEKS, "Attempts that were only peeked at", DECISION_LABELS, registry=into)
-            seconds = Histogram(
-                STORE_SECONDS,
-                "Seconds that the store's call took",
-                STORE_LABELS,
-                registry=into,
-                buckets=BUCKETS_SECONDS,
-            )
-            failed = Counter(OBSERVER_ERRORS, "Times that an observer raised", registry=into)
+            super().__init__(label_sets, counter, histogram)
         except ValueError:
             raise InvalidValueError(
                 "this registry has capline's metrics already; share that observer among limiters, or give another "
                 "registry"
             ) from None
-        super().__init__(
-            label_sets,
-            lambda labels: decisions.labels(*labels).inc,
-            lambda labels: peeks.labels(*labels).inc,
-            lambda labels: seconds.labels(*labels).observe,
-            failed.inc,
-        )

@@ -24,43 +24,24 @@ class WatchFigures(Protocol):
     """The figures of a watch; `capline.segment.WatchStatus` is one."""
 
     @property
-    def version(self) -> str | None:
-        """The served version; None if there is none."""
-        ...
-
+    def version(self) -> str | None: ...  # noqa: D102 - that is served; None if there is none
     @property
-    def age_us(self) -> int | None:
-        """Time since it was built."""
-        ...
-
+    def age_us(self) -> int | None: ...  # noqa: D102 - since it was built
     @property
-    def behind_us(self) -> int | None:
-        """Time since it was last confirmed as the version to serve."""
-        ...
-
+    def behind_us(self) -> int | None: ...  # noqa: D102 - since it was last confirmed as the version to serve
     @property
-    def error(self) -> str | None:
-        """Why it cannot be confirmed now."""
-        ...
-
+    def error(self) -> str | None: ...  # noqa: D102 - why it cannot be confirmed now
     @property
-    def swaps(self) -> int:
-        """How often the served version was replaced."""
-        ...
-
+    def swaps(self) -> int: ...  # noqa: D102 - how often the served version was replaced
     @property
-    def refused(self) -> int:
-        """How often a version was fetched and refused."""
-        ...
+    def refused(self) -> int: ...  # noqa: D102 - how often a version was fetched and refused
 
 
 class Watched(Protocol):
     """An object with such figures: `capline.segment.SegmentWatch`."""
 
     @property
-    def status(self) -> WatchFigures:
-        """The figures at this moment."""
-        ...
+    def status(self) -> WatchFigures: ...  # noqa: D102 - the figures at this moment
 
 
 class SegmentMetrics(NamedSources[Watched]):

@@ -25,19 +25,11 @@ class Due(Protocol):
     """A batch for the engine: `codes[i]` is an index into the list of segments."""
 
     @property
-    def at_us(self) -> int:
-        """The instant of all rows, in microseconds since 1970."""
-        ...
-
+    def at_us(self) -> int: ...  # noqa: D102 - the instant of all rows, in microseconds since 1970
     @property
-    def subjects(self) -> Sequence[Subject] | NDArray[np.integer[Any]]:
-        """The subjects, in order."""
-        ...
-
+    def subjects(self) -> Sequence[Subject] | NDArray[np.integer[Any]]: ...  # noqa: D102 - in order
     @property
-    def codes(self) -> Sequence[int] | NDArray[np.integer[Any]]:
-        """The segment of each subject."""
-        ...
+    def codes(self) -> Sequence[int] | NDArray[np.integer[Any]]: ...  # noqa: D102 - the segment of each subject
 
 
 _DueT = TypeVar("_DueT", bound=Due)

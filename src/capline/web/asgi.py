@@ -22,8 +22,7 @@ import msgspec
 
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError, InvalidTypeError
-from capline.web.answer import Answer, Refusal, answer_to, named
-from capline.web.body import check_size, json_of
+from capline.web.answer import Answer, Refusal, answer_to, check_size, json_of, named
 from capline.web.gate import Gate, Refused, Visit, awaited
 
 if TYPE_CHECKING:

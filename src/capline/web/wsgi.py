@@ -17,8 +17,7 @@ from urllib.parse import parse_qs
 
 from capline.limiter.limiter import Limiter
 from capline.support.status_title import status_title
-from capline.web.answer import Answer, answer_to, named
-from capline.web.body import MOST_BODY_BYTES, check_size, json_of
+from capline.web.answer import MOST_BODY_BYTES, Answer, answer_to, check_size, json_of, named
 from capline.web.gate import Gate, run
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import pytest
 
 from capline import Attempt
-from capline.cli.input.subjects import read_also
+from capline.cli.input.target import read_also
 from capline.model.errors import InvalidValueError
 
 

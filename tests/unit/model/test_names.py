@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from capline import Attempt, Limiter, ManualClock, Policy, PolicyError
-from capline.cli.input.subjects import read_also
+from capline.cli.input.target import read_also
 
 ROUTE = "GET:/api/v1/search"
 NAMES = [ROUTE, "/search", "GET::", "a:b/c", "a/b:c", "/" * 64, "x" + ":" * 63]

@@ -12,9 +12,8 @@ from tests.profiles import first
 from capline import Limit, Limiter, ManualClock, Policy
 from capline.model.limit import DAY_US
 from capline.model.zone import zone_table
-from capline.replay.demo.local_time import midnights_us
 from capline.replay.demo.record import Record
-from capline.replay.demo.recount import recount
+from capline.replay.demo.recount import midnights_us, recount
 from capline.window.calendar import starts_us
 
 TWO = Limit.parse("2/10s")

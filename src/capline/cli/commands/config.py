@@ -16,7 +16,7 @@ import typer
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import named_policies
 from capline.cli.render.console import Answer, out, plain, table
-from capline.config.shown import entry_facts
+from capline.config.document import entry_facts
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError
 from capline.model.limit import Limit
 from capline.model.subject import Subject, check_subject, parse_subject, subject_text

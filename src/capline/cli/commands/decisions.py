@@ -13,9 +13,7 @@ import typer
 
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import Attempted, HitArgument, IdOption, Log, Place, Source, SubjectArgument, TextOption
-from capline.cli.input.similar import is_empty, warn_of_twin
-from capline.cli.input.subjects import read_also
-from capline.cli.input.target import target
+from capline.cli.input.target import is_empty, read_also, target, warn_of_twin
 from capline.cli.render.console import Answer
 from capline.cli.render.decisions import decision_answer, explanation_answer, joint_answer, usage_answer
 from capline.model.subject import parse_subject

@@ -1,13 +1,15 @@
 """The target of a command about one subject: store, policy, and the subject's segment, channel and zone.
 
 They come from single options, from `--segments` (which looks up the subject's segment), or from a campaign's file, with
-its clock and cost. Remarks on standard error tell what was looked up or assumed.
+its clock and cost. Remarks on standard error tell what was looked up or assumed; and, where nothing is found for one of
+them, that 42 and "42" are two subjects. `--and` names the further subjects of a joint attempt.
 
 Cost: `--segments` opens or fetches a snapshot; `--campaign` reads all that a run would read, the audience too.
 """
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -15,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.cli.render.console import note, plain
+from capline.cli.render.console import note, plain, warn
 from capline.model.attempt import Attempt
-from capline.model.errors import InvalidValueError
-from capline.model.subject import subject_text
+from capline.model.errors import InvalidValueError, quoted
+from capline.model.subject import LARGEST_ID, Subject, parse_subject, subject_text
 from capline.model.zone import UTC_ZONE
 
 if TYPE_CHECKING:
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
     from capline.limiter.explain import Explanation
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
-    from capline.model.subject import Subject
     from capline.segment import Snapshot
 
+_COST = re.compile(r"[0-9]{1,20}")
 _OF_A_CAMPAIGN = ("policies", "store", "config", "segment", "segments", "channel", "zone")
 """Options whose values are in a campaign's file."""
 
@@ -227,3 +229,62 @@ def _with_messages(why: Explanation, file: CampaignFile, ids: Sequence[str], rem
     if hits == why.hits:
         remarks.append(f"message {key}: its hit {stamp_us} is out of every window")
     return msgspec.structs.replace(why, hits=hits)
+
+
+def read_also(also: Sequence[str], id: str | None, *, as_text: bool) -> list[Attempt]:
+    """The further parts of a joint attempt, each `policy=subject` or `policy:cost=subject`.
+
+    A policy's name has no `=`. What stands behind its last colon is the cost, unless there is a `/` in it:
+    `GET:/search=x` names no cost, and a policy `a:b` is written with one, `a:b:1=x`.
+    """
+    attempts: list[Attempt] = []
+    for words in also:
+        named, equals, subject = words.partition("=")
+        policy, colon, cost = named.rpartition(":")
+        if not colon or "/" in cost:
+            policy, cost = named, ""
+        if not equals or (policy != named and not _COST.fullmatch(cost)):
+            raise InvalidValueError(
+                f"--and {quoted(words)}: write policy=subject, or policy:cost=subject, like tenant:2=acme"
+            )
+        attempts.append(Attempt(policy, parse_subject(subject, as_text=as_text), int(cost or 1), id))
+    return attempts
+
+
+def twin_of(subject: Subject) -> Subject | None:
+    """The other subject with the same digits, if there is one."""
+    if isinstance(subject, int):
+        return str(subject)
+    if subject.isascii() and subject.isdecimal() and int(subject) <= LARGEST_ID and str(int(subject)) == subject:
+        return int(subject)
+    return None
+
+
+def is_empty(why: Explanation) -> bool:
+    """Whether nothing at all is held."""
+    return not why.hits and not any(state.used for state in why.limits)
+
+
+def warn_of_twin(limiter: Limiter, subject: Subject, policy: str | None = None) -> Subject | None:
+    """Warn that nothing was found for this subject, but its digits name another one; return that if it has hits.
+
+    Looks under this policy, or under all.
+    """
+    twin = twin_of(subject)
+    if twin is None:
+        return None
+    names = limiter.policies if policy is None else [policy]
+    there = any(not is_empty(_explained(limiter, name, twin)) for name in names)
+    found = f"{_named(twin)} has hits here" if there else "neither has a hit here"
+    warn(f"nothing is held for {_named(subject)}; {_named(twin)} is another subject: {found}")
+    return twin if there else None
+
+
+def _explained(limiter: Limiter, name: str, subject: Subject) -> Explanation:
+    policy = limiter.policies[name]
+    return limiter.explain(name, subject, channel=None if policy.limits else next(iter(policy.channels)))
+
+
+def _named(subject: Subject) -> str:
+    """The subject as it is typed, with its type."""
+    return f"i:{subject} (the integer)" if isinstance(subject, int) else f"{subject_text(subject)} (the text)"

@@ -10,8 +10,8 @@ The limiter decides by position, looking at one stamp per limit. Here every wind
 A window that is over its quota at any instant is over it at the send that filled it: checking the sends finds every
 one.
 
-Midnights and times of day are the standard library's (`local_time`). Only a log of every hit can be counted out:
-policies of other algorithms, or whose refusals count, are refused (`check_countable`).
+Midnights and times of day are by the standard library alone, a check on capline's own tables. Only a log of every hit
+can be counted out: policies of other algorithms, or whose refusals count, are refused (`check_countable`).
 
 All sends are sorted once, as `subject * SPAN + stamp`, which makes "how many of this subject since then" one binary
 search over one array; some 0.2 µs a decision and limit.
@@ -19,14 +19,15 @@ search over one array; some 0.2 µs a decision and limit.
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
+from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
 
 from capline.model.limit import DAY_US, CalendarLimit, QuietHours
 from capline.model.zone import UTC_ZONE
-from capline.replay.demo.local_time import is_quiet, midnights_us
 from capline.replay.events import ReplayError
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from capline.model.limit import Limit
     from capline.model.policy import Policy
     from capline.replay.demo.record import Record
+
+_SECOND_US = 1_000_000
+_BEFORE = 8
+"""Days before the first one asked for, so that a Monday is among them."""
 
 
 class Recount(msgspec.Struct, frozen=True):
@@ -154,3 +159,30 @@ def _moments(at_us: NDArray[np.int64], sends: NDArray[np.int64], sent_before: ND
     """
     newest = np.concatenate((np.array([-1], np.int64), sends))[sent_before]
     return np.maximum(at_us, newest + 1)
+
+
+def midnights_us(zone: str, first_us: int, last_us: int, *, mondays: bool = False) -> NDArray[np.int64]:
+    """When each day there began, or each week, from the last one before the first instant to the last instant."""
+    where = ZoneInfo(zone)
+    day = datetime.fromtimestamp(first_us // _SECOND_US, where).date() - timedelta(days=_BEFORE)
+    last = datetime.fromtimestamp(last_us // _SECOND_US, where).date() + timedelta(days=1)
+    found: set[int] = set()
+    while day <= last:
+        if not mondays or day.weekday() == 0:
+            found.add(_midnight_us(day, where))
+        day += timedelta(days=1)
+    return np.array(sorted(found), np.int64)
+
+
+def is_quiet(at_us: NDArray[np.int64], hours: QuietHours, zone: str) -> NDArray[np.bool_]:
+    """Whether the clock there shows quiet hours at each instant; they begin and end with a whole second."""
+    where = ZoneInfo(zone)
+    seconds, place = np.unique(at_us // _SECOND_US, return_inverse=True)
+    shown = [datetime.fromtimestamp(second, where) for second in seconds.tolist()]
+    clock_us = np.array([(at.hour * 3600 + at.minute * 60 + at.second) * _SECOND_US for at in shown], np.int64)
+    return ((clock_us - hours.from_us) % DAY_US < hours.window_us)[place]
+
+
+def _midnight_us(day: date, where: ZoneInfo) -> int:
+    """The day's first midnight; the instant of the change where the zone skips midnight, or the whole day."""
+    return round(datetime(day.year, day.month, day.day, tzinfo=where).astimezone(UTC).timestamp()) * _SECOND_US

@@ -1,4 +1,7 @@
-"""The demo's result as one HTML page; see `capline.replay.page`."""
+"""The demo's result as one HTML page; see `capline.replay.page`.
+
+The palette is Okabe and Ito's, which colour-blind readers can tell apart.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from capline.replay.demo.charts import messages_by_week, people_by_segment, per_customer_week
 from capline.replay.demo.figures import NO_SEGMENT, Figures, Line, by_window, limit_name
 from capline.replay.demo.messages import MESSAGES
 from capline.replay.demo.recency import SEGMENTS
 from capline.replay.page import Html, fill, page, share, size_text, table, write_page
+from capline.replay.svg import dots, stacked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from capline.replay.demo.run import DemoResult
 
 _DAYS_A_MONTH = 365.25 / 12
+_REFUSED_ROLES = 4
 
 _SPREAD = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, None))
 """The rows of the table below the dots: messages in a week, from and to."""
@@ -44,9 +48,9 @@ def render(result: DemoResult) -> str:
     refused = total.asked - total.sent
     body = fill(
         resources.files("capline.replay.demo") / "report.html",
-        weeks_chart=messages_by_week(figures),
-        spread_chart=per_customer_week(figures),
-        people_chart=people_by_segment(figures),
+        weeks_chart=_messages_by_week(figures),
+        spread_chart=_per_customer_week(figures),
+        people_chart=_people_by_segment(figures),
         period=f"{result.first_day} to {result.last_day}",
         headline=f"The caps held back {share(refused, total.asked)} of {total.asked:,} simulated messages",
         lead=_lead(result),
@@ -72,6 +76,35 @@ def render(result: DemoResult) -> str:
         customers_count=f"{result.customers:,}",
     )
     return page(f"capline demo: {refused:,} of {total.asked:,} simulated messages held back", body)
+
+
+def _messages_by_week(figures: Figures) -> Html:
+    """What was sent each week, and what was refused, by the window of the limit that refused."""
+    weeks = figures.weeks
+    series = [("sent", "sent", [week.sent for week in weeks])]
+    for place, window in enumerate(figures.windows):
+        refused = [week.refused[window] for week in weeks]
+        series.append((f"refused by the {limit_name(window)}", f"refused{place % _REFUSED_ROLES}", refused))
+    label = "Stacked bars of messages sent and refused in each week"
+    return stacked(label, [week.monday for week in weeks], series, ("week beginning", "messages a week"))
+
+
+def _per_customer_week(figures: Figures) -> Html:
+    """How many customer-weeks had so many messages, due and sent."""
+    series = [
+        ("due, so without caps", "due", False, figures.without_caps),
+        ("sent, so with caps", "sent", True, figures.with_caps),
+    ]
+    titles = ("messages to one customer in one week", "customer-weeks (logarithmic)")
+    return dots("Number of customer-weeks by messages due and by messages sent", series, titles)
+
+
+def _people_by_segment(figures: Figures) -> Html:
+    """How many customers each segment had."""
+    weeks = figures.weeks
+    series = [(name, name, [week.people.get(name, 0) for week in weeks]) for name in SEGMENTS]
+    label = "Customers by segment over time"
+    return stacked(label, [week.monday for week in weeks], series, ("week beginning", "customers"))
 
 
 def _tiles(result: DemoResult) -> Html:

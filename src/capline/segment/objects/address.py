@@ -45,6 +45,6 @@ def open_objects(url: str | Path, options: Mapping[str, str] | None = None) -> O
         return DirectoryStore(Path(path))
     if scheme[1].lower() not in _REMOTE:
         raise SegmentError(f"{scheme[0]}…: not an address to publish to; give a path, or s3://, gs:// or az://")
-    from capline.segment.objects.remote import RemoteStore  # noqa: PLC0415 - brings obstore, which a directory does without
+    from capline.segment.objects.fork_proxy import RemoteStore  # noqa: PLC0415 - brings obstore, which a directory does without
 
     return RemoteStore(text, dict(options or {}))

@@ -77,7 +77,7 @@ def runs_here() -> bool:
 
 
 class BucketStore(ObjectStore):
-    """A bucket, used from this process. After a fork it does not work: use `RemoteStore`."""
+    """A bucket, used from this process. After a fork it does not work: use `RemoteStore` of `fork_proxy`."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.where = url.rstrip("/")

@@ -1,4 +1,8 @@
-"""A process that calls an object store for a forked one, in which obstore cannot run.
+"""An object store that also works in a forked process: there another process calls it.
+
+obstore runs its requests on threads of its own, which a forked child does not have: its first call would hang. So a
+child of a process that has used obstore starts a proxy, which makes the same calls. Importing obstore, or opening a
+store, starts no threads.
 
     here     ("get", ("pointer.json", …))    a verb and its arguments, pickled, to its standard input
     proxy    ObjectData(…)                   the answer, or the `SegmentError`, from its standard output
@@ -22,6 +26,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import SegmentError
+from capline.segment.objects.bucket import BucketStore, runs_here
 from capline.segment.objects.store import ObjectStore
 from capline.support.override import override
 
@@ -136,10 +141,34 @@ class ForkProxy(ForwardingStore):
         )
 
 
+class RemoteStore(ForwardingStore):
+    """A bucket: called from this process, or by a proxy in a forked child. Arguments as in `open_objects`."""
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self._address = (url, dict(options))
+        self._bucket = BucketStore(url, options)
+        self._proxy: ForkProxy | None = None
+        self.where = self._bucket.where
+
+    @override
+    def _call(self, verb: str, *arguments: object) -> Any:
+        if runs_here():
+            return getattr(self._bucket, verb)(*arguments)
+        if self._proxy is None or self._proxy.owner != os.getpid() or not self._proxy.works:
+            self.close()
+            self._proxy = ForkProxy(*self._address)
+        return getattr(self._proxy, verb)(*arguments)
+
+    @override
+    def close(self) -> None:
+        """End the proxy, if there is one."""
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
+
+
 def _main() -> None:
     """Be the proxy: make the calls that come through standard input until it ends."""
-    from capline.segment.objects.bucket import BucketStore  # noqa: PLC0415 - brings obstore, which only the proxy needs
-
     calls, store = sys.stdin.buffer, None
     url, options = pickle.load(calls)  # nosec B301
     with suppress(EOFError):

@@ -1,6 +1,6 @@
 """The object store of a publication, with the same verbs for a local directory and for S3, Google and Azure.
 
-`DirectoryStore` is a directory, `RemoteStore` (`remote`) a bucket; `address` opens the one that a URL means.
+`DirectoryStore` is a directory, `RemoteStore` a bucket; `address` opens the one that a URL means.
 
 The rule: an object is whole or not there, and `swap` is a conditional write: it writes only if the object is still the
 one that was read. A bucket has conditional PUT for that; a directory uses a rename under a lock file, since file

@@ -26,6 +26,7 @@ def check_grpc_parts() -> None:
 rls = part("envoy.service.ratelimit.v3.rls_pb2")
 DecodeError: type[Exception] = part("google.protobuf.message").DecodeError
 Struct: Any = part("google.protobuf.struct_pb2").Struct
+json_format: Any = part("google.protobuf.json_format")
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 OK: int = rls.RateLimitResponse.OK

@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capline.model.errors import InvalidValueError
-from capline.service.envoy.messages import OK, OVER_LIMIT, UNIT_NAMES, UNIT_NUMBERS, DecodeError, Struct, rls
+from capline.model.errors import CaplineError, InvalidValueError, StoreError
+from capline.service.envoy.messages import (
+    OK,
+    OVER_LIMIT,
+    UNIT_NAMES,
+    UNIT_NUMBERS,
+    DecodeError,
+    Struct,
+    json_format,
+    rls,
+)
 from capline.service.envoy.plan import Descriptor
+from capline.service.http.app import ONE_BODY_BYTES, Reply, Request, Route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,6 +139,33 @@ class Service:
             response = self._responses[plan.form] = Response(plan, self._ratelimit.modes)
         tells = self._ratelimit.modes.dynamic_metadata or any(part.rule.metadata for part in plan.parts)
         return plan, response, _told(request) if tells else None
+
+
+def json_route(ratelimit: RateLimit) -> dict[str, Route]:
+    """`POST /json`, as envoyproxy/ratelimit answers it, for clients that do not speak gRPC. It takes any Content-Type.
+
+    200  {"overallCode":"OK","statuses":[…]}        400  `Bad Request`: no JSON of a request, or no answer to it
+    429  {"overallCode":"OVER_LIMIT","statuses":…}  503  an outage, with Retry-After: upstream says 400
+    """
+    service = Service(ratelimit)
+
+    async def ask(request: Request) -> Reply:
+        """What Envoy asks by gRPC, as envoyproxy/ratelimit takes and answers it in JSON."""
+        try:
+            message = json_format.Parse(request.body, rls.RateLimitRequest())
+            response = await service.answer_message(message)
+        except StoreError:
+            raise
+        except (json_format.ParseError, UnicodeDecodeError, RecursionError, CaplineError):
+            return Reply(b"Bad Request\n", status=400, type="text/plain; charset=utf-8")
+        body: str = json_format.MessageToJson(response, indent=None)
+        return Reply(body.encode(), status=429 if response.overall_code == OVER_LIMIT else 200)
+
+    return {
+        "/json": Route(
+            {"POST": ask}, ONE_BODY_BYTES, any_type=True, gives={"POST": dict[str, Any]}, also={429: "Over a limit"}
+        )
+    }
 
 
 def _told(request: Any) -> Any:

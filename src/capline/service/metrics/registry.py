@@ -28,15 +28,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from capline.model.errors import StoreError
 from capline.observe import SegmentMetrics, ServerMetrics, StoreMetrics
 from capline.observe.bounded import LABEL_SETS
-from capline.observe.metrics import (
-    BUCKETS_SECONDS,
-    DECISION_LABELS,
-    DECISIONS,
-    OBSERVER_ERRORS,
-    PEEKS,
-    STORE_LABELS,
-    STORE_SECONDS,
-)
+from capline.observe.metrics import BUCKETS_SECONDS
 from capline.observe.metrics import Metrics as DecisionMetrics
 from capline.service.http.app import Reply, Request, Route
 from capline.service.metrics.figures import Figures
@@ -71,10 +63,8 @@ class Metrics:
         registry.register(figures)
         self.observer = DecisionMetrics(
             LABEL_SETS,
-            figures.counter(DECISIONS, "Attempts, by their outcome", DECISION_LABELS),
-            figures.counter(PEEKS, "Attempts that were only peeked at", DECISION_LABELS),
-            figures.histogram(STORE_SECONDS, "Seconds that the store's call took", BUCKETS_SECONDS, STORE_LABELS),
-            figures.counter(OBSERVER_ERRORS, "Times that an observer raised")(()),
+            figures.counter,
+            lambda name, text, labels: figures.histogram(name, text, BUCKETS_SECONDS, labels),
         )
         self._refused = Gauge(
             "capline_reload_refused",

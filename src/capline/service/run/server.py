@@ -137,8 +137,8 @@ async def _envoy(
     if grpc is None:
         return
     check_grpc_parts()
-    from capline.service.envoy.json import json_route  # noqa: PLC0415 - an extra of its own
-    from capline.service.envoy.server import envoy_server  # noqa: PLC0415 - as above
+    from capline.service.envoy.server import envoy_server  # noqa: PLC0415 - an extra of its own
+    from capline.service.envoy.service import json_route  # noqa: PLC0415 - as above
 
     envoy = await stack.enter_async_context(envoy_server(parts.limiter, grpc, metrics.figures, guard))
     log.info("Envoy is answered by gRPC at %s", grpc.listen if grpc.listen.is_unix else f"port {envoy.port}")

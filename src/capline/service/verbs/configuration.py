@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_ty
 
 import msgspec
 
-from capline.config.document import document_of, own_facts, policy_of
+from capline.config.document import document_of, entry_facts, own_facts, policy_of
 from capline.config.open import open_backend
-from capline.config.shown import entry_facts
 from capline.limiter.policies.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
 from capline.model.policy import ALGORITHMS, LAYOUTS, check_no_replicas

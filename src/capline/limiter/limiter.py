@@ -93,7 +93,7 @@ def _asking(kind: Kind, verb: Callable[Concatenate[V, P], Steps[Decision]]) -> C
     general: Any = blocking(verb)
 
     def call(self: Any, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **named: Any) -> Any:
-        if not named and type(cost) is int and 0 < cost <= LARGEST_QUOTA:
+        if not named and (cost is _ONE or (type(cost) is int and 0 < cost <= LARGEST_QUOTA)):
             try:
                 compiled = self._direct.get(policy)
                 ask = None if compiled is None else compiled.ask

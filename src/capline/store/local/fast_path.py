@@ -23,7 +23,7 @@ from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.limit_status import LimitStatus, states_of
 from capline.model.policy import LogLimits
-from capline.store.local.log import ColumnLog
+from capline.store.local.log import ColumnLog, StoredLog
 from capline.window.log import NEVER
 
 if TYPE_CHECKING:
@@ -124,76 +124,81 @@ def decide_one(
     return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
 
 
-def units_path(compiled: FastRule) -> Quick:  # noqa: C901 - the sum of its parts
-    """The step on a log, for any cost and id. Slots that are not now are left to the rule."""
+def units_path(compiled: FastRule) -> Quick:  # noqa: C901 - one flat step
+    """The step on a log, for any cost and id. Slots that are not now are left to the rule.
+
+    O(1) a limit while no hit is out of its window. States of limits are built at once where hits may change.
+    """
     limits, widest_us, least_quota, _, log_limits = compiled
     logs, retention_us, grain_us = (log_limits,), log_limits.retention_us, log_limits.grain_us
 
-    def allowed_now(  # noqa: C901 - one flat step
-        log: ColumnLog, cost: int, kind: Kind, max_wait_us: int | None, now_us: int
-    ) -> Decision | None:
-        """That it is allowed now; None where the answer may be another. O(1) a limit while no hit is out of its window.
-
-        States of limits are built now where the units of a hit may change.
-        """
-        stamps, before, start, time_us = log.stamps, log.before, log.start, log.high_water_us
-        n = len(stamps)
-        total = n if before is None else log.total
-        if (
-            cost > least_quota
-            or (n > start and stamps[-1] != time_us)
-            or (before and n > start and total - before[start] > MOST_UNITS)
-        ):
-            return None
-        stamp_us = now_us if now_us > time_us else time_us + (n > start)
-        wait_us = stamp_us - now_us if kind == "schedule" else 0
-        if stamp_us + widest_us >= LATEST_US or (max_wait_us is not None and wait_us > max_wait_us):
-            return None
-        left, tightest = LARGEST_QUOTA + 1, None
-        numbers: list[int] = []
-        for quota, window_us, limit in limits:
-            cutoff_us, i = stamp_us - window_us, start
-            if i < n and stamps[i] <= cutoff_us:
-                i = bisect_right(stamps, cutoff_us, i)
-            free, oldest_us = quota - cost, stamp_us
-            if i < n:
-                if before is None:
-                    free, oldest_us = free - n + i, stamps[i]
-                elif used := total - before[i]:
-                    if i + 1 < n and before[i] == before[i + 1]:  # refunded
-                        i = bisect_right(before, before[i], i) - 1
-                    free, oldest_us = free - used, stamps[i]
-            if free < 0:
-                return None
-            if free < left:
-                left, tightest = free, limit
-            numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
-        hit, seen = None if kind == "peek" else stamp_us, (states_of, logs, numbers)
-        return Decision(True, tightest, left, 0, stamp_us + widest_us - now_us, hit, "store", wait_us, 0, seen)
-
-    def step(
+    def step(  # noqa: C901, PLR0912 - as above
         log: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int
     ) -> Decision | None:
         if not cost or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
             return None
-        decision = allowed_now(log, cost, kind, max_wait_us, now_us) if type(log) is ColumnLog else None
-        if decision is None and kind != "schedule":
-            decision = decide_units(log, compiled, cost, now_us)
-            if decision is not None and kind == "peek" and decision.hit is not None:
-                return replace(decision, hit=None)
+        if type(log) is not ColumnLog:
+            return slowly(log, cost, fingerprint, kind, now_us)
+        stamps, before, start, time_us = log.stamps, log.before, log.start, log.high_water_us
+        n = len(stamps)
+        stamp_us = now_us if now_us > time_us else time_us + (n > start)
+        wait_us = stamp_us - now_us if kind == "schedule" else 0
+        reset_us = stamp_us + widest_us
+        if (
+            cost > least_quota
+            or (n > start and stamps[-1] != time_us)
+            or (before and n > start and log.total - before[start] > MOST_UNITS)
+            or reset_us >= LATEST_US
+            or (max_wait_us is not None and wait_us > max_wait_us)
+        ):
+            return slowly(log, cost, fingerprint, kind, now_us)
+        left, tightest = LARGEST_QUOTA + 1, None
+        numbers: list[int] = []
+        for quota, window_us, limit in limits:
+            cutoff_us, i, free = stamp_us - window_us, start, quota - cost
+            if i < n and stamps[i] <= cutoff_us:
+                i = bisect_right(stamps, cutoff_us, i)
+            if before is None:
+                free -= n - i
+                if cost != 1:
+                    oldest_us = stamps[i] if i < n else stamp_us
+                    numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
+            else:
+                oldest_us, used = stamp_us, log.total - before[i] if i < n else 0
+                if used:
+                    if i + 1 < n and before[i] == before[i + 1]:  # refunded
+                        i = bisect_right(before, before[i], i) - 1
+                    free, oldest_us = free - used, stamps[i]
+                numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
+            if free < 0:
+                return slowly(log, cost, fingerprint, kind, now_us)
+            if free < left:
+                left, tightest = free, limit
+        seen: Any = states_of, logs, numbers
+        if not numbers:
+            seen = _states, compiled, stamps, start, n, stamp_us, now_us, True
+        if kind == "peek":
+            return Decision(True, tightest, left, 0, reset_us - now_us, None, "store", 0, 0, seen)
+        record(log, cost, fingerprint, stamp_us, max(now_us, time_us))
+        return Decision(True, tightest, left, 0, reset_us - now_us, stamp_us, "store", wait_us, 0, seen)
+
+    def slowly(log: StoredLog, cost: int, fingerprint: int, kind: Kind, now_us: int) -> Decision | None:
+        """What is refused, and logs in pages: two looks at the log for each limit."""
+        decision = None if kind == "schedule" else decide_units(log, compiled, cost, now_us)
         if decision is None or decision.hit is None:
             return decision
-        stamp_us, time_us = decision.hit, log.high_water_us
-        log.trim(max(now_us, time_us) - retention_us)
-        if not grain_us:
-            log.record(stamp_us, cost, stamp_us, fingerprint)
-            return decision
-        last_us = log.last_us()
-        if fingerprint or last_us // grain_us != stamp_us // grain_us or log.name_of(last_us):
+        if kind == "peek":
+            return replace(decision, hit=None)
+        record(log, cost, fingerprint, decision.hit, max(now_us, log.high_water_us))
+        return decision
+
+    def record(log: StoredLog, cost: int, fingerprint: int, stamp_us: int, time_us: int) -> None:
+        log.trim(time_us - retention_us)
+        last_us = log.last_us() if grain_us else NEVER
+        if last_us == NEVER or fingerprint or last_us // grain_us != stamp_us // grain_us or log.name_of(last_us):
             log.record(stamp_us, cost, stamp_us, fingerprint)
         else:
             log.extend(stamp_us, cost, stamp_us)
-        return decision
 
     return step
 

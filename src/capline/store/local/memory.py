@@ -157,10 +157,10 @@ class MemoryStore(LocalStore, LogTransaction):
                 wait()
             try:
                 value = values.get(subject)
+                now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
                 if value is None:
                     check_subject(subject)
-                now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
-                if value is not None and subject not in others:
+                elif subject not in others:
                     decision = quick(value, cost, fingerprint, kind, max_wait_us, now_us)
                     if decision is not None:
                         return decision

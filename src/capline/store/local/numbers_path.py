@@ -7,6 +7,7 @@ Quiet hours leave it to the rule as well.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from capline.model.clock import LATEST_US
@@ -17,25 +18,34 @@ from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
 from capline.window.bound_log import BoundLog
 from capline.window.carry import NumberRow
+from capline.window.counters import CounterReader, FixedReader, LevelReader
 from capline.window.log import NEVER
 from capline.window.recording import record_hit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capline.model.limit_status import LimitStatus
     from capline.model.policy import LogLimits
     from capline.store.local.fast_path import Quick
     from capline.store.local.transaction import LocalRule, LogTransaction
     from capline.store.protocol import Kind, Operation
     from capline.window.limit_reader import LimitReader
 
+Judge = Callable[[Any, int, int], tuple[int, int, int, int]]
+_READ = 4
+SAME = -1
+"""In place of a level: the hit goes to the sum that is the log's last hit."""
 MOST_UNITS = 1 << 32
 """A row that holds more leaves it to its reader whether it can count a cost."""
 
 
-def numbers_path(meters: Sequence[LimitReader], logs: tuple[LogLimits, ...]) -> Quick:  # noqa: C901 - one flat step
+def numbers_path(  # noqa: C901, PLR0915 - two flat steps
+    meters: Sequence[LimitReader], logs: tuple[LogLimits, ...]
+) -> Quick:
     """The step on the rows of these limits, of a subject who has no hit with an id; `logs` are the rule's."""
     retention_us = logs[0].retention_us
+    judges = [_JUDGES[type(reader)](reader) for reader in meters]
 
     def step(  # noqa: C901, PLR0912 - as above
         numbers: Any,
@@ -67,43 +77,141 @@ def numbers_path(meters: Sequence[LimitReader], logs: tuple[LogLimits, ...]) -> 
         wait_us = stamp_us - now_us if kind == "schedule" else 0
         if last_us > time_us or stamp_us >= LATEST_US or (max_wait_us is not None and wait_us > max_wait_us):
             return None
-        # The time of the logs, or an instant before it: hits are kept so much longer.
-        horizon_us = stamp_us - 1 - retention_us
         left, limit, empty_us = LARGEST_QUOTA + 1, None, now_us
-        states: list[int] = []
-        levels: list[int] = []
-        for row in rows:
-            log, reader = row.log, row.reader
-            after, more_us, whole_us, level = reader.after_hit(log, stamp_us, cost, ())
-            # A level that the quota covers can always be counted.
-            if after < 0 or not (level or log.total < MOST_UNITS or reader.fits_in(log, stamp_us, cost, horizon_us)):
+        found: list[int] = []
+        for at, row in enumerate(rows):
+            log = row.log
+            read = judges[at](log, stamp_us, cost)
+            after, _, whole_us, level = read
+            if after < 0 or (level <= 0 and log.total >= MOST_UNITS and not fits(row, stamp_us, cost)):
                 return None
             if after < left:
-                left, limit = after, reader.limit
+                left, limit = after, row.reader.limit
             if whole_us > empty_us:  # noqa: PLR1730 - as above
                 empty_us = whole_us
-            states += after, more_us - now_us if more_us > now_us else 0, whole_us - now_us if whole_us > now_us else 0
-            levels.append(level)
-        seen = states_of, logs, states
+            found += read
+        seen = _states, logs, found, now_us
         if kind == "peek":
             return Decision(True, limit, left, 0, empty_us - now_us, None, "store", 0, 0, seen)
-        for i, row in enumerate(rows):
-            log, level = row.log, levels[i]
-            stamps, window_us = log.stamps, row.reader.limit.window_us
-            if stamps and stamps[log.start] <= horizon_us:
-                log.trim(horizon_us)
-                stamps = log.stamps
-            last_us = stamps[-1] if len(stamps) > log.start else NEVER
-            if last_us == NEVER or (not level and last_us // window_us != stamp_us // window_us):
+        horizon_us = stamp_us - 1 - retention_us
+        for at, row in enumerate(rows):
+            log, level = row.log, found[_READ * at + 3]
+            log.trim(horizon_us)
+            last_us, window_us = log.last_us(), row.reader.limit.window_us
+            if last_us == NEVER or (level == 0 and last_us // window_us != stamp_us // window_us):
                 log.record(stamp_us, level or cost, stamp_us)
-            elif log.before is None or log.denied:
-                log.extend(stamp_us, level - log.units_at(last_us) if level else cost, stamp_us)
             else:
-                stamps[-1] = log.high_water_us = stamp_us
-                log.total = log.before[-1] + level if level else log.total + cost
+                log.extend(stamp_us, level - log.units_at(last_us) if level > 0 else cost, stamp_us)
         return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, "store", wait_us, 0, seen)
 
-    return step
+    def fits(row: NumberRow, stamp_us: int, cost: int) -> bool:
+        """Whether a sum can still be counted; a level that the quota covers always can."""
+        # The time of the logs, or an instant before it: hits are kept so much longer.
+        return row.reader.fits_in(row.log, stamp_us, cost, stamp_us - 1 - retention_us)
+
+    def alone(
+        numbers: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int, *own: int
+    ) -> Decision | None:
+        """The same under a single limit, where the last hit takes the units; all else is left to `step`."""
+        if fingerprint or own or not cost or numbers.known is not meters:
+            return step(numbers, cost, fingerprint, kind, max_wait_us, now_us, *own)
+        log = numbers.rows[0].log
+        stamp_us, stamps, before = log.high_water_us, log.stamps, log.before
+        last_us = stamps[-1] if len(stamps) > log.start else NEVER
+        if now_us > stamp_us:  # noqa: PLR1730 - as above
+            stamp_us = now_us
+        if last_us == stamp_us:
+            stamp_us += 1
+        read = after, _, whole_us, level = judge(log, stamp_us, cost)
+        if (
+            after < 0
+            or level == 0
+            or not NEVER < last_us <= stamp_us
+            or whole_us >= LATEST_US
+            or before is None
+            or (level < 0 and log.total >= MOST_UNITS)
+            or log.denied
+            or (max_wait_us is not None and stamp_us - now_us > max_wait_us)
+        ):
+            return step(numbers, cost, fingerprint, kind, max_wait_us, now_us)
+        seen = _states, logs, read, now_us
+        if kind == "peek":
+            return Decision(True, limit, after, 0, whole_us - now_us, None, "store", 0, 0, seen)
+        horizon_us = stamp_us - 1 - retention_us
+        if stamps[log.start] <= horizon_us:
+            return step(numbers, cost, fingerprint, kind, max_wait_us, now_us)
+        stamps[-1] = log.high_water_us = stamp_us
+        log.total = before[-1] + level if level > 0 else log.total + cost
+        wait_us = stamp_us - now_us if kind == "schedule" else 0
+        return Decision(True, limit, after, 0, whole_us - now_us, stamp_us, "store", wait_us, 0, seen)
+
+    judge, limit = judges[0], meters[0].limit
+    return alone if len(meters) == 1 else step
+
+
+def _states(logs: Sequence[LogLimits], found: Sequence[int], now_us: int) -> tuple[LimitStatus, ...]:
+    numbers: list[int] = []
+    for at in range(0, len(found), _READ):
+        numbers += found[at], max(0, found[at + 1] - now_us), max(0, found[at + 2] - now_us)
+    return states_of(logs, numbers)
+
+
+def _fixed(reader: FixedReader) -> Judge:
+    quota, window_us = reader.limit.quota, reader.limit.window_us
+
+    def judge(log: ColumnLog, at_us: int, cost: int) -> tuple[int, int, int, int]:
+        start_us = at_us - at_us % window_us
+        stamps, before, ends_us = log.stamps, log.before, start_us + window_us
+        i = len(stamps) - 1
+        if i < log.start or stamps[i] < start_us:
+            return quota - cost, ends_us, ends_us, 0
+        if before is None or (i > log.start and stamps[i - 1] >= start_us):
+            return reader.after_hit(log, at_us, cost, ())
+        return quota - log.total + before[i] - cost, ends_us, ends_us, SAME
+
+    return judge
+
+
+def _counter(reader: CounterReader) -> Judge:
+    quota, window_us, tick_us, ticks = reader.limit.quota, reader.limit.window_us, reader.tick_us, reader.ticks
+
+    def judge(log: ColumnLog, at_us: int, cost: int) -> tuple[int, int, int, int]:
+        start_us = at_us - at_us % window_us
+        stamps, before, ends_us = log.stamps, log.before, start_us + window_us
+        i, units, place = len(stamps) - 1, cost, 0
+        if i >= log.start and before is not None and stamps[i] >= start_us:
+            units, place = units + log.total - before[i], SAME
+            i -= 1
+        if i >= log.start and stamps[i] >= start_us - window_us:
+            return reader.after_hit(log, at_us, cost, ())
+        frees_us = ends_us + window_us
+        more_us = frees_us - (units - 1) * ticks // units * tick_us
+        return quota - units, max(more_us, ends_us), frees_us, place
+
+    return judge
+
+
+def _level(reader: LevelReader) -> Judge:
+    rise, fall, brim = reader.rise, reader.fall, reader.brim
+
+    def judge(log: ColumnLog, at_us: int, cost: int) -> tuple[int, int, int, int]:
+        stamps, before, level = log.stamps, log.before, cost * rise
+        i = len(stamps) - 1
+        if i >= log.start:
+            rest = 0 if before is None else log.total - before[i]
+            if not rest:  # refunded, or a single unit
+                return reader.after_hit(log, at_us, cost, ())
+            rest -= (at_us - stamps[i]) * fall
+            if rest > 0:
+                level += rest
+        room = brim - level
+        return room // rise, at_us - (room % rise - rise) // fall, at_us - -level // fall, level
+
+    return judge
+
+
+_JUDGES: dict[Any, Callable[[Any], Judge]] = {FixedReader: _fixed, CounterReader: _counter, LevelReader: _level}
+"""`after_hit` of each algorithm, for a log in one piece whose last hit is this window's, or the level."""
 
 
 def numbers_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:

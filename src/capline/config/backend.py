@@ -11,11 +11,10 @@ any process has put and settled them; both may be repeated, and may come late.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from capline.config.records import Row
     from capline.model.server_state import ServerState
 

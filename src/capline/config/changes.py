@@ -6,6 +6,7 @@ change replaces both, so at most one change is waiting.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,8 +33,6 @@ from capline.policy.shared_log import check_shared_log
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from capline.config.backend import Backend
     from capline.config.view import View
 

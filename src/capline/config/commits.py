@@ -6,6 +6,7 @@ So two who write at once lose nothing, and nothing changes without a new version
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from capline.config.changes import check_together, check_who, instant_us, planned
@@ -14,7 +15,6 @@ from capline.config.view import finish
 from capline.model.errors import ConfigConflictError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from capline.config.backend import Backend

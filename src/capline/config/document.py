@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import PolicyError, quoted
@@ -9,8 +10,6 @@ from capline.model.policy import POLICY_KEYS, Policy
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from capline.config.records import Entry
     from capline.model.limit import Limit
 

@@ -19,7 +19,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from capline.config.backend import MOST_FEED, Backend, Head
@@ -30,9 +32,6 @@ from capline.support.private import PRIVATE_FILE, make_private_directory
 from capline.support.system import is_mounted_read_only
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from capline.config.records import Row
 
 _T = TypeVar("_T")

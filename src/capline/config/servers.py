@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,8 +29,6 @@ from capline.store.redis.servers import figures_of
 from capline.support.override import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from capline.config.records import Row
     from capline.store.redis.io.url import Settings
 

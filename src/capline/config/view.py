@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,6 @@ from capline.model.errors import CaplineError, StoreDamagedError, StoreError
 from capline.model.limit import Limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from capline.config.backend import Backend, Head
     from capline.config.cache import Recent
     from capline.config.records import Entry, Totals

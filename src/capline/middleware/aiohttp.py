@@ -7,6 +7,7 @@ It is to aiohttp what `capline.middleware.httpx.AsyncLimitedTransport` is to htt
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ except ImportError as error:
     raise CaplineError('capline.middleware.aiohttp needs aiohttp: pip install "aiohttp>=3.12"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from aiohttp import ClientRequest, ClientResponse
     from aiohttp.client_middlewares import ClientHandlerType
 

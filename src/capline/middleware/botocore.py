@@ -8,6 +8,7 @@ It hooks into the client's own events, so it imports nothing of botocore.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -16,8 +17,6 @@ from capline.middleware.slots.gate import Gate, Turn
 from capline.model.errors import InvalidTypeError, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from capline.limiter.limiter import Limiter
     from capline.model.subject import Subject
 

@@ -12,14 +12,13 @@ takes a slot of its own.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from capline.middleware.slots.tasks import TaskSlots
 from capline.model.errors import InvalidTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.limiter.limiter import Limiter
     from capline.model.subject import Subject
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.arguments.checks import seconds_us
@@ -13,9 +14,6 @@ from capline.middleware.slots.threaded import acquired
 from capline.model.attempt import check_cost
 from capline.model.errors import InvalidTypeError
 from capline.model.subject import Subject, check_subject
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 __all__ = ["limited"]
 

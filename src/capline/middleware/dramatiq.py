@@ -11,6 +11,7 @@ retries are not counted. The broker needs the middleware `dramatiq.middleware.Cu
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from capline.middleware.slots.tasks import TaskSlots
@@ -23,8 +24,6 @@ except ImportError as error:
     raise CaplineError("capline.middleware.dramatiq needs dramatiq: pip install dramatiq") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.limiter.limiter import Limiter
     from capline.model.subject import Subject
 

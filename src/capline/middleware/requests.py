@@ -8,6 +8,7 @@ It is to requests what `capline.middleware.httpx.LimitedTransport` is to httpx.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -21,8 +22,6 @@ except ImportError as error:
     raise CaplineError('capline.middleware.requests needs requests: pip install "capline[requests]"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from requests import PreparedRequest, Response
 
     from capline.limiter.limiter import Limiter

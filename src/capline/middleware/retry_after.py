@@ -6,12 +6,9 @@ The rule: the header is untrusted text. The wait that it asks for is bounded, an
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["LONGEST_SECONDS", "retry_after", "wait_asked"]
 

@@ -5,13 +5,11 @@ The rule: the first `most` keys have a figure each, as long as the process lives
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from capline.model.errors import InvalidTypeError, InvalidValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
 
 LABEL_SETS = 1000
 MOST_LABEL_SETS = 1_000_000

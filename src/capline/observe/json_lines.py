@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -22,8 +23,6 @@ from capline.observe.protocol import Observer
 from capline.support.override import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.observe.event import Decided
 
 MOST_LINES = 100_000

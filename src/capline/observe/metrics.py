@@ -11,6 +11,7 @@ The rule: each metric has at most `label_sets` label sets. Beyond that, all labe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from capline.observe.bounded import Bounded, check_label_sets
@@ -19,8 +20,6 @@ from capline.observe.protocol import HearsFailures, Observer
 from capline.support.override import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.model.decision import Decision
     from capline.observe.bounded import Figure
     from capline.observe.event import Decided

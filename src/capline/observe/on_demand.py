@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from capline.model.errors import CaplineError, InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from capline.observe.bounded import LABEL_SETS, check_label_sets
 from capline.observe.metrics import BUCKETS_SECONDS, OBSERVER_ERRORS, Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opentelemetry.metrics import MeterProvider
 
     from capline.observe.bounded import Figure

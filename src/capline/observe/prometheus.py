@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
@@ -10,8 +11,6 @@ from capline.observe.metrics import BUCKETS_SECONDS, Metrics
 from capline.observe.on_demand import needs_prometheus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from prometheus_client import CollectorRegistry
 
     from capline.observe.bounded import Figure

@@ -8,14 +8,13 @@ Alert on `capline_segments_behind_seconds`: it grows while a watch cannot confir
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from capline.observe.on_demand import NamedSources
 from capline.support.override import override
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 

@@ -9,14 +9,13 @@ The rule: the servers that now hold data have samples. A server that was replace
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
 from capline.observe.on_demand import needs_prometheus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 

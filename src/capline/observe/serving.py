@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -10,8 +11,6 @@ from capline.model.errors import CaplineError, InvalidValueError, quoted
 from capline.observe.on_demand import needs_prometheus
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from prometheus_client import CollectorRegistry
 
 

@@ -8,6 +8,7 @@ so the pages that it may still read cannot be reused.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from capline.model.errors import StoreError
@@ -15,8 +16,6 @@ from capline.observe.on_demand import NamedSources
 from capline.support.override import override
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 

@@ -13,11 +13,10 @@ Every worker exports the same queue, so take the maximum: `max by (campaign) (â€
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 

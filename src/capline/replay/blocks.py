@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain, islice
 from operator import itemgetter
+from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -52,9 +54,7 @@ from capline.replay.formats import (
 from capline.replay.ordered import BLOCK_ROWS, Events, OrderedEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from io import BufferedReader
-    from pathlib import Path
     from typing import IO
 
     from numpy.typing import NDArray

@@ -10,6 +10,7 @@ Memory: the newest hits of each subject, at most twice as many as the largest qu
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -19,8 +20,6 @@ from capline.model.limit import DAY_US
 from capline.store.local.fast_path import fast_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from capline.limiter.limiter import Limiter

@@ -17,10 +17,12 @@ import io
 import re
 import sys
 import zlib
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from capline.model.clock import LATEST_US
@@ -29,9 +31,7 @@ from capline.model.subject import LARGEST_ID, Subject, check_subject
 from capline.model.zone import check_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
     from io import BufferedReader
-    from pathlib import Path
 
 _SECONDS = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6})0*)?")
 _HOUR_24 = re.compile(r"[^\d:.+W-]24")

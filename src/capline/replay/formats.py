@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import re
 from calendar import month_abbr
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from capline.model.errors import CaplineError
 from capline.replay.events import EPOCH, MICROSECOND, Columns, ReplayError, instant_us
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 CSV, JSON, ACCESS, PARQUET = "CSV", "JSON lines", "an access log", "Parquet"
 

@@ -6,6 +6,7 @@ process ends.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from capline.model.clock import LATEST_US
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import IO
 
     from numpy.typing import NDArray

@@ -6,17 +6,17 @@ a Content-Security-Policy in the page forbids every request and every script.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
 from capline.segment import files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from importlib.resources.abc import Traversable
-    from pathlib import Path
 
 
 class Html(str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING
@@ -11,8 +12,6 @@ from capline.replay.page import Html, page, share, table
 from capline.replay.svg import bars, stacked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.model.subject import Subject
     from capline.replay.count import ReplayCounts
 

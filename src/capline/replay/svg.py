@@ -6,14 +6,11 @@ phone. The mouse shows the figures of a bar or a dot.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING
 
 from capline.replay.page import Html
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _SIZES = (("wide", 980, 330, 8), ("narrow", 350, 290, 3))
 """The two drawings: their class, width, height, and the most numbers below them."""

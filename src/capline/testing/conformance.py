@@ -6,7 +6,7 @@ check sleeps, but for the few that run real threads and processes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from capline.testing.law.bulk.at_once import AtOnceLaw
 from capline.testing.law.bulk.counted import CountedLaw
@@ -30,9 +30,6 @@ from capline.testing.law.verbs.logs import LogLaw
 from capline.testing.law.verbs.reservations import ReservationLaw
 from capline.testing.law.verbs.slots import SlotLaw
 from capline.testing.setting import Awaited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Awaited", "StoreConformance", "conformance", "url_of"]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,6 @@ from capline.testing.reference import Reference
 from capline.testing.setting import POPULATION, begins_next
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from unittest import TestCase
 
     from capline.testing.oracle import Judge

@@ -21,6 +21,7 @@ refusals count (`count_denied`) it knows too little, and judges nothing. Costs O
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,8 +30,6 @@ from zoneinfo import ZoneInfo
 from capline.model.limit import CalendarLimit, QuietHours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from capline.model.attempt import Attempt
     from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit

@@ -5,6 +5,7 @@ Every store is compared with it. It shares the general rule with the stores of t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -23,8 +24,6 @@ from capline.window.reservation import commit, end_all, forget, reserve, take_al
 from capline.window.rule import Slot, attempt, move, peek
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.policy import BoundPolicy, Policy

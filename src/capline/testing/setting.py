@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,10 +17,6 @@ from capline.limiter.aio import AsyncLimiter
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
 from capline.model.policy import ALGORITHMS, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
-    from pathlib import Path
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING
 
 from capline.up.ports import HOST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 SEGMENTS = {"new": range(1, 201), "active": range(201, 701), "lapsed": range(701, 1001)}
 AUDIENCE = range(1, 301)

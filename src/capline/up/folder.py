@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from capline.model.errors import InvalidValueError
 from capline.support.system import lock_file
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 _MARK = ".capline-up"
 

@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from capline.up import files
 from capline.up.ports import HOST
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 PORTS = 20
 """How many ports a plan may need."""

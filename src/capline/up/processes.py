@@ -14,16 +14,15 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.up import mortal
 from capline.up.ports import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from capline.up.plan import Part
 
 READY_WITHIN_S = 60.0

@@ -8,7 +8,7 @@ The rule: no body names a subject or a store. Its names are those of the `RateLi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,8 +20,6 @@ from capline.model.limit import QuietHours, duration_text
 from capline.support.status_title import status_title
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from capline.model.attempt import Attempt
     from capline.model.limit_status import LimitStatus
 

@@ -14,6 +14,7 @@ The rule: the body is read only if a function of a rule asks for it, at most 1 M
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import parse_qs
@@ -26,8 +27,6 @@ from capline.web.answer import Answer, Refusal, answer_to, check_size, json_of, 
 from capline.web.gate import Gate, Refused, Visit, awaited
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping, Sequence
-
     from capline.web.gate import Options
     from capline.web.rule import Rule
 

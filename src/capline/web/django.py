@@ -22,6 +22,7 @@ The rule: one `Limiter` for sync and async views, so that both count together. A
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from capline.limiter.limiter import Limiter
@@ -40,8 +41,6 @@ except ImportError as error:
     raise CaplineError("capline.web.django needs Django: pip install django") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.web.answer import Refusal
 
 __all__ = ["CaplineMiddleware", "exempt", "gate", "key_of", "limited", "visit_of"]

@@ -11,6 +11,7 @@ module reports a route's rule that cannot be decided when the server starts.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 from capline.model.errors import CaplineError
@@ -27,8 +28,6 @@ except ImportError as error:
     raise CaplineError("capline.web.fastapi needs FastAPI: pip install fastapi") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from capline.model.subject import Subject
 
 __all__ = ["CaplineMiddleware", "Limited"]

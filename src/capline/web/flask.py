@@ -12,6 +12,7 @@ before functions of `before_request` that are registered later.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from capline.limiter.limiter import Limiter
@@ -25,8 +26,6 @@ except ImportError as error:
     raise CaplineError("capline.web.flask needs Flask: pip install flask") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from capline.model.subject import Subject
     from capline.web.answer import Refusal
     from capline.web.gate import Options, Visit

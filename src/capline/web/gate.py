@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -31,8 +32,6 @@ from capline.web.answer import Refusal, outage, quota_exceeded
 from capline.web.rule import Round, Rule, check_rules, rounds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
-
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.limiter import Limiter
     from capline.model.headers import HeaderForm

@@ -10,14 +10,12 @@ where a proxy of yours wrote it. None means that there is no such key, and the r
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger("capline.web")
 

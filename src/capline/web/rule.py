@@ -9,6 +9,7 @@ store cannot take, because it is empty, longer than 512 bytes or no UTF-8, is ha
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Container, Generator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar
 
 import msgspec
@@ -21,8 +22,6 @@ from capline.model.subject import Subject, check_subject, hashed_text
 from capline.web import key as keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Generator, Sequence
-
     from capline.limiter.checked import CheckedCalls
     from capline.model.limit import Limit
 

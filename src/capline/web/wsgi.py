@@ -11,6 +11,7 @@ asked about it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import parse_qs
@@ -21,8 +22,6 @@ from capline.web.answer import MOST_BODY_BYTES, Answer, answer_to, check_size, j
 from capline.web.gate import Gate, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from capline.web.gate import Options, Visit
     from capline.web.rule import Rule
 

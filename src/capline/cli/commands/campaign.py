@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,8 +29,6 @@ from capline.cli.render.progress import progress_bar
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from capline.campaign.report import StoreFacts
 
 app = Commands("campaign", "Send a [bold]campaign[/] under its caps, forecast it, show its progress.")

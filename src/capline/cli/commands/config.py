@@ -6,6 +6,7 @@ A change prints the configuration's new version. Running processes follow within
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,8 +24,6 @@ from capline.model.subject import Subject, check_subject, parse_subject, subject
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from capline.config.configuration import Configuration
     from capline.config.records import Commit
 

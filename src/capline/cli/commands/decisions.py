@@ -6,8 +6,9 @@ A subject of digits is an integer, as in campaigns; `s:42` or `--text` makes it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +18,6 @@ from capline.cli.input.target import is_empty, read_also, target, warn_of_twin
 from capline.cli.render.console import Answer
 from capline.cli.render.decisions import decision_answer, explanation_answer, joint_answer, usage_answer
 from capline.model.subject import parse_subject
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 app = Commands()
 

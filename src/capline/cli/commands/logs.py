@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -27,8 +28,6 @@ from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueErr
 from capline.support.private import private_opener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
     from capline.limiter.arguments.records import Loaded, Record
 
 app = Commands()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,8 +26,6 @@ from capline.model.policy import Policy
 from capline.replay.events import ReplayError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.replay.demo.run import DemoResult
 
 app = Commands()

@@ -9,6 +9,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,8 +20,6 @@ from capline.model.errors import CaplineError
 from capline.support.system import ELSEWHERE
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from capline.up.plan import Plan
 
 app = Commands()

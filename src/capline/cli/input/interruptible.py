@@ -13,13 +13,11 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from capline.support.override import override
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 class _Reader(io.RawIOBase):

@@ -10,9 +10,11 @@ Cost: `--segments` opens or fetches a snapshot; `--campaign` reads all that a ru
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,9 +26,6 @@ from capline.model.subject import LARGEST_ID, Subject, parse_subject, subject_te
 from capline.model.zone import UTC_ZONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from pathlib import Path
-
     import typer
 
     from capline.campaign import CampaignFile, Job

@@ -5,6 +5,7 @@ Times are in the subject's zone if a limit depends on it, else in UTC; in JSON t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -18,8 +19,6 @@ from capline.model.subject import subject_text
 from capline.model.zone import UTC_ZONE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.limiter.explain import ExplainedLimit, Explanation
     from capline.model.attempt import Attempt
     from capline.model.decision import Decision, Joint

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.cli.render.console import Answer, out, table
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.table import Table
 
     from capline.segment.manifest import Manifest

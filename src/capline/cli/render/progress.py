@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from capline.cli.render.console import note
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from capline.cli.render.console import NO_SEGMENT, out, plain, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.replay.blocks import EventFile
     from capline.replay.count import ReplayCounts
 

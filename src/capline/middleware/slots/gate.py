@@ -11,6 +11,7 @@ used. Slots that were taken before the answer came stay valid.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from capline.limiter.arguments.checks import seconds_us
@@ -20,8 +21,6 @@ from capline.model.errors import InvalidTypeError, InvalidValueError, StoreError
 from capline.model.subject import Subject, check_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.limiter import Limiter
 

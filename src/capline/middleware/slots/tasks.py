@@ -9,6 +9,7 @@ left, and the next is taken under the next key. A task that is interrupted while
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from capline.limiter.arguments.checks import refusal_text, seconds_us
@@ -19,8 +20,6 @@ from capline.model.errors import InvalidTypeError, StoreError, quoted
 from capline.model.subject import Subject, check_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.model.decision import Decision
 
 MOST_MISSED = 10

@@ -6,6 +6,7 @@ The rule: a cancelled coroutine gives its slot back, also one that the thread ta
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ from capline.model.decision import LimitExceeded
 from capline.model.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-
     from capline.limiter.limiter import Limiter
     from capline.model.decision import Decision
     from capline.model.subject import Subject

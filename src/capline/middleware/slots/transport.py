@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from capline.middleware.slots.gate import Gate, is_safe_to_repeat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.limiter import Limiter
     from capline.model.subject import Subject

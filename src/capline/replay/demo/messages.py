@@ -13,7 +13,9 @@ alone: two runs ask exactly the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,9 +26,6 @@ from capline.replay.events import ReplayError, read_events
 from capline.segment import IdSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from capline.segment import Snapshot

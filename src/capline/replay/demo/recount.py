@@ -19,6 +19,7 @@ search over one array; some 0.2 µs a decision and limit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo
@@ -31,8 +32,6 @@ from capline.model.zone import UTC_ZONE
 from capline.replay.events import ReplayError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from capline.model.limit import Limit

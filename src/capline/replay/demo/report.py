@@ -5,8 +5,10 @@ The palette is Okabe and Ito's, which colour-blind readers can tell apart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.replay.demo.figures import NO_SEGMENT, Figures, Line, by_window, limit_name
@@ -16,9 +18,6 @@ from capline.replay.page import Html, fill, page, share, size_text, table, write
 from capline.replay.svg import dots, stacked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from capline.replay.demo.run import DemoResult
 
 _DAYS_A_MONTH = 365.25 / 12

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,9 +39,6 @@ from capline.replay.events import ReplayError
 from capline.segment import write_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from capline.model.limit import Limit
     from capline.model.policy import Policy
     from capline.replay.demo.messages import Messages, Purchases

@@ -11,6 +11,7 @@ a segment are united at a time. Text ids are numbered on the way (`number_rows`)
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +24,6 @@ from capline.segment.sets.idset import IdArray, IdSet, set_type
 from capline.segment.snapshot.snapshot import describe_overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
     from capline.segment.build.source import TextRows
     from capline.segment.dictionary.dictionary import Dictionary, DictionaryBuilder
 

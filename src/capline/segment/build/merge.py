@@ -11,6 +11,8 @@ permanent dictionary, adds new ones, and renumbers the part's sets. One part is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,9 +25,6 @@ from capline.segment.snapshot.load import load_partial
 from capline.segment.snapshot.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from capline.segment.dictionary.dictionary import DictionaryBuilder
 
 

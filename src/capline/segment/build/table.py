@@ -15,6 +15,7 @@ import io
 import threading
 import weakref
 import zlib
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -27,8 +28,6 @@ from capline.model.errors import SegmentError
 from capline.segment.build import inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
     from capline.segment.build.inputs import Input
 
 # pyarrow ships no types: imported by name it is Any.

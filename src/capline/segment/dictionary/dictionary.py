@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,8 +37,6 @@ from capline.segment.seal import is_sealed, seal
 from capline.support.system import lock_file
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
-
     import numpy.typing as npt
 
     from capline.segment.dictionary.idfile import Group, IdFile

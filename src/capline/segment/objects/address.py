@@ -7,6 +7,7 @@ open_objects("s3://bucket/segments")   gs://…   az://…                an obj
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -15,8 +16,6 @@ from capline.model.errors import InvalidTypeError, SegmentError
 from capline.segment.objects.store import DirectoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from capline.segment.objects.store import ObjectStore
 
 _REMOTE = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")

@@ -16,8 +16,10 @@ import fnmatch
 import io
 import os
 import re
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from capline.model.errors import SegmentError
@@ -48,9 +50,6 @@ except ModuleNotFoundError:
     raise SegmentError('object stores need obstore: pip install "capline[segments]"') from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
-    from pathlib import Path
-
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Bucket
 

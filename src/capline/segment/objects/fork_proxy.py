@@ -20,6 +20,7 @@ import pickle  # nosec B403
 import subprocess
 import sys
 from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -31,8 +32,6 @@ from capline.segment.objects.store import ObjectStore
 from capline.support.override import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from capline.segment.objects.store import ObjectData, ObjectInfo
 
 

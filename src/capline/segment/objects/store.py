@@ -17,7 +17,9 @@ import re
 import stat
 import time
 from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
@@ -28,9 +30,7 @@ from capline.support.override import override
 from capline.support.system import lock_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
 CHUNK_BYTES = 4 << 20
 

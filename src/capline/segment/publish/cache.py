@@ -24,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,8 +41,6 @@ from capline.segment.snapshot.verify import REFUSED
 from capline.support.system import lock_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     from capline.segment.manifest import Manifest
     from capline.segment.objects.store import ObjectStore
     from capline.segment.publish.pointer import Published

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.model.errors import SegmentError
@@ -11,8 +12,6 @@ from capline.segment.objects.store import ObjectMissingError
 from capline.segment.publish.pointer import OBJECTS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from capline.segment.objects.store import ObjectStore
     from capline.segment.publish.pointer import Published
 

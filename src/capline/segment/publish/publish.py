@@ -28,6 +28,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,8 +47,6 @@ from capline.segment.publish.versions import TRIES, Publication, Versions, read_
 from capline.segment.snapshot.load import load_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from capline.segment.dictionary.dictionary import Dictionary
     from capline.segment.objects.store import ObjectStore
 

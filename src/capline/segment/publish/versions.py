@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from capline.segment.publish.pointer import (
 from capline.segment.seal import is_sealed, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.model.clock import Clock
     from capline.segment.objects.store import ObjectData, ObjectStore
 

@@ -19,8 +19,10 @@ from __future__ import annotations
 import random
 import time
 import weakref
+from collections.abc import Mapping
+from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import msgspec
 
@@ -32,10 +34,6 @@ from capline.segment.publish.cache import Bounds, Cache
 from capline.segment.publish.pointer import LARGEST_POINTER_BYTES, POINTER, Pointer, Published, decode_pointer
 from capline.segment.snapshot.snapshot import Id, Snapshot
 from capline.support.system import at_fork
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 INTERVAL_S = 10.0
 _JITTER = 0.2

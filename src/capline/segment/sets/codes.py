@@ -13,6 +13,7 @@ Ids of 64 bits may lie anywhere, so those are sorted, and codes are found by pos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,8 +22,6 @@ import numpy.typing as npt
 from capline.segment.sets.idset import IdSet, IdSet64
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.segment.sets.idset import IdArray
 
 Codes = npt.NDArray[np.uint8 | np.uint16]

@@ -14,6 +14,7 @@ Text is bounded (4,096 characters), and so is nesting (64).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,8 +22,6 @@ import msgspec
 from capline.model.errors import InvalidTypeError, SegmentError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from capline.segment.sets.idset import IdSet
 
 LONGEST_TEXT = 4096

@@ -16,9 +16,11 @@ over all 64 bits.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
+from pathlib import Path
+from typing import Any, ClassVar, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +29,6 @@ from pyroaring import BitMap, BitMap64
 from capline.model.errors import InvalidTypeError, SegmentError
 from capline.segment import files
 from capline.segment.sets import frozen
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
-    from pathlib import Path
 
 IdArray = npt.NDArray[Any]
 """uint32, or uint64 where the set is an IdSet64."""

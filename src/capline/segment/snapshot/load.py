@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from capline.model.errors import SegmentError
 from capline.segment import files
@@ -30,9 +31,6 @@ from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest,
 from capline.segment.sets.idset import IdSet, set_type
 from capline.segment.snapshot import verified
 from capline.segment.snapshot.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Trust = Literal["nothing", "stamp"]
 

@@ -13,6 +13,7 @@ Cost: a segment takes what its bitmap takes (270M ids in 4 segments: about 95 MB
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -27,8 +28,6 @@ from capline.segment.sets.codes import Codes, codes_of, codes_of_64
 from capline.segment.sets.expression import Expression, parse_expression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
     from capline.segment.dictionary.dictionary import Dictionary
     from capline.segment.sets.idset import IdSet
 

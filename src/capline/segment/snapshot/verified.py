@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,9 +32,6 @@ from capline.segment.sets import frozen
 from capline.segment.sets.idset import IdSet, set_type
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from capline.segment.manifest import Manifest, SegmentEntry
 
 VERIFIED = ".verified"

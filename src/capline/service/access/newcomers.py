@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from capline.model.errors import StoreError
 from capline.service.http.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
-
     from capline.limiter.aio import AsyncLimiter
     from capline.model.decision import Decision, Joint
     from capline.store.columns import Decisions

@@ -15,9 +15,9 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,9 +26,6 @@ from capline.segment.files import read, replacing
 from capline.support.instant import instant_text
 from capline.support.private import private_opener
 from capline.support.system import lock_file
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
 
 ROLES = ("decide", "read", "admin")
 PREFIX = "cap_"

@@ -8,6 +8,7 @@ The rule: without a good token no message is read. A connection that is open kee
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -20,8 +21,6 @@ from capline.service.settings.last_good import last_good_tls
 from capline.service.settings.tls import renewed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.service.access.guard import Guard
     from capline.service.envoy.metrics import EnvoyMetrics
     from capline.service.settings.values import Tls

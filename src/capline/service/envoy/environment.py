@@ -7,10 +7,7 @@ docs/howto/envoy.md lists them.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 _FLAGS = {
     "MERGE_DOMAIN_CONFIG": "grpc.merge_domains",

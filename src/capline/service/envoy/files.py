@@ -13,16 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.policy.file import PolicyFileError, read_bytes
 from capline.service.envoy.form import add_file
 from capline.service.envoy.rules import Configuration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MOST_FILES = 1000
 _SUFFIXES = (".yaml", ".yml")

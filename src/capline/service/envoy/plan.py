@@ -7,6 +7,7 @@ configuration changes, and a plan may be kept.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,8 +19,6 @@ from capline.service.envoy.rules import UNITS_US, Match, Rule, policy_name
 from capline.service.settings.values import USUAL_MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.service.envoy.rules import Configuration
     from capline.service.settings.values import Modes
 

@@ -11,6 +11,7 @@ with its own addend 0 is only looked at.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from capline.service.envoy.rules import UNITS_US, Rule, policies_of, policy_name
 from capline.service.settings.values import USUAL_MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.limiter.aio import AsyncLimiter
     from capline.model.limit_status import LimitStatus
     from capline.service.envoy.metrics import EnvoyMetrics

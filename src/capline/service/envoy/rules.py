@@ -7,15 +7,12 @@ of the first. Costs a look-up an entry, and one match for each wildcard of a lev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from capline.model.limit import DAY_US, Limit
 from capline.model.policy import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 UNITS_US = {
     "second": 1_000_000,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,8 +27,6 @@ from capline.service.envoy.service import Service
 from capline.service.settings.last_good import LastGood
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-
     from capline.limiter.aio import AsyncLimiter
     from capline.service.access.guard import Guard
     from capline.service.metrics.figures import Figures

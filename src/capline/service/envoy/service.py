@@ -7,6 +7,7 @@ does building one: a prefilled response serves all requests under the same rules
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
@@ -24,8 +25,6 @@ from capline.service.envoy.plan import Descriptor
 from capline.service.http.app import ONE_BODY_BYTES, Reply, Request, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.service.envoy.plan import Part, Plan, Status
     from capline.service.envoy.ratelimit import RateLimit
     from capline.service.settings.values import Modes

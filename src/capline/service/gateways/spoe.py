@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -29,7 +30,6 @@ from capline.service.gateways.check import decide
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator
 
     from capline.limiter.aio import AsyncLimiter
 

@@ -7,8 +7,9 @@ or an integer, and 42 is not "42".
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -19,9 +20,6 @@ from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import POLICY_FORM
 from capline.model.subject import LARGEST_ID, LONGEST_TEXT_BYTES, Subject, check_subject, parse_subject
 from capline.service.http.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MOST_MEMBERS = 10_000
 MEMBERS = 1_000

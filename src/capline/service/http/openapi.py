@@ -8,8 +8,9 @@ from __future__ import annotations
 import html
 import inspect
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,9 +22,6 @@ from capline.service.http.body import JSON, MSGPACK
 from capline.service.http.forms import MEMBERS, MOST_MEMBERS
 from capline.service.http.paths import names_of
 from capline.service.http.problems import PROBLEM
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _REFS = "#/components/schemas/{name}"
 _PROBLEM: dict[str, Any] = {

@@ -10,15 +10,12 @@ that was rebound asks its own site, and may send any header.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
 from capline.model.errors import quoted
 from capline.service.http.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _ITS_OWN = (b"same-origin", b"none")
 _OF_GATEWAYS = b"x-capline-"

@@ -11,6 +11,7 @@ query are in `request.parameters`; one that is not named in `query` is refused. 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -19,8 +20,6 @@ from capline.service.http.forms import Reader, query_of, subject_of, word_of
 from capline.service.http.paths import names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from capline.service.http.app import Handler
 
 _Function = TypeVar("_Function", bound="Callable[..., Awaitable[object]]")

@@ -16,6 +16,7 @@ import os
 import struct
 import tempfile
 from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,6 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.mmap_dict import mmap_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from prometheus_client.core import Metric
 
     from capline.observe.bounded import Figure

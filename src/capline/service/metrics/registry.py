@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,8 +35,6 @@ from capline.service.http.app import Reply, Request, Route
 from capline.service.metrics.figures import Figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from prometheus_client.core import Metric
 
     from capline.config.configuration import Configuration

@@ -21,6 +21,7 @@ the parser has read nothing of it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Coroutine, Generator
 from time import perf_counter
 from types import coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,8 +31,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from capline.service.http.app import Request, log
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Generator
-
     from capline.service.http.app import App, Reply
     from capline.service.settings.values import Bounds
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -49,8 +50,6 @@ from capline.service.settings.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from capline.forms.tree import Fault, Node
 
 _LARGEST_FILE_BYTES = 1 << 20

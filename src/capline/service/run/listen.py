@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from capline.service.run.connection import Connection
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Generator
 
     from capline.service.http.app import App
     from capline.service.settings.values import Address, Bounds

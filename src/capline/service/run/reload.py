@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.service.metrics.registry import Metrics
 
 EVERY_S = 1.0

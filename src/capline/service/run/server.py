@@ -11,7 +11,7 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,7 +49,6 @@ from capline.service.verbs.routes import routes
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Mapping
 
     from capline.limiter.policies.segments import SegmentSource
     from capline.service.settings.values import Settings

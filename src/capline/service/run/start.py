@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from capline.service.run.workers import serve_by_workers
 from capline.service.settings.values import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.service.settings.values import Settings
 
 

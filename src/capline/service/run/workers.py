@@ -16,7 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 import msgspec
@@ -27,8 +29,6 @@ from capline.service.settings.values import Settings
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
-    from types import FrameType
 
 READY = b"ready\n"
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from capline.model.errors import CaplineError
 from capline.service.settings.tls import tls_context
 from capline.service.settings.values import Tls
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger("capline.service")
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.service.settings.values import Tls
 
 

@@ -6,6 +6,7 @@ never. An answer that the store did not give says so in `origin`.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +19,6 @@ from capline.service.http.forms import AttemptRequest, Cost, Name, Seconds, Stam
 from capline.service.http.table import post
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from capline.limiter.aio import AsyncLimiter
     from capline.model.decision import Decision
 

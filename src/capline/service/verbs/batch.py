@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -22,8 +23,6 @@ from capline.service.http.table import post
 from capline.support.override import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from capline.limiter.aio import AsyncLimiter
     from capline.model.attempt import Attempt
     from capline.model.errors import CaplineError

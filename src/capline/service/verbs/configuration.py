@@ -12,6 +12,7 @@ are read only, and there are no overrides: 409 says so. The store is asked in a 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
@@ -32,8 +33,6 @@ from capline.service.http.table import delete, get, patch, post, put
 from capline.store.redis.io.url import parse_url, server_schemes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.config.configuration import Configuration
     from capline.config.records import Entry
     from capline.limiter.aio import AsyncLimiter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +17,6 @@ from capline.service.http.forms import AttemptRequest, Seconds, Stamp, described
 from capline.service.http.table import post
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
     from capline.limiter.aio import AsyncLimiter
     from capline.model.attempt import Attempt
     from capline.model.decision import Joint

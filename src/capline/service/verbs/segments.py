@@ -10,6 +10,7 @@ country's size, so an expression has a bound.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -26,8 +27,6 @@ from capline.service.http.problems import Problem
 from capline.service.http.table import get, post, routes_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from capline.limiter.policies.segments import SegmentSource
     from capline.segment import Snapshot
     from capline.service.http.app import Request, Route

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
 from capline.model.errors import CaplineError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):

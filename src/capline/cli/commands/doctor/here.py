@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline import __version__
@@ -16,9 +18,6 @@ from capline.limiter.policies.rules import Rules
 from capline.policy.file import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
     from capline.model.policy import Policy
     from capline.policy.file import PolicyFile
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,9 +20,6 @@ from capline.store.redis.io.url import parse_url, safe_url, server_schemes
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     from capline.model.policy import Policy
     from capline.store.protocol import Store
     from capline.store.redis.servers import Examined

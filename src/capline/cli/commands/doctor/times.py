@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capline.cli.commands.doctor.finding import Finding, wrong
 from capline.limiter.aio import AsyncLimiter
@@ -14,9 +15,6 @@ from capline.limiter.limiter import Limiter
 from capline.model.errors import NoStoreError, StoreError
 from capline.model.policy import Policy
 from capline.store.redis.io.url import server_schemes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NAMESPACE = "capline-doctor"
 TIMES, WITHIN_S = 2_000, 1.0

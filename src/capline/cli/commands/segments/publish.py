@@ -6,6 +6,7 @@ Exit codes: 2 for bad input, 3 where somebody else published meanwhile (look at 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -22,8 +23,6 @@ from capline.model.errors import InvalidValueError, SegmentConflictError
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capline.segment import WatchStatus
     from capline.segment.publish.pointer import Pointer, Published
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +19,6 @@ from capline.segment.manifest import MANIFEST, Manifest, read_manifest
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from capline.segment import IdSet, Snapshot
 
 app = Commands()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,8 +15,6 @@ from capline.testing.oracle import Oracle
 from capline.testing.setting import SECOND, StoreSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.model.clock import ManualClock
 
 COUNTED: dict[str, dict[str, Any]] = {

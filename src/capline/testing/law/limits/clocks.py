@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from capline.model.attempt import Attempt
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LONGEST = "3660 days"
 

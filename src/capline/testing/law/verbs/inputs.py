@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,6 @@ from capline.limiter.outage.insurance import Insurance
 from capline.model.attempt import Attempt
 from capline.model.errors import CaplineError, StoreError, UnknownNameError
 from capline.testing.setting import START_US, StoreSetting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ONE = (Attempt("p", "s"),)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from capline.model.attempt import Attempt
 from capline.model.errors import IdConflictError, InvalidValueError, UnknownNameError
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class ReservationLaw(StoreSetting):

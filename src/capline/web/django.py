@@ -48,7 +48,6 @@ __all__ = ["CaplineMiddleware", "exempt", "gate", "key_of", "limited", "visit_of
 RULES = "_capline_rules"
 EXEMPT = "_capline_exempt"
 VISIT = "_capline_visit"
-DECIDED = "_capline_decided"
 OPTIONS = ("headers", "on_error", "shadow", "exempt", "on_outcome")
 V = TypeVar("V", bound="Callable[..., Any]")
 
@@ -114,13 +113,12 @@ class CaplineMiddleware:
         self._begin(request)
         response = await self._get_response(request)
         visit: Visit | None = getattr(request, VISIT)
-        if visit is None or not (visit.may_refund or getattr(request, DECIDED) is None):
+        if visit is None or not (visit.may_refund or visit.rules is None):
             return self._end(request, response)  # calls no store
         return await sync_to_async(self._end, thread_sensitive=False)(request, response)
 
     def _begin(self, request: Any) -> None:
         setattr(request, VISIT, None if gate().is_exempt(request.path) else gate().visit())
-        setattr(request, DECIDED, None)
 
     def process_view(self, request: Any, view: Any, _arguments: Any, _options: Any) -> Any:
         """Decide, now that the view is known; Django calls it, in a thread in an async stack."""
@@ -135,7 +133,7 @@ class CaplineMiddleware:
         visit: Visit | None = getattr(request, VISIT)
         if visit is None:
             return response
-        if getattr(request, DECIDED) is None:
+        if visit.rules is None:
             refusal = _enter(request, gate().rules)
             if refusal is not None:
                 response = _response(refusal)
@@ -233,12 +231,9 @@ def visit_of(request: Any) -> Visit | None:
 
 def _enter(request: Any, rules: tuple[Rule, ...]) -> Refusal | None:
     """Decide under the rules that this request was not under before."""
-    decided: set[int] = getattr(request, DECIDED, None) or set()
-    rules = tuple(rule for rule in rules if id(rule) not in decided)
-    setattr(request, DECIDED, decided | {id(rule) for rule in rules})
     gate().check(*(rule for rule in rules if rule not in gate().rules))
     visit: Visit = getattr(request, VISIT)
-    return run(visit.enter(request, rules)) if rules else None
+    return run(visit.enter(request, rules))
 
 
 def _leave(visit: Visit, response: Any) -> Any:

@@ -100,7 +100,6 @@ class Capline:
         if self._gate.is_exempt(request.path) or getattr(view, EXEMPT, False):
             return None
         flask.g.capline_visit = self._gate.visit()
-        flask.g.capline_decided = set[int]()
         refusal = self._enter((*self._gate.rules, *getattr(view, RULES, ())))
         return None if refusal is None else _response(refusal)
 
@@ -111,13 +110,10 @@ class Capline:
                 raise Refused(refusal)
 
     def _enter(self, rules: tuple[Rule, ...]) -> Refusal | None:
-        decided: set[int] = flask.g.capline_decided
-        rules = tuple(rule for rule in rules if id(rule) not in decided)
-        decided.update(id(rule) for rule in rules)
         visit: Visit = flask.g.capline_visit
         request: Any = flask.request
         # The request itself, not the proxy: a function of a rule may keep it.
-        return run(visit.enter(request._get_current_object(), rules)) if rules else None  # noqa: SLF001 - werkzeug's name for it
+        return run(visit.enter(request._get_current_object(), rules))  # noqa: SLF001 - werkzeug's name for it
 
     def _after(self, response: flask.Response) -> flask.Response:
         visit: Visit | None = getattr(flask.g, "capline_visit", None)

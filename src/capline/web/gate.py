@@ -159,20 +159,25 @@ class Visit:
     """What one request has asked for so far.
 
     `refusal` is what it is answered with, if it was refused; `may_refund` says whether an answer has to be looked at.
+    `rules` are those that it was under so far, None before it was asked.
     """
 
-    __slots__ = ("_gate", "_parts", "may_refund", "refusal")
+    __slots__ = ("_gate", "_parts", "may_refund", "refusal", "rules")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._parts: list[_Part] = []
         self.refusal: Refusal | None = None
+        self.rules: tuple[Rule, ...] | None = None
         self.may_refund = False
 
     def enter(self, request: Any, rules: Sequence[Rule]) -> Generator[Any, Any, Refusal | None]:
-        """Decide; None lets the request through, else it is answered so."""
+        """Decide under the rules that are new to it; None lets the request through, else it is answered so."""
         if self.refusal is not None:
             return self.refusal
+        if self.rules:
+            rules = [rule for rule in rules if rule not in self.rules]
+        self.rules = (*(self.rules or ()), *rules)
         outcomes: list[Outcome] = []
         for attempts in (yield from rounds_of(rules, request, self._gate.limiter)):
             outcomes.append((yield from self._decide(attempts)))

@@ -36,8 +36,7 @@ from capline.segment import files
 from capline.segment.dictionary.dictionary import link_or_copy
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_manifest, read_manifest
 from capline.segment.publish.fetch import download, read_manifest_of
-from capline.segment.snapshot.load import load_snapshot
-from capline.segment.snapshot.verify import REFUSED
+from capline.segment.snapshot.load import REFUSED, load_snapshot
 from capline.support.system import lock_file
 
 if TYPE_CHECKING:
@@ -260,7 +259,7 @@ def _manifest_of(final: Path, version: str) -> Manifest:
 def _verified(path: Path, size_bytes: int, stopped: Callable[[], bool]) -> Snapshot:
     """Verify all of a snapshot and open it.
 
-    Decoding large bitmaps blocks all threads of a process. So another process (`capline.segment.snapshot.verify`)
+    Decoding large bitmaps blocks all threads of a process. So another process (`capline.segment.snapshot.load`)
     verifies a large snapshot first; its stamp makes opening it here quick.
     """
     if size_bytes >= _LARGE_BYTES and Path(sys.executable).name.startswith(("python", "pypy")):
@@ -270,7 +269,7 @@ def _verified(path: Path, size_bytes: int, stopped: Callable[[], bool]) -> Snaps
 
 def _verify_in_process(path: Path, stopped: Callable[[], bool]) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "capline.segment.snapshot.verify", str(path)]
+    command = [sys.executable, "-m", "capline.segment.snapshot.load", str(path)]
     with subprocess.Popen(  # noqa: S603 - our own module
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
     ) as verifier:

@@ -77,13 +77,16 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         wait_us = stamp_us - now_us if kind == "schedule" else 0
         if last_us > time_us or stamp_us >= LATEST_US or (max_wait_us is not None and wait_us > max_wait_us):
             return None
+        horizon_us = time_us - retention_us
         left, limit, empty_us = LARGEST_QUOTA + 1, None, now_us
         found: list[int] = []
         for at, row in enumerate(rows):
             log = row.log
             read = judges[at](log, stamp_us, cost)
             after, _, whole_us, level = read
-            if after < 0 or (level <= 0 and log.total >= MOST_UNITS and not fits(row, stamp_us, cost)):
+            if after < 0 or (
+                level <= 0 and log.total >= MOST_UNITS and not row.reader.fits_in(log, stamp_us, cost, horizon_us)
+            ):
                 return None
             if after < left:
                 left, limit = after, row.reader.limit
@@ -93,7 +96,6 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         seen = _states, logs, found, now_us
         if kind == "peek":
             return Decision(True, limit, left, 0, empty_us - now_us, None, "store", 0, 0, seen)
-        horizon_us = stamp_us - 1 - retention_us
         for at, row in enumerate(rows):
             log, level = row.log, found[_READ * at + 3]
             log.trim(horizon_us)
@@ -103,11 +105,6 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
             else:
                 log.extend(stamp_us, level - log.units_at(last_us) if level > 0 else cost, stamp_us)
         return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, "store", wait_us, 0, seen)
-
-    def fits(row: NumberRow, stamp_us: int, cost: int) -> bool:
-        """Whether a sum can still be counted; a level that the quota covers always can."""
-        # The time of the logs, or an instant before it: hits are kept so much longer.
-        return row.reader.fits_in(row.log, stamp_us, cost, stamp_us - 1 - retention_us)
 
     def alone(
         numbers: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int, *own: int
@@ -120,6 +117,7 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         last_us = stamps[-1] if len(stamps) > log.start else NEVER
         if now_us > stamp_us:  # noqa: PLR1730 - as above
             stamp_us = now_us
+        horizon_us = stamp_us - retention_us
         if last_us == stamp_us:
             stamp_us += 1
         read = after, _, whole_us, level = judge(log, stamp_us, cost)
@@ -137,7 +135,6 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         seen = _states, logs, read, now_us
         if kind == "peek":
             return Decision(True, limit, after, 0, whole_us - now_us, None, "store", 0, 0, seen)
-        horizon_us = stamp_us - 1 - retention_us
         if stamps[log.start] <= horizon_us:
             return step(numbers, cost, fingerprint, kind, max_wait_us, now_us)
         stamps[-1] = log.high_water_us = stamp_us

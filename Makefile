@@ -11,8 +11,8 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help setup demo up test test-newer test-deep steady lint bench docs articles proof chaos lock clean
 
 BIN := .venv/bin
-# Three for two cores: a test waits for its servers now and then.
-PYTEST_WORKERS ?= 3
+# Five for two cores: tests wait for servers, clocks and processes.
+PYTEST_WORKERS ?= 5
 PYTEST_ARGS ?=
 CHAOS_ARGS ?=
 # Only these are read where only these run.
@@ -45,7 +45,7 @@ demo: setup ## see the main job done on real data; the report lands in build/dem
 test: setup ## lint and the tests of every day; PYTEST_ARGS="-k lmdb" picks some
 	@bash tools/setup.sh test
 	@$(MAKE) -j3 lint-types lint-rest test-together
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile -m "alone and not deep" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
+	$(BIN)/pytest -n 3 --dist loadfile -m "alone and not deep" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
 
 .PHONY: test-together
 test-together:

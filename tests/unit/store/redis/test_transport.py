@@ -14,7 +14,7 @@ from tests.kit.wire import Wire, wire
 from capline.store.redis.io.aio import AsyncTransport
 from capline.store.redis.io.sync import Transport
 from capline.store.redis.io.url import parse_url
-from capline.store.redis.io.wire import Exchange, NoReply, Request, Write, bulk, pack
+from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, Write, bulk, pack
 
 if TYPE_CHECKING:
     import socket
@@ -24,13 +24,22 @@ if TYPE_CHECKING:
 
 HANGS_S = 20.0
 """So long a server that hangs does so; deadlines here are a hundredth of that."""
+ANSWERS: list[tuple[list[bytes], Any]] = [
+    ([b"$5", b"\r\nhe", b"llo\r", b"\n"], b"hello"),
+    ([b"$2\r\n\r\n\r\n"], b"\r\n"),
+    ([b":-", b"7\r\n"], -7),
+    ([b"-NOSCRIPT No matching", b" script.\r\n"], ServerError("NOSCRIPT", "NOSCRIPT No matching script.")),
+    ([b"-ERR a: b\r\n"], ServerError("ERR", "ERR a: b")),
+    ([b"$2\r\nno", b"\r\n+more\r\n"], b"no"),
+]
+"""The bytes of a reply as they come in, and the reply."""
 
 
 def serve(connection: socket.socket, far: Wire) -> None:
     """Echo; `hang` is answered late, or with the next command; `twice` has an answer too many."""
     late = b""
     while data := connection.recv(65536):
-        for word in re.findall(rb"\$\d+\r\n(INFO|CONFIG|hang|hang on|twice|say \w+)\r\n", data):
+        for word in re.findall(rb"\$\d+\r\n(INFO|CONFIG|hang|hang on|twice|say \w+|sent \d)\r\n", data):
             far.seen.append(word)
             if word == b"INFO":
                 connection.sendall(bulk(b""))
@@ -38,6 +47,10 @@ def serve(connection: socket.socket, far: Wire) -> None:
                 connection.sendall(b"*0\r\n")
             elif word == b"hang":
                 late += bulk(b"late")
+            elif word[:4] == b"sent":
+                for part in ANSWERS[int(word[5:])][0]:
+                    connection.sendall(part)
+                    time.sleep(0.01)
             elif word == b"hang on":
                 far.ended.wait(HANGS_S)
                 connection.sendall(bulk(b"late"))
@@ -118,6 +131,20 @@ def test_after_a_timeout_the_connection_is_gone(client: Client) -> None:
 def test_a_reply_that_nobody_asked_for_is_nobodys_answer(client: Client) -> None:
     assert client.say(b"twice") == b"twice"
     assert client.say(b"say mine") == b"say mine"
+
+
+def test_a_reply_is_read_however_it_comes() -> None:
+    """The first call of a connection by redis-py, those that follow without; between them a verb by redis-py again."""
+    with wire(serve) as far:
+        client = Client(far, asynchronous=False)
+        assert isinstance(client.transport, Transport)
+        for verb in (False, True):
+            for number, (_, reply) in enumerate(ANSWERS):
+                assert client.transport.ask(client.node, client.request(b"sent %d" % number).payload) == reply
+                if verb:
+                    assert client.say(b"say mine") == b"say mine"
+        assert client.transport.ask(client.node, pack(b"ECHO", b"say mine", b"x" * 1_000_000)) == b"say mine"
+        client.close()
 
 
 def test_a_read_ends_by_the_deadline_of_its_verb(client: Client) -> None:

@@ -51,6 +51,7 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
 _OF_TEXT = frozenset({"AUTH", "DB", "SELECT"})
 """Words in capitals with which the text of an ERR begins, once ERR is taken out."""
 _NO_PASSWORD = "Authentication required"  # noqa: S105 - a server's text # nosec B105
+_TOO_EARLY = "Protocol error: unauthenticated"
 _TOO_MANY = "max number of clients reached"
 
 
@@ -104,16 +105,23 @@ def connection_options(settings: Settings, node: Address) -> dict[str, Any]:
 def server_error(error: Exception) -> ServerError | None:
     """The error reply behind this exception; None if no reply came."""
     text = str(error)
-    if isinstance(error, exceptions.ResponseError) and "Protocol error: unauthenticated" in text:
-        return ServerError("NOAUTH", text)  # to a long command of somebody who has not logged in
+    if isinstance(error, exceptions.ResponseError) and _TOO_EARLY in text:
+        return error_line(text)
     code = _word_of(error, text)
     if code:
         # redis-py knows this first word, and has taken it out of the text.
         return ServerError(code, f"{code} {text}")
     if isinstance(error, exceptions.ResponseError):
-        word = text.split(" ", 1)[0].rstrip(":")
-        return ServerError(word if word.isupper() else "ERR", text)
+        return error_line(text)
     return None
+
+
+def error_line(text: str) -> ServerError:
+    """The error reply with this line."""
+    if _TOO_EARLY in text:
+        return ServerError("NOAUTH", text)  # to a long command of somebody who has not logged in
+    word = text.split(" ", 1)[0].rstrip(":")
+    return ServerError(word if word.isupper() else "ERR", text)
 
 
 def _word_of(error: Exception, text: str) -> str | None:

@@ -11,6 +11,11 @@ its own.
 from __future__ import annotations
 
 import inspect
+import os
+import select
+import socket
+import struct
+import sys
 import threading
 import time
 import weakref
@@ -24,13 +29,13 @@ from capline.store.redis.io.client import (
     SMALL_BYTES,
     answered,
     connection_options,
+    error_line,
     lost,
-    no_connection,
     server_error,
 )
 from capline.store.redis.io.lease import Action, Lease, Receive, Take
 from capline.store.redis.io.server_check import QUESTIONS, warn
-from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply, Work
+from capline.store.redis.io.wire import NO_CLIENT, Exchange, NoReply, Pause, Reply, Request, Work
 from capline.support.system import at_fork
 
 try:
@@ -42,10 +47,14 @@ except ModuleNotFoundError:
     raise StoreError(NO_CLIENT) from None
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from capline.store.redis.io.url import Address, Settings
     from capline.store.redis.io.wire import Steps
 
 _T = TypeVar("_T")
+_BULK, _ERROR = b"$-"
+_HALF_SENT = "no connection (it took a part of the command)"
 _ERRORS = (RedisError, OSError, ValueError)
 _everyone: weakref.WeakSet[Transport] = weakref.WeakSet()
 
@@ -55,6 +64,7 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._deadline_ms = max(1, int(settings.deadline_s * 1000))
         self._met: set[Address] = set()
         self._start_afresh()
         self.closed = False
@@ -76,39 +86,32 @@ class Transport:
     # --- one command, the fast path -------------------------------------------------------------------------------
 
     def ask(self, node: Address, payload: bytes) -> Reply:
-        """One command, one reply; by the connection's own timeout where one is idle."""
-        until = None
+        """One script call, one reply; without the layers of redis-py where a connection is idle."""
         try:
-            connection = self._idle[node].pop()
+            connection: Any = self._idle[node].pop()
         except (KeyError, IndexError):
-            connection = None
-        if connection is None or not _usable(connection):
-            try:
-                if connection is not None:
-                    self.discard(node, connection)
-                until = time.monotonic() + self._settings.deadline_s
-                connection = self._take(node, until)
-            except _ERRORS as error:
-                return no_connection(error, tls=self._settings.tls)
+            return self.drive(self._asked(node, payload))
+        direct: _Direct | None = connection.direct
+        if direct is None and _usable(connection):
+            direct = connection.direct = _direct(connection, self._settings.deadline_s)
+        if direct is None or len(payload) >= SMALL_BYTES or direct[1](0):
+            self.give(node, connection)
+            return self.drive(self._asked(node, payload))
         clean = sent = False
         try:
-            connection.send_packed_command((payload,), check_health=False)
-            sent = True  # a command of which not every byte went out does not run
-            if until is None:
-                reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
-            else:
-                reply = _read_one(connection, max(LATE_S, until - time.monotonic()))
-            clean = True
+            sent = os.write(direct[0], payload) == len(payload)  # a command that went out in part does not run
+            reply, clean = _direct_reply(direct[0]) if sent else (NoReply(False, _HALF_SENT), False)
         except _ERRORS as error:
-            reply = server_error(error)
-            clean = reply is not None
-            if reply is None:
-                reply = lost(error, sent=sent)
+            reply = lost(error, sent=sent)
         finally:
             if clean:
                 self.give(node, connection)
             else:
                 self.discard(node, connection)
+        return reply
+
+    def _asked(self, node: Address, payload: bytes) -> Steps[Reply]:
+        [[reply]] = yield Exchange([Request(node, payload, 1)], time.monotonic() + self._settings.deadline_s)
         return reply
 
     # --- the generators of the verbs ------------------------------------------------------------------------------
@@ -157,12 +160,13 @@ class Transport:
                     if not self._freed.wait(until - time.monotonic()):
                         raise TimeoutError
                 if idle:
-                    connection = idle.pop()
+                    connection: Any = idle.pop()
                 else:
                     connection = None
                     self._open[node] = self._open.get(node, 0) + 1
             if connection is None:
                 return self._connect(node, until)
+            _undirected(connection)
             if _usable(connection):
                 return connection
             self.discard(node, connection)
@@ -171,9 +175,10 @@ class Transport:
         options = connection_options(self._settings, node)
         options["socket_connect_timeout"] = max(0.001, until - time.monotonic())
         kind = SSLConnection if self._settings.tls else Connection
-        connection = None
+        connection: Any = None
         try:
             connection = kind(retry=Retry(NoBackoff(), 0), **options)
+            connection.direct = None
             connection.connect()
             if node not in self._met and not (self._settings.shape == "sentinel" and node in self._settings.seeds):
                 connection.send_packed_command((b"".join(QUESTIONS),), check_health=False)
@@ -223,6 +228,56 @@ def _usable(connection: Connection) -> bool:
         return not connection.can_read()
     except _ERRORS:
         return False
+
+
+_Direct = tuple[int, "Callable[[int], object]"]
+
+
+def _direct(connection: Connection, deadline_s: float) -> _Direct | None:
+    """The descriptor, which then blocks, and a poll for what can be read: while only `ask` uses the connection.
+
+    None where the socket is not Python's own: TLS, or one of a library that must see every wait.
+    """
+    wire: Any = connection._sock  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the layers above it cost as much as a script
+    if type(wire).__module__ != "socket" or sys.platform == "win32":
+        return None
+    descriptor: int = wire.fileno()
+    whole, part = divmod(max(1, int(deadline_s * 1_000_000)), 1_000_000)
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, part))
+    os.set_blocking(descriptor, True)
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return descriptor, poller.poll
+
+
+def _undirected(connection: Any) -> None:
+    """Leave the connection to redis-py, whose parser may keep bytes of its own."""
+    if connection.direct:
+        os.set_blocking(connection.direct[0], False)
+        connection.direct = None
+
+
+def _direct_reply(descriptor: int) -> tuple[Reply, bool]:
+    """The one reply of a script, and whether nothing came after it."""
+    data = b""
+    while True:
+        try:
+            part = os.read(descriptor, 8192)
+        except BlockingIOError:
+            raise TimeoutError from None
+        if not part:
+            raise ConnectionError("Connection closed by server.")
+        data = data + part if data else part
+        if data[0] == _BULK:
+            start = data.find(b"\r\n") + 2
+            if start > 1:
+                end = start + int(data[1 : start - 2])
+                if len(data) >= end + 2 > start:
+                    return data[start:end], len(data) == end + 2
+        elif data.endswith(b"\r\n"):
+            if data[0] == _ERROR:
+                return error_line(data[1:-2].decode(errors="replace")), True
+            return int(data[1:-2]), True
 
 
 def _read(connection: Connection, many: int, until: float) -> list[Reply]:

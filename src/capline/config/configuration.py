@@ -159,7 +159,7 @@ class Configuration:
         once. `if_version` is the version that each must have (0: never set), else `ConfigConflictError` is raised. A
         commit holds up to a thousand policies.
         """
-        changes = {name_of(one.name): Change(document_of(one), if_version) for one in policies}
+        changes = {name_of(policy.name): Change(document_of(policy), if_version) for policy in policies}
         if len(changes) < len(policies):
             raise InvalidValueError("two policies have the same name; a name is one policy")
         return self._committer.change(POLICIES, changes, who, effective_at, verb, policies)
@@ -218,26 +218,26 @@ class Configuration:
         Raises `PolicyError` for a subject in the clear where limiters have a `subject_key`: none would find it. All are
         checked before the first is set; in an outage on the way those of the first commits stay.
         """
-        known = self.view.entries
-        held = known.get(check_name(policy, "policy"))
-        if known and (held is None or (held.value is None and held.before is None)):
+        entries = self.view.entries
+        held = entries.get(check_name(policy, "policy"))
+        if entries and (held is None or (held.value is None and held.before is None)):
             raise self._unknown(policy)
         base = None if held is None else (held.value or held.before)
         changes = {
             name_of(policy, check_subject(subject)): Change(
-                own_of(policy, base, own, (granularity or {}).get(subject)), if_version
+                own_of(policy, base, wanted, (granularity or {}).get(subject)), if_version
             )
-            for subject, own in limits.items()
+            for subject, wanted in limits.items()
         }
-        self._check_keyed([subject for subject, own in limits.items() if own is not None])
+        self._check_keyed([subject for subject, wanted in limits.items() if wanted is not None])
         return self._committer.change(OVERRIDES, changes, who, effective_at, "override")
 
     def roll_back_override(self, policy: str, subject: Subject, version: int, *, who: str | None = None) -> int:
         """Set an override back to an earlier version, at once. Returns the configuration's version."""
         about = f"the override of {quoted(subject)} under policy {quoted(policy)}"
-        own = _found(self.override_versions(policy, subject), version, about).value
-        self._check_keyed([] if own is None else [subject])
-        return self._committer.change(OVERRIDES, {name_of(policy, subject): Change(own, None)}, who, None, "rollback")
+        value = _found(self.override_versions(policy, subject), version, about).value
+        self._check_keyed([] if value is None else [subject])
+        return self._committer.change(OVERRIDES, {name_of(policy, subject): Change(value, None)}, who, None, "rollback")
 
     def mark_keyed(self) -> None:
         """Remember for good that limiters of this namespace have a `subject_key`: subjects in the clear are refused."""
@@ -246,7 +246,7 @@ class Configuration:
             self._backend.put([KEYED])
 
     def _check_keyed(self, subjects: Sequence[Subject]) -> None:
-        plain = next((one for one in subjects if not is_keyed(one)), None)
+        plain = next((subject for subject in subjects if not is_keyed(subject)), None)
         table, name, _ = KEYED
         if plain is not None and self._backend.get(table, [name])[0] is not None:
             raise PolicyError(
@@ -284,7 +284,7 @@ class Configuration:
             "version": self.version,
             "stale_seconds": self.stale_s,
             "policies": len(self.view.entries),
-            "overrides": sum(one.count for one in self.view.totals.copy().values()),
+            "overrides": sum(total.count for total in self.view.totals.copy().values()),
             "unknown": self.view.unknown,
         }
 
@@ -327,7 +327,7 @@ class Configuration:
         self.view.poll()
         entry = self.view.read(table, [name])[0]
         row = self._backend.get(past, [name])[0]
-        older = [one for one in read_past(row) if entry is not None and one.version < entry.version]
+        older = [old for old in read_past(row) if entry is not None and old.version < entry.version]
         if row is not None and entry is not None and version_of(row) > entry.version:
             older = older[:-1]
         return [] if entry is None else [entry, *reversed(older[-MOST_PAST[table] :])]

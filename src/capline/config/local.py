@@ -77,8 +77,8 @@ class LocalBackend(Backend, ABC):
         def work(table: _Table) -> bool:
             version = _number(table.get(_VERSION))
             if version != expected:
-                own = table.get(_numbered(b"f", expected + 1))
-                return own is not None and read_commit(own).token == token
+                made = table.get(_numbered(b"f", expected + 1))
+                return made is not None and read_commit(made).token == token
             version += 1
             table.put(_VERSION, version.to_bytes(8))
             table.put(_numbered(b"f", version), commit)

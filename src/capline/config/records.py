@@ -122,14 +122,12 @@ def past_bytes(version: int, entries: list[Entry]) -> bytes:
 
 def read_past(row: bytes | None) -> list[Entry]:
     """The entries before the present one, oldest first."""
-    return [] if row is None else [read_entry(one) for one in _read(row)[1]]
+    return [] if row is None else [read_entry(row) for row in _read(row)[1]]
 
 
 def commit_bytes(commit: Commit) -> bytes:
     """The bytes of a commit."""
-    changes = [
-        [one.policy] if one.subject is None and not one.many else [one.policy, one.subject] for one in commit.changes
-    ]
+    changes = [name[:1] if name.subject is None and not name.many else name[:2] for name in commit.changes]
     return _pack([*commit[:5], changes, commit.totals])
 
 
@@ -137,7 +135,7 @@ def read_commit(told: bytes) -> Commit:
     """The commit of these bytes."""
     try:
         version, at_us, who, verb, token, changes, totals = msgspec.msgpack.decode(told)
-        names = [Name(*one, many=one[1:] == [None]) for one in changes]
+        names = [Name(*change, many=change[1:] == [None]) for change in changes]
         return Commit(version, at_us, who, verb, token, names, {name: Totals(*of) for name, of in totals.items()})
     except (msgspec.DecodeError, TypeError, ValueError):
         raise _damaged() from None

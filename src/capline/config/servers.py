@@ -118,7 +118,7 @@ class ServerBackend(Backend):
         begun = zlib.crc32(after) % BUCKETS if after else 0
         for first in range(begun, BUCKETS, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, BUCKETS))
-            keys = [self._bucket(table, one) for one in numbers]
+            keys = [self._bucket(table, number) for number in numbers]
             for number, rows in zip(numbers, self._many([(key, ("HGETALL", key)) for key in keys]), strict=True):
                 for name, row in sorted(_pairs(rows)):
                     if name.startswith(prefix) and (number > begun or name > after):

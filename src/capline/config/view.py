@@ -107,7 +107,7 @@ class View:
     def knows(self, policy: str, subjects: Sequence[Subject]) -> bool:
         """Whether `owns` would answer without asking the backend."""
         recent = self._cache.of(policy)
-        return self.error is not None or all(one in recent.young or one in recent.old for one in subjects)
+        return self.error is not None or all(subject in recent.young or subject in recent.old for subject in subjects)
 
     def owns(self, policy: str, subjects: Sequence[Subject]) -> list[OwnLimits | None]:
         """`own` for many; reads those that are not cached, a thousand in a round trip."""
@@ -173,15 +173,15 @@ class View:
         facts = own_facts(value)
         texts, granularity = facts["limits"], facts.get("granularity")
         key = (granularity, *texts)
-        own = self._kinds.get(key)
-        if own is None:
+        limits = self._kinds.get(key)
+        if limits is None:
             if len(self._kinds) >= MOST_KINDS:
                 drop_oldest(self._kinds)
             try:
-                own = self._kinds[key] = OwnLimits(tuple(Limit.parse(text) for text in texts), granularity)
+                limits = self._kinds[key] = OwnLimits(tuple(Limit.parse(text) for text in texts), granularity)
             except CaplineError as error:
                 raise StoreDamagedError(f"an override in the configuration store cannot be read: {error}") from None
-        return own
+        return limits
 
     def restart_in_child(self) -> None:
         """In a forked child: new locks, since a thread of the parent may hold the old ones."""
@@ -261,7 +261,8 @@ class View:
 
     def _follow(self, feed: list[bytes]) -> Iterable[str]:
         commits = [read_commit(told) for told in feed]
-        names = list(dict.fromkeys(one.policy for commit in commits for one in commit.changes if _is_policy(one)))
+        changes = [change for commit in commits for change in commit.changes]
+        names = list(dict.fromkeys(change.policy for change in changes if _is_policy(change)))
         if names:
             rows = self.read(POLICIES, [name_of(name) for name in names])
             fresh = {name: with_policies(name, row) for name, row in zip(names, rows, strict=True) if row is not None}
@@ -271,12 +272,11 @@ class View:
         with self._lock:
             for commit in commits:
                 self.totals.update(commit.totals)
-                for one in commit.changes:
-                    if not _is_policy(one):
-                        recent = self._cache.of(one.policy)
-                        if one.subject is not None and (one.subject in recent.young or one.subject in recent.old):
-                            again.setdefault(one.policy, []).append(one.subject)
-                        self._cache.forget(one.policy, one.subject)
+            for policy, subject, _ in (change for change in changes if not _is_policy(change)):
+                recent = self._cache.of(policy)
+                if subject is not None and (subject in recent.young or subject in recent.old):
+                    again.setdefault(policy, []).append(subject)
+                self._cache.forget(policy, subject)
         for policy, subjects in again.items():  # now, as the backend may be away when they are asked for
             self.owns(policy, subjects)
         return {*names, *(policy for commit in commits for policy in commit.totals)}

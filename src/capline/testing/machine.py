@@ -392,7 +392,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def change_the_policy(self, data: st.DataObject) -> None:
         """Other limits, channels, or reservations given up and taken again; what was counted stays so."""
-        self.put_in_force(data.draw(st.sampled_from([one for one in self.others if self.may_follow(one)])))
+        self.put_in_force(data.draw(st.sampled_from([policy for policy in self.others if self.may_follow(policy)])))
 
     @property
     def keeps_rows(self) -> bool:
@@ -453,7 +453,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), asked=st.lists(every_subject, min_size=1, max_size=3, unique=True))
     def decide_all(self, data: st.DataObject, asked: list[str | int]) -> None:
-        self.all_or_none([self.part(data, one, data.draw(costs), data.draw(ids)) for one in asked])
+        self.all_or_none([self.part(data, subject, data.draw(costs), data.draw(ids)) for subject in asked])
 
     @rule(
         data=st.data(),
@@ -484,7 +484,7 @@ class StoreMachine(RuleBasedStateMachine):
         """One slot for all of them, or for the first where a cluster keeps them apart."""
         asked = asked if self.in_one_step(asked) else asked[:1]
         named = None if {*asked} & {"plain", 8} else id
-        parts = [self.part(data, one, data.draw(costs), named) for one in asked]
+        parts = [self.part(data, subject, data.draw(costs), named) for subject in asked]
         most_us = None if max_wait is None else round(max_wait * 1e6)
         judge = partial(self.oracle.scheduled_all, max_wait_us=most_us, not_before_us=round(not_before * 1e6))
         self.ask_all("schedule_all", judge, parts, max_wait=max_wait, not_before=not_before)
@@ -506,7 +506,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def all_or_none(self, parts: list[Attempt]) -> None:
         """One joint attempt."""
-        parts = parts if self.in_one_step(one.subject for one in parts) else parts[:1]
+        parts = parts if self.in_one_step(part.subject for part in parts) else parts[:1]
         self.ask_all("decide_all", self.oracle.decided_all, parts)
 
     def in_one_step(self, subjects: Iterable[str | int]) -> bool:

@@ -11,7 +11,7 @@ and raises `AssertionError` for an answer that breaks a promise:
     a charge             is recorded, and never refused; a hit that is settled counts what it was settled at
     a reservation        counts as any hit until it ends, and from then on only if it was committed before; a commit is
                          answered by whether the hit counts
-    a slot that moves    is earlier than it was, and allowed as if neither it nor any hit behind it were there
+    a slot that moves    is first than it was, and allowed as if neither it nor any hit behind it were there
     an id                is consumed once, as long as its hit counts
     a joint attempt      is allowed where each of its parts would be, and consumes in all of them or in none
 
@@ -121,9 +121,9 @@ class Oracle:
 
     def decided(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
         """An answer to `decide`, or a row of a batch."""
-        account, known = self._of(attempt, now_us)
-        if known is not None:
-            _check(decision.allowed and decision.hit == known.stamp_us, 4, attempt, f"{decision}, not {known} again")
+        account, first = self._of(attempt, now_us)
+        if first is not None:
+            _check(decision.allowed and decision.hit == first.stamp_us, 4, attempt, f"{decision}, not {first} again")
         elif decision.allowed:
             _check(not self._queued(account, now_us) or self._blind(attempt), 0, attempt, "jumped the queue")
             self._granted(attempt, account, now_us, decision.hit)
@@ -133,9 +133,9 @@ class Oracle:
 
     def reserved(self, attempt: Attempt, now_us: int, decision: Decision, ttl_us: int) -> None:
         """An answer to `reserve`."""
-        account, known = self._of(attempt, now_us)
+        account, first = self._of(attempt, now_us)
         self.decided(attempt, now_us, decision)
-        if known is None and decision.hit is not None:
+        if first is None and decision.hit is not None:
             account.hits[-1].ends_us = decision.hit + ttl_us
 
     def committed(self, policy: str, subject: str | int, stamp_us: int, now_us: int, *, done: bool) -> None:
@@ -149,9 +149,9 @@ class Oracle:
 
     def peeked(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
         """An answer to `peek`."""
-        _, known = self._of(attempt, now_us)
-        if known is not None:
-            _check(decision.allowed and decision.hit == known.stamp_us, 4, attempt, f"{decision}, not {known} again")
+        _, first = self._of(attempt, now_us)
+        if first is not None:
+            _check(decision.allowed and decision.hit == first.stamp_us, 4, attempt, f"{decision}, not {first} again")
         elif decision.allowed:
             _check(self._blind(attempt) or self._may(attempt, now_us), 1, attempt, "there is no room")
         else:
@@ -194,10 +194,10 @@ class Oracle:
 
     def charged(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
         """An answer to `charge`."""
-        account, known = self._of(attempt, now_us)
+        account, first = self._of(attempt, now_us)
         _check(decision.allowed, 2, attempt, "a charge was refused")
-        if known is not None:
-            _check(decision.hit == known.stamp_us, 4, attempt, f"{decision}, not {known} again")
+        if first is not None:
+            _check(decision.hit == first.stamp_us, 4, attempt, f"{decision}, not {first} again")
             return
         time_us = account.time_us(now_us)
         stamp_us = decision.hit
@@ -228,14 +228,14 @@ class Oracle:
         found = [self._of(attempt, now_us) for attempt in attempts]
         if not joint.allowed:
             _check(joint.hits == (), 3, attempts, f"refused, and recorded {joint.hits}")
-            new = [attempt for attempt, (_, known) in zip(attempts, found, strict=True) if known is None]
+            new = [attempt for attempt, (_, first) in zip(attempts, found, strict=True) if first is None]
             _check(bool(new), 4, attempts, "refused, though each id is known")
             self._refused(new, now_us, joint.retry_after_us)
             return
         _check(len(joint.hits) == len(attempts), 1, attempts, f"{joint.hits} is not one hit for each")
-        for attempt, (account, known), hit in zip(attempts, found, joint.hits, strict=True):
-            if known is not None:
-                _check(hit == known.stamp_us, 4, attempt, f"{hit}, not {known} again")
+        for attempt, (account, first), hit in zip(attempts, found, joint.hits, strict=True):
+            if first is not None:
+                _check(hit == first.stamp_us, 4, attempt, f"{hit}, not {first} again")
             else:
                 _check(not self._queued(account, now_us) or self._blind(attempt), 0, attempt, "jumped the queue")
                 self._granted(attempt, account, now_us, hit)
@@ -250,20 +250,20 @@ class Oracle:
             return
         _check(len(joint.hits) == len(attempts) and len(set(joint.hits)) == 1, 1, attempts, f"{joint.hits} is no slot")
         slot_us = joint.hits[0]
-        new = [account for account, known in found if known is None]
+        new = [account for account, first in found if first is None]
         # A known slot is answered again, also where some of its logs have forgotten it.
         if len(new) == len(found) and not any(self._blind(attempt) for attempt in attempts):
             near = max_wait_us is None or slot_us - now_us <= max_wait_us
             _check(near and slot_us - now_us >= not_before_us, 1, attempts, f"{slot_us} is not in time")
-            first_us = max(now_us + not_before_us, *(max(one.time_us(now_us), one.newest_us() + 1) for one in new))
+            first_us = max(now_us + not_before_us, *(max(log.time_us(now_us), log.newest_us() + 1) for log in new))
             sooner = slot_us > first_us and all(
                 self._fits(attempt, account, slot_us - 1) and all(hit.stamp_us != slot_us - 1 for hit in account.hits)
                 for attempt, (account, _) in zip(attempts, found, strict=True)
             )
             _check(not sooner, 2, attempts, f"there was room before {slot_us}")
-        for attempt, (account, known) in zip(attempts, found, strict=True):
-            if known is not None:
-                _check(slot_us == known.stamp_us, 4, attempt, f"{slot_us}, not {known} again")
+        for attempt, (account, first) in zip(attempts, found, strict=True):
+            if first is not None:
+                _check(slot_us == first.stamp_us, 4, attempt, f"{slot_us}, not {first} again")
             elif slot_us > account.time_us(now_us) - account.retention_us:
                 self._granted(attempt, account, now_us, slot_us)
 
@@ -313,10 +313,10 @@ class Oracle:
     def _account(self, policy: str, subject: str | int, now_us: int | None = None) -> _Account:
         log = self._policies[policy].log
         retention_us = max(
-            limit.reach_us * (1 + (one.algorithm == "sliding_counter"))
-            for one in self._policies.values()
-            if one.log == log
-            for limit in one.all_limits()
+            limit.reach_us * (1 + (policy.algorithm == "sliding_counter"))
+            for policy in self._policies.values()
+            if policy.log == log
+            for limit in policy.all_limits()
         )
         account = self._accounts.setdefault((log, subject), _Account(retention_us))
         account.retention_us = retention_us
@@ -384,14 +384,14 @@ class Oracle:
         """One refusal of these, which are new, together."""
         if any(self._blind(attempt) for attempt in attempts):
             return
-        _check(not all(self._may(one, now_us) for one in attempts), 2, attempts, "refused, and there is room")
+        _check(not all(self._may(attempt, now_us) for attempt in attempts), 2, attempts, "refused, and there is room")
         if after_us is None:
             return
         at_us = now_us + after_us
-        _check(all(self._may(one, at_us) for one in attempts), 2, attempts, f"no room after {after_us} us")
+        _check(all(self._may(attempt, at_us) for attempt in attempts), 2, attempts, f"no room after {after_us} us")
         # Where the microsecond before is a stamp that was given back, a caller then is stamped with the next one.
-        due_us = max(self._account(one.policy, one.subject).due_us(at_us - 1) for one in attempts)
-        sooner = due_us < at_us and all(self._may(one, at_us - 1) for one in attempts)
+        due_us = max(self._account(attempt.policy, attempt.subject).due_us(at_us - 1) for attempt in attempts)
+        sooner = due_us < at_us and all(self._may(attempt, at_us - 1) for attempt in attempts)
         _check(not sooner, 2, attempts, f"room before {after_us} us are over")
 
 

@@ -159,11 +159,11 @@ class Reference:
     def commit(self, policy: str, subject: Subject, stamp_us: int) -> bool:
         """Make a reserved hit an ordinary one."""
         rule = self._rules.rule(*self._rules.any_names(policy))
-        own, now_us = rule.logs[0].log, self._clock.now_us()
+        log, now_us = rule.logs[0].log, self._clock.now_us()
         _, bound_logs = draft_logs(
-            [self._logs.get((own, subject), Log()), *[Log()] * (len(rule.logs) - 1)], rule, 1, now_us
+            [self._logs.get((log, subject), Log()), *[Log()] * (len(rule.logs) - 1)], rule, 1, now_us
         )
-        return commit(bound_logs[0], self._pending.setdefault((own, subject), []), stamp_us, now_us)
+        return commit(bound_logs[0], self._pending.setdefault((log, subject), []), stamp_us, now_us)
 
     def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """One attempt over several subjects, all or nothing."""

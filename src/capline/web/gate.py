@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -193,7 +194,12 @@ class Visit:
             if len(attempts) == 1:
                 one = attempts[0]
                 answer = yield gate.limiter.decide(
-                    one.policy, one.subject, one.cost, segment=one.segment, channel=one.channel, limits=one.limits
+                    one.policy,
+                    one.subject,
+                    one.cost,
+                    segment=one.segment,
+                    channel=one.channel,
+                    limits=one.limits,
                 )
             else:
                 answer = yield gate.limiter.decide_all(attempts)
@@ -266,7 +272,7 @@ class Visit:
             said = [last.headers(form) for form in forms]
         else:
             states = list(self._states())
-            least = last if not last.allowed else min((part.answer for part in parts), key=lambda one: one.remaining)
+            least = last if not last.allowed else min((part.answer for part in parts), key=attrgetter("remaining"))
             said = [
                 headers_of(form, states, least.limit, allowed=last.allowed, retry_after_us=last.retry_after_us)
                 for form in forms

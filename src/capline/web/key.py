@@ -82,11 +82,11 @@ def joined(*keys: Callable[[Any], str | int | None]) -> Callable[[Any], str | No
 
     The parts cannot run into each other: `a:b` with `c` is another subject than `a` with `b:c`.
     """
-    if not keys or not all(callable(one) for one in keys):
+    if not keys or not all(callable(key) for key in keys):
         raise InvalidTypeError("key.joined takes keys, like key.joined(key.ip(), key.header('X-Api-Key'))")
 
     def of(request: Any) -> str | None:
-        parts = [one(request) for one in keys]
+        parts = [key(request) for key in keys]
         if None in parts:
             return None
         return ":".join(str(part).replace("%", "%25").replace(":", "%3A") for part in parts)

@@ -116,8 +116,8 @@ def _dictionary(directory: int, path: Path, manifest: Manifest, *, verify: bool)
         return None
     paths = [path / entry.file for entry in manifest.dictionary]
     opened = [
-        open_file(entry, one, verify=verify, directory=directory)
-        for entry, one in zip(manifest.dictionary, paths, strict=True)
+        open_file(entry, file_path, verify=verify, directory=directory)
+        for entry, file_path in zip(manifest.dictionary, paths, strict=True)
     ]
     return Dictionary(opened, manifest.dictionary, paths)
 

@@ -92,7 +92,7 @@ def _names(paths: Sequence[Path]) -> list[Path]:
         if below is None:
             found.append(path)
         else:
-            found += [one for one in below if one.suffix in _SUFFIXES and not one.name.startswith(".")]
+            found += [file for file in below if file.suffix in _SUFFIXES and not file.name.startswith(".")]
     if len(found) > MOST_FILES:
         raise InvalidValueError(f"{len(found)} files of rate limits; at most {MOST_FILES}")
     return found
@@ -102,19 +102,19 @@ def _state(paths: Sequence[Path]) -> tuple[object, int]:
     """A value that differs once any file changed, and when the newest file did."""
     states: list[tuple[str, int, int, int]] = []
     newest_ns = 0
-    for one in _names(paths):
+    for file in _names(paths):
         try:
-            stat = one.stat()
+            stat = file.stat()
         except OSError:
-            states.append((str(one), 0, 0, 0))  # gone: reading it says so
+            states.append((str(file), 0, 0, 0))  # gone: reading it says so
             continue
-        states.append((str(one), stat.st_ino, stat.st_size, stat.st_ctime_ns))
+        states.append((str(file), stat.st_ino, stat.st_size, stat.st_ctime_ns))
         newest_ns = max(newest_ns, stat.st_ctime_ns)
     return tuple(states), newest_ns
 
 
 def _read(paths: Sequence[Path]) -> _Read:
-    return [(one, read_bytes(one)[0]) for one in _names(paths)]
+    return [(file, read_bytes(file)[0]) for file in _names(paths)]
 
 
 def _digest(read: _Read) -> bytes:

@@ -186,9 +186,9 @@ def serve_by_workers(
 
 
 def _job(settings: Settings, sockets: Mapping[str, socket.socket]) -> Job:
-    for one in sockets.values():
-        one.set_inheritable(True)
-    return Job(settings, {name: one.fileno() for name, one in sockets.items()})
+    for listening in sockets.values():
+        listening.set_inheritable(True)
+    return Job(settings, {name: listening.fileno() for name, listening in sockets.items()})
 
 
 def _keep(children: list[_Child], signals: _Signals, note: Callable[[str], object], folder: str) -> int:

@@ -53,7 +53,7 @@ class JointLaw(StoreSetting):
             Attempt("route", "a", limits=["3/s"]),
         ]
         taken = limiter.decide_all(parts)
-        assert (taken.remaining, str(taken.limit), taken.binds, [len(one) for one in taken.limits]) == (
+        assert (taken.remaining, str(taken.limit), taken.binds, [len(states) for states in taken.limits]) == (
             1,
             "2/day",
             0,
@@ -65,8 +65,8 @@ class JointLaw(StoreSetting):
         assert limiter.peek("route", "a", limits=["3/s"]).remaining == 0, "the refusal took nothing"
         assert limiter.peek_all(parts[2:]).remaining == 0
         assert limiter.refund_all(parts, taken.hits) == 3
-        one, other, wrong = limiter.decide_batch([parts[1], parts[2], Attempt("user", "a", limits=["1/s"])])
-        assert (one.remaining, other.remaining) == (1, 1)
+        first, other, wrong = limiter.decide_batch([parts[1], parts[2], Attempt("user", "a", limits=["1/s"])])
+        assert (first.remaining, other.remaining) == (1, 1)
         assert isinstance(wrong, InvalidValueError), "a policy that is defined keeps its limits"
         with pytest.raises(InvalidValueError, match="on the same log"):
             limiter.decide_all([parts[2], parts[2]])

@@ -129,9 +129,9 @@ class JointTimeLaw(StoreSetting):
     def test_a_joint_attempt_is_its_parts_at_the_same_instant(self, algorithm: str) -> None:
         limiter = self.limiter(
             *(
-                self.policy(f"{kind}{name}", limits, algorithm=own)
+                self.policy(f"{kind}{name}", limits, algorithm=chosen)
                 for kind in ("joint", "alone")
-                for name, limits, own in (
+                for name, limits, chosen in (
                     ("1", ["4/10s"], algorithm),
                     ("2", ["3/10s", "9/60s"], "sliding_log"),
                     ("3", ["30/20s"], "sliding_log"),
@@ -148,18 +148,18 @@ class JointTimeLaw(StoreSetting):
             parts, alone = (
                 [self.part(f"{kind}{number}", number, cost) for number in (1, 2, 3)] for kind in ("joint", "alone")
             )
-            looked = [limiter.peek(one.policy, one.subject, one.cost) for one in alone]
+            looked = [limiter.peek(part.policy, part.subject, part.cost) for part in alone]
             joint = limiter.decide_all(parts)
             assert joint.allowed == all(looked), turn
             met.add(joint.allowed)
             if joint:
-                each = [limiter.decide(one.policy, one.subject, one.cost) for one in alone]
-                assert joint.hits == tuple(one.hit for one in each)
-                assert joint.remaining == min(one.remaining for one in each)
-                assert joint.reset_after_us == max(one.reset_after_us for one in each)
+                each = [limiter.decide(part.policy, part.subject, part.cost) for part in alone]
+                assert joint.hits == tuple(answer.hit for answer in each)
+                assert joint.remaining == min(answer.remaining for answer in each)
+                assert joint.reset_after_us == max(answer.reset_after_us for answer in each)
             else:
-                assert joint.retry_after_us == max(one.retry_after_us for one in looked)
-                assert joint.reset_after_us <= max(one.reset_after_us for one in looked)
+                assert joint.retry_after_us == max(answer.retry_after_us for answer in looked)
+                assert joint.reset_after_us <= max(answer.reset_after_us for answer in looked)
         assert met == {True, False}
 
     def test_of_parts_that_are_alike_the_first_is_named(self) -> None:

@@ -78,9 +78,9 @@ class AlgorithmLaw(StoreSetting):
     def test_a_quota_at_once_and_no_more_under_every_algorithm(self, algorithm: str) -> None:
         limiter = self.one("5/10s", algorithm=algorithm)
         decisions = [limiter.decide("p", "s") for _ in range(6)]
-        assert [one.remaining for one in decisions] == [4, 3, 2, 1, 0, 0]
-        assert [bool(one) for one in decisions] == [True] * 5 + [False]
-        assert len({one.hit for one in decisions}) == 6
+        assert [answer.remaining for answer in decisions] == [4, 3, 2, 1, 0, 0]
+        assert [bool(answer) for answer in decisions] == [True] * 5 + [False]
+        assert len({answer.hit for answer in decisions}) == 6
         never = limiter.decide("p", "s", 6)
         assert (never.allowed, never.retry_after_us) == (False, None)
 
@@ -207,8 +207,8 @@ class AlgorithmLaw(StoreSetting):
             subjects = [f"s{i * (step + 1) % 5}" for i in range(30)]
             singles = [limiter.decide("one", subject) for subject in subjects]
             answers = limiter.decide_many("many", subjects)
-            assert answers.allowed.tolist() == [one.allowed for one in singles]
-            assert answers.remaining.tolist() == [one.remaining for one in singles]
+            assert answers.allowed.tolist() == [answer.allowed for answer in singles]
+            assert answers.remaining.tolist() == [answer.remaining for answer in singles]
             self.clock.advance_us(4 * SECOND + 1)
 
     @each_algorithm
@@ -268,14 +268,14 @@ class AlgorithmLaw(StoreSetting):
         refused = 0
         for step in range(240):
             if step % 20 == 0:
-                own, granularity = (
+                limits, granularity = (
                     (["5/s", "90/hour"], "100ms"),
                     (None, None),
                     (["5/s", "90/hour"], "400ms"),
                     (["20/min", "90/hour"], "10s"),
                 )[step // 20 % 4]
-                limiter.override("p", "s", own, granularity=granularity)
-                limiter.override("q", "s", own)
+                limiter.override("p", "s", limits, granularity=granularity)
+                limiter.override("q", "s", limits)
             self.clock.advance_us(chance.choice((0, 1, 30_000, 210_000, 1_300_000, 17_000_000)))
             cost = chance.choice((1, 1, 3))
             if limiter.decide_many("p", ["s"], cost=cost).allowed[0]:
@@ -347,11 +347,11 @@ class AlgorithmLaw(StoreSetting):
         limiter = self.one("5/10s", "8/60s", algorithm=algorithm)
         assert limiter.decide("p", "s", 3, id="x")
         why = limiter.explain("p", "s", ids=["x"])
-        assert [(str(one.limit), one.used, one.remaining) for one in why.limits] == [
+        assert [(str(state.limit), state.used, state.remaining) for state in why.limits] == [
             ("5/10s", 3, 2),
             ("8/minute", 3, 5),
         ]
-        assert [one.binds for one in why.limits] == [True, False]
+        assert [state.binds for state in why.limits] == [True, False]
         assert [(hit.units, hit.id) for hit in why.hits] == [(3, "x")]
 
     @each_algorithm
@@ -360,7 +360,7 @@ class AlgorithmLaw(StoreSetting):
         for step in range(14):
             self.clock.advance_us(1_300_007)
             why = limiter.explain("p", "s")
-            left_now = min(one.remaining for one in why.limits)
+            left_now = min(state.remaining for state in why.limits)
             answers = [why.decision.remaining]
             answers += [limiter.peek("p", "s").remaining, limiter.peek_all([Attempt("p", "s")]).remaining]
             answers += limiter.peek_many("p", ["s"]).remaining.tolist()

@@ -34,7 +34,7 @@ class CalendarLaw(StoreSetting):
         self.clock.advance_us(1)
         # A hit at midnight itself is the new day's.
         answers = [limiter.decide("p", "s") for _ in range(4)]
-        assert [(bool(one), one.remaining) for one in answers] == [(True, 2), (True, 1), (True, 0), (False, 0)]
+        assert [(bool(answer), answer.remaining) for answer in answers] == [(True, 2), (True, 1), (True, 0), (False, 0)]
 
     @pytest.mark.parametrize(
         ("zone", "local", "hours"),
@@ -100,8 +100,8 @@ class CalendarLaw(StoreSetting):
         assert answers.remaining.tolist() == [0, 1, 0, 0, 1, 0]
         again = limiter.peek_many("p", subjects, zone="Asia/Tokyo")
         assert again.retry_after_us.tolist() == [19 * HOUR] * 6
-        one_by_one = limiter.decide_batch([Attempt("p", one, zone="Asia/Tokyo") for one in subjects])
-        assert [one.retry_after_us for one in one_by_one] == [19 * HOUR] * 6
+        one_by_one = limiter.decide_batch([Attempt("p", subject, zone="Asia/Tokyo") for subject in subjects])
+        assert [answer.retry_after_us for answer in one_by_one] == [19 * HOUR] * 6
 
     def test_a_zone_that_nobody_knows_is_an_error_that_says_so(self) -> None:
         limiter = self.one("1/calendar-day")

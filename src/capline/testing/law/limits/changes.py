@@ -26,7 +26,7 @@ class ChangeLaw(StoreSetting):
         assert limiter.decide("p", "s", 4, id="x")
         assert limiter.decide("p", "s", 6)
         limiter.use([self.policy("p", ["10/hour", "11/day"], algorithm=algorithm)])
-        assert [one.used for one in limiter.usage("p", "s")] == [10, 10]
+        assert [state.used for state in limiter.usage("p", "s")] == [10, 10]
         assert not limiter.decide("p", "s")
         assert not limiter.decide_all([Attempt("p", "s")])
         assert not limiter.decide_many("p", ["s"]).allowed.any()
@@ -42,7 +42,7 @@ class ChangeLaw(StoreSetting):
         self.at(3600)
         assert limiter.decide("p", "s", 2)
         limiter.use([self.policy("p", ["3/hour", "60/day"], algorithm=algorithm)])
-        assert [one.used for one in limiter.usage("p", "s")] == [2, 52]
+        assert [state.used for state in limiter.usage("p", "s")] == [2, 52]
         assert sum(bool(limiter.decide("p", "s")) for _ in range(3)) == 1
 
     @each_counter

@@ -92,7 +92,7 @@ class ClockLaw(StoreSetting):
         limiter = self.one("9/min", "20/day", count_denied=count_denied)
         self.clock.advance_us(LATEST_US - 2 - START_US)
         answers = [limiter.decide("p", "s") for _ in range(3)]
-        assert [one.hit for one in answers] == [LATEST_US - 2, LATEST_US - 1, None]
+        assert [answer.hit for answer in answers] == [LATEST_US - 2, LATEST_US - 1, None]
         assert (answers[2].retry_after_us, answers[2].remaining, str(answers[2].limit)) == (None, 7, "9/minute")
         self.clock.advance_us(1)
         assert limiter.decide("p", "s", 2).retry_after_us is None
@@ -105,8 +105,8 @@ class ClockLaw(StoreSetting):
         self.clock.advance_us(LATEST_US - 150 - START_US)
         assert limiter.decide_many("p", ["s"] * 140).allowed.all()
         singles = [limiter.decide("p", "s") for _ in range(20)]
-        assert [one.hit for one in singles if one] == list(range(LATEST_US - 10, LATEST_US))
-        assert {(one.retry_after_us, one.remaining) for one in singles[10:]} == {(None, 30)}
+        assert [answer.hit for answer in singles if answer] == list(range(LATEST_US - 10, LATEST_US))
+        assert {(answer.retry_after_us, answer.remaining) for answer in singles[10:]} == {(None, 30)}
         assert limiter.schedule("p", "s").retry_after_us is None
         assert len(limiter.explain("p", "s").hits) == 150
 
@@ -128,7 +128,7 @@ class ClockLaw(StoreSetting):
 
 
 def _every_verb(limiter: Any) -> list[Callable[[], Any]]:
-    one = [Attempt("p", "s")]
+    parts = [Attempt("p", "s")]
     return [
         lambda: limiter.decide("p", "s"),
         lambda: limiter.decide("p", "s", 2),
@@ -137,12 +137,12 @@ def _every_verb(limiter: Any) -> list[Callable[[], Any]]:
         lambda: limiter.schedule("p", "s"),
         lambda: limiter.schedule("p", "s", not_before=1),
         lambda: limiter.refund("p", "s", 5),
-        lambda: limiter.decide_all(one),
-        lambda: limiter.peek_all(one),
+        lambda: limiter.decide_all(parts),
+        lambda: limiter.peek_all(parts),
         lambda: limiter.decide_many("p", ["s"]),
         lambda: limiter.decide_many("p", ["s"], receipt="r"),
         lambda: limiter.peek_many("p", ["s"]),
-        lambda: limiter.decide_batch(one),
+        lambda: limiter.decide_batch(parts),
         lambda: limiter.refund_many("p", ["s"], [5]),
         lambda: limiter.load([LogRecord("p", "s", [(START_US, 1, 0)])]),
         lambda: limiter.explain("p", "s"),

@@ -90,7 +90,7 @@ class StateLaw(StoreSetting):
         limiter = self.one("3/day", channels={"push": ["2/day", "9/week"]})
         limiter.decide("p", "s")
         states = limiter.decide("p", "s", channel="push").limits
-        assert [(str(one.limit), one.remaining, one.name) for one in states] == [
+        assert [(str(state.limit), state.remaining, state.name) for state in states] == [
             ("3/day", 1, "p"),
             ("2/day", 1, "p/push"),
             ("9/week", 8, "p/push"),
@@ -113,10 +113,10 @@ class StateLaw(StoreSetting):
         both = limiter.decide_all([Attempt("q", "t"), Attempt("p", "u")])
         assert [[state.remaining for state in part] for part in both.limits] == [[4], [1, 8]]
         self.at(1)
-        known = limiter.decide_all([Attempt("q", "t", 2, "id"), Attempt("p", "u", 1, "id")])
+        first = limiter.decide_all([Attempt("q", "t", 2, "id"), Attempt("p", "u", 1, "id")])
         again = limiter.decide_all([Attempt("q", "t", 2, "id"), Attempt("p", "u", 1, "id")])
-        assert [[state.remaining for state in part] for part in known.limits] == [[2], [0, 7]]
-        assert again.limits == known.limits
+        assert [[state.remaining for state in part] for part in first.limits] == [[2], [0, 7]]
+        assert again.limits == first.limits
         refused = limiter.decide_all([Attempt("p", "s")])
         assert [[state.remaining for state in part] for part in refused.limits] == [[0, 7]]
 
@@ -144,7 +144,7 @@ class StateLaw(StoreSetting):
             cost = chance.choice((1, 1, 1, 2, 5))
             verb = chance.choice(("decide", "decide", "peek", "schedule"))
             wish = {"max_wait": 3.0} if verb == "schedule" else {}
-            answer, expected = (getattr(one, verb)("p", "s", cost, **wish) for one in (limiter, reference))
+            answer, expected = (getattr(side, verb)("p", "s", cost, **wish) for side in (limiter, reference))
             assert answer == expected
             assert answer.limits == expected.limits
         tight = limiter.peek("p", "s", 31).limits
@@ -168,7 +168,7 @@ class StateLaw(StoreSetting):
         chance = random.Random(7)  # noqa: S311 - a history
         for _ in range(200):
             self.clock.advance_us(chance.choice((0, 1, 400_000, 2_100_000, 9_000_000)))
-            answer, expected = (one.decide("p", "s") for one in (limiter, reference))
+            answer, expected = (side.decide("p", "s") for side in (limiter, reference))
             assert answer == expected
             assert answer.limits == expected.limits
 
@@ -193,7 +193,7 @@ class StateLaw(StoreSetting):
         hits: list[int] = []
         for _ in range(900):
             self.clock.advance_us(chance.choice((0, 20_000, 70_000, 150_000)))
-            answer, expected = (one.decide("p", "s") for one in (limiter, reference))
+            answer, expected = (side.decide("p", "s") for side in (limiter, reference))
             assert answer == expected
             assert answer.limits == expected.limits
             hits += [answer.hit] if answer.hit is not None else []

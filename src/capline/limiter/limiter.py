@@ -288,11 +288,5 @@ class Limiter(Verbs):
     def _at_hand(self) -> Store | None:
         return None if self._store.may_lose_answers else self._store
 
-    def _direct_step(self, operation: Operation, attempt: Attempt, times: dict[str, int | None]) -> Any:
-        try:
-            return self._store.step(operation)
-        except StoreError as error:
-            return self._outage.single(operation.kind, error, self._checked(attempt), **times)
-
     def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -177,8 +177,7 @@ class Acquisition(Generic[Slot]):
         while True:
             self.patience.asks()
             try:
-                steps = self._take()
-                slot: Slot = (yield from steps) if isinstance(steps, Generator) else steps  # pyright: ignore[reportUnnecessaryIsInstance] - see `Limiter._direct_step`
+                slot = yield from self._take()
             except StoreError as error:
                 pause_s = self.patience.pause(error)
             else:

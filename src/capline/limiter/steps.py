@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine, Generator
 from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from capline.model.decision import Decision
-
 V = TypeVar("V")
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -24,9 +22,7 @@ Steps = Generator[Any, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """The answer of a verb whose calls have been made where it yields, or that came to its answer without a step."""
-    if type(steps) is Decision:  # pyright: ignore[reportUnnecessaryComparison] - see `Limiter._direct_step`
-        return steps
+    """The answer of a verb whose calls have been made where it yields."""
     try:
         answer = next(steps)
         while True:

@@ -153,7 +153,7 @@ class Verbs(CheckedCalls):
         return self._direct_step(direct_operation(kind, compiled, attempt, **times), attempt, times)
 
     def _direct_step(self, operation: Operation, attempt: Attempt, times: dict[str, int | None]) -> Steps[Decision]:
-        """This operation; in an outage the answer to the attempt. A face may have the answer at once."""
+        """This operation; in an outage the answer to the attempt."""
         try:
             decision: Decision = yield self._store.step(operation)
         except StoreError as error:
@@ -746,9 +746,12 @@ class Verbs(CheckedCalls):
         store = self._at_hand()
         if store is None:
             return None
-        operation = direct_operation("schedule", compiled, attempt, max_wait_us=0)
+        ask = compiled.ask
         try:
-            slot = store.step(operation)
+            if ask is None:
+                slot = store.step(direct_operation("schedule", compiled, attempt, max_wait_us=0))
+            else:
+                slot = ask(attempt.subject, check_cost(attempt.cost), fingerprint(attempt.id), "schedule", 0)
         except StoreError:
             return None
         return slot if slot.allowed and not slot.wait_us else None

@@ -32,7 +32,7 @@ from capline.model.errors import CaplineError, StoreClosedError, StoreError
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
 from capline.store.local.batches import ROWS_A_TRANSACTION, rows_of
-from capline.store.local.fast_path import FastRule, decide_one, first_decision
+from capline.store.local.fast_path import FastRule, Quick, decide_one, first_decision
 from capline.store.local.lmdb.environment import Environment, Transaction, open_environment
 from capline.store.local.lmdb.keys import (
     INTEGER_KEY,
@@ -48,9 +48,12 @@ from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import (
     PAGED,
     pack_first_hit,
+    pack_log,
     pack_unit_log,
     read_plain,
+    read_words,
     seal,
+    unpack_log,
     unseal,
 )
 from capline.store.local.log_pages import (
@@ -64,7 +67,7 @@ from capline.store.local.log_pages import (
 )
 from capline.store.local.operations import step
 from capline.store.local.pace import GRACE
-from capline.store.protocol import Batch, Mode, Operation
+from capline.store.protocol import Batch, Kind, Mode, Operation
 from capline.support.override import override
 
 if TYPE_CHECKING:
@@ -202,6 +205,40 @@ class LmdbStore(LocalStore):
             return run(lambda txn: short(txn, compiled, unit, subject, key))
 
         return decide
+
+    @override
+    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:
+        """One value read, the fast path, one value written; the general rule where it has no answer."""
+        if compiled.numbers is not None:
+            return None
+        prefix, run, now_us_of = log_prefix(compiled.refs[0]), self._run, self._clock.now_us
+
+        def ask(
+            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
+        ) -> Decision:
+            subject = check_subject(subject)
+            key = prefix + subject_key(subject)
+
+            def work(txn: Transaction) -> Decision | None:
+                logs = self._table(b"logs")
+                value = txn.get(key, None, logs)
+                form, words = (PAGED, array("Q")) if value is None else read_words(value, key)
+                if form & PAGED:
+                    return None
+                log, _ = unpack_log(form, words)
+                decision = quick(log, cost, fingerprint, kind, max_wait_us, now_us_of())
+                if decision is not None and decision.hit is not None:
+                    if len(log) > TAIL_HITS:
+                        return None
+                    txn.put(key, pack_log(log, key), True, True, False, logs)
+                return decision
+
+            decision = run(work)
+            if decision is not None:
+                return decision
+            return self.step(Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us))
+
+        return ask
 
     def _unit(self, txn: Transaction, compiled: LocalRule, unit: FastRule, subject: Subject, key: bytes) -> Decision:
         retention_us = compiled.refs[0].retention_us

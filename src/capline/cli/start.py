@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import sys
 
-_MISSING = {
-    "numpy": 'this command needs numpy: pip install "capline[batch]"',
-}
-
 
 def main() -> None:
     """Run the command line; exits 130 on Ctrl-C, also while it is loading."""
@@ -18,8 +14,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
-        why = _MISSING.get(error.name or "")
-        if why is None:
+        if error.name != "numpy":
             raise
-        sys.stderr.write(f"capline: {why}\n")
+        sys.stderr.write('capline: this command needs numpy: pip install "capline[batch]"\n')
         sys.exit(2)

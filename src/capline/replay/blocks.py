@@ -25,6 +25,7 @@ import numpy as np
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError
 from capline.model.zone import check_zone
+from capline.replay import formats
 from capline.replay.events import (
     Columns,
     Event,
@@ -38,18 +39,6 @@ from capline.replay.events import (
     reading,
     shown,
     subject_of,
-)
-from capline.replay.formats import (
-    CSV,
-    JSON,
-    PARQUET,
-    LogLines,
-    first_line,
-    has_zone,
-    log_instant_us,
-    misnamed,
-    named_columns,
-    sniff,
 )
 from capline.replay.ordered import BLOCK_ROWS, Events, OrderedEvents
 
@@ -193,17 +182,17 @@ class EventFile:
 
     def _columns(self, form: str, opened: Opened, names: Sequence[str], first: Sequence[str]) -> Columns:
         """The columns to read, with a note of what was guessed."""
-        found = named_columns(self._path, names, first, self._wanted, self._missing)
-        if form != JSON:  # A line of JSON may have fewer fields than the next.
+        found = formats.named_columns(self._path, names, first, self._wanted, self._missing)
+        if form != formats.JSON:  # A line of JSON may have fewer fields than the next.
             layout_of(self._path, names, found)
-        told = misnamed(self._path, opened.start, form)
+        told = formats.misnamed(self._path, opened.start, form)
         if told is not None:
             self.notes.append(told)
         if found != self._wanted:
             what = f"subjects are {found.subject!r}, times {found.time!r}"
             self.notes.append(f"{self._path}: read as {form}; {what} (--subject-column, --time-column)")
         at = dict(zip((name.strip() for name in names), first, strict=False)).get(str(found.time), "")
-        if not has_zone(at):
+        if not formats.has_zone(at):
             self._note_no_zone(at)
         return found
 
@@ -213,8 +202,8 @@ class EventFile:
     def _text(self, opened: Opened) -> Iterator[Block]:
         chunks = _chunks(self._path, opened.data)
         start = next(chunks, b"").removeprefix(b"\xef\xbb\xbf")
-        form = sniff(start)
-        return self._csv(start, chunks, opened) if form == CSV else self._lines(form, start, chunks, opened)
+        form = formats.sniff(start)
+        return self._csv(start, chunks, opened) if form == formats.CSV else self._lines(form, start, chunks, opened)
 
     def _csv(self, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
         if b"\0" in start[:HEAD_BYTES]:
@@ -223,7 +212,7 @@ class EventFile:
         header = next(reader, None)
         if header is None:
             raise ReplayError(f"{self._path}: empty; it begins with a header like subject,time")
-        columns = self._columns(CSV, opened, header, next((fields for fields in reader if fields), list[str]()))
+        columns = self._columns(formats.CSV, opened, header, next((fields for fields in reader if fields), list[str]()))
         line, end, rest = start.partition(b"\n")
         layout, row = None, 0
         if self._arrow is not None and line.strip() and b'"' not in line and b"\r" not in line.rstrip(b"\r"):
@@ -249,7 +238,7 @@ class EventFile:
 
     def _lines(self, form: str, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
         """Read an access log or JSON lines."""
-        lines = LogLines(form, self._columns(form, opened, *first_line(form, start)))
+        lines = formats.LogLines(form, self._columns(form, opened, *formats.first_line(form, start)))
         subject_at, time_at, segment_at, zone_at = lines.places
         subjects = _Memo(lambda text: self._subjects[subject_of(_decoded(text))])
         kinds = _Memo(self._kind)
@@ -258,7 +247,7 @@ class EventFile:
             rows = lines.rows(chunk)
             good: list[Any] = [fields for fields in rows if fields]
             of_subject = np.fromiter(map(subjects.__getitem__, map(itemgetter(subject_at), good)), np.int32)
-            at_us = np.fromiter(map(log_instant_us, map(itemgetter(time_at), good)), np.int64)
+            at_us = np.fromiter(map(formats.log_instant_us, map(itemgetter(time_at), good)), np.int64)
             if segment_at is None and zone_at is None:
                 of_kind = np.full(len(good), self._kinds[None, None], np.int32)
             else:
@@ -296,7 +285,7 @@ class EventFile:
         try:
             file = parquet.ParquetFile(opened.raw if opened.raw.seekable() else pa.BufferReader(opened.raw.read()))
             names: list[str] = file.schema_arrow.names
-            columns = self._columns(PARQUET, opened, names, ())
+            columns = self._columns(formats.PARQUET, opened, names, ())
             for name, kind in zip(names, file.schema_arrow.types, strict=True):
                 if name == columns.time and (
                     pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)

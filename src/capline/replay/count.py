@@ -40,16 +40,8 @@ MOST_BARS = 90
 """Stretches of time that counts are kept for, at most."""
 
 _WIDTHS_S = (
-    1,
-    5,
-    15,
-    60,
-    300,
-    900,
-    3600,
-    3 * 3600,
-    6 * 3600,
-    12 * 3600,
+    *(1, 5, 15, 60, 300, 900),
+    *(hours * 3600 for hours in (1, 3, 6, 12)),
     *(days * 86_400 for days in (1, 7, 28, 91, 364)),
 )
 

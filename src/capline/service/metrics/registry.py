@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -65,25 +65,15 @@ class Metrics:
             figures.counter,
             lambda name, text, labels: figures.histogram(name, text, BUCKETS_SECONDS, labels),
         )
-        self._refused = Gauge(
-            "capline_reload_refused",
-            "1 while what changed is refused and the last good one goes on",
-            ["what"],
-            registry=registry,
-            multiprocess_mode="livemax",
-        )
-        self._store_up = Gauge(
-            "capline_store_up",
-            "1 while the store records for this process",
-            registry=registry,
-            multiprocess_mode="livemin",
-        )
-        self._known_version = Gauge(
-            "capline_config_known_version",
-            "The version of the configuration that each process has heard of",
-            registry=registry,
-            multiprocess_mode="liveall",
-        )
+
+        def gauge(name: str, text: str, mode: Any, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, registry=registry, multiprocess_mode=mode)
+
+        refused = "1 while what changed is refused and the last good one goes on"
+        self._refused = gauge("capline_reload_refused", refused, "livemax", "what")
+        self._store_up = gauge("capline_store_up", "1 while the store records for this process", "livemin")
+        heard = "The version of the configuration that each process has heard of"
+        self._known_version = gauge("capline_config_known_version", heard, "liveall")
         self._failures = Counter(
             "capline_reload_failures_total", "Changes that were refused", ["what"], registry=registry
         )
@@ -93,8 +83,7 @@ class Metrics:
             "capline_http_seconds", "Seconds from a request's head to its answer", BUCKETS_SECONDS
         )(())
         self._by_status: dict[int, Figure] = {}
-        up = Gauge("capline_process_up", "1 for each process", ["role"], registry=registry, multiprocess_mode="liveall")
-        up.labels(role).set(1)
+        gauge("capline_process_up", "1 for each process", "liveall", "role").labels(role).set(1)
         self.asked = self.registry if folder is None else CollectorRegistry()
         if folder is None:
             for collector in (ProcessCollector, PlatformCollector, GCCollector):

@@ -117,18 +117,7 @@ class ManyLaw(StoreSetting):
         many = limiter.decide_many("p", range(10))
         assert limiter.refund_many("p", range(0, 10, 2), many.hit[::2]).tolist() == [True] * 5
         assert limiter.refund_many("p", range(4), many.hit[:4]).tolist() == [False, True, False, True]
-        assert limiter.peek_many("p", range(10)).allowed.tolist() == [
-            True,
-            True,
-            True,
-            True,
-            True,
-            False,
-            True,
-            False,
-            True,
-            False,
-        ]
+        assert limiter.peek_many("p", range(10)).allowed.tolist() == [row not in (5, 7, 9) for row in range(10)]
 
     def test_a_long_log_is_as_exact_as_a_short_one(self) -> None:
         limiter = self.one("1000/min", "700/10s")

@@ -26,22 +26,17 @@ class EnvoyMetrics:
     """Among the figures of the service."""
 
     def __init__(self, figures: Figures) -> None:
-        descriptors = figures.counter(
-            "capline_envoy_descriptors_total",
-            "Descriptors that Envoy asked for, by their outcome",
-            ("domain", "rule", "outcome"),
-        )
-        reloads = figures.counter(
-            "capline_envoy_reloads_total", "Changes of the rate limit files, by outcome", ("outcome",)
-        )
-        self._descriptors: Bounded[_Key] = Bounded(LABEL_SETS, lambda key: key, _other, descriptors)
-        near = figures.counter(
-            "capline_envoy_near_limit_total", "Hits above near_limit_ratio of their limit", ("domain", "rule")
-        )
-        self._near: Bounded[_Key] = Bounded(LABEL_SETS, lambda key: key, _other, near)
-        self._turned_away = figures.counter(
-            "capline_envoy_turned_away_total", "Calls whose token may not ask, by the code of the answer", ("code",)
-        )
+        def bounded(name: str, text: str, *labels: str) -> Bounded[_Key]:
+            return Bounded(LABEL_SETS, lambda key: key, _other, figures.counter(name, text, labels))
+
+        asked = "Descriptors that Envoy asked for, by their outcome"
+        self._descriptors = bounded("capline_envoy_descriptors_total", asked, "domain", "rule", "outcome")
+        near = "Hits above near_limit_ratio of their limit"
+        self._near = bounded("capline_envoy_near_limit_total", near, "domain", "rule")
+        changes = "Changes of the rate limit files, by outcome"
+        reloads = figures.counter("capline_envoy_reloads_total", changes, ("outcome",))
+        refused = "Calls whose token may not ask, by the code of the answer"
+        self._turned_away = figures.counter("capline_envoy_turned_away_total", refused, ("code",))
         self._taken, self._refused = reloads(("taken",)), reloads(("refused",))
 
     def descriptor(self, domain: str, rule: str, outcome: str) -> None:

@@ -22,6 +22,7 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "peek": lambda limiter: limiter.peek("p", "s"),
     "refund": lambda limiter: limiter.refund("p", "s", 5),
     "schedule": lambda limiter: limiter.schedule("p", "s"),
+    "schedule not at once": lambda limiter: limiter.schedule("p", "s", not_before=1),
     "decide_all": lambda limiter: limiter.decide_all(ONE),
     "peek_all": lambda limiter: limiter.peek_all(ONE),
     "refund_all": lambda limiter: limiter.refund_all(ONE, [5]),

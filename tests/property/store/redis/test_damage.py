@@ -42,7 +42,7 @@ return out
 
 def read_by_lua(server: Server, value: bytes) -> ParsedLog | None:
     """The value as log.lua understands it; None where it does not."""
-    script = READ % ((_folder() / "prelude.lua").read_bytes() + (_folder() / "log.lua").read_bytes())
+    script = READ % b"".join((_folder() / f"{part}.lua").read_bytes() for part in ("prelude", "blocks", "log"))
     try:
         floor, *flat = server.command("EVAL", script, 0, value)
     except Exception as error:

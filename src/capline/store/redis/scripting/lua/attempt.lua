@@ -34,6 +34,7 @@
 -- whatever the quota; two commands a bucket.
 
 --@include prelude
+--@include blocks
 local head = cmsgpack.unpack(ARGV[1])
 local mode, hash, retention_us, grace, width, bytes_a_stamp, same_cost = unpack(head, 1, 7)
 local max_wait, terms, not_before, with_states, begins_blocks = unpack(head, 8, 12)

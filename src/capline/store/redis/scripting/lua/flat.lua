@@ -22,7 +22,7 @@ local function flat(static, cost, field, id)
     local v
     if field == '' then v = redis.pcall('GETRANGE', KEYS[k], 0, MOST_READ - 1) else v = redis.pcall('HGET', KEYS[k], field) end
     if v == '' then v = false end
-    local log = {v = v, n = 0, total = 0, base = 0, last = -1}
+    local log   -- whole at once: a field more makes Lua lay out a table anew
     if v then
       -- The longest, and hits with ids beside the numbers, are not read here.
       if type(v) == 'table' or #v < 8 or #v == MOST_READ or numbers and k == 1 then return nil end
@@ -30,7 +30,9 @@ local function flat(static, cost, field, id)
       if tag >= 5 and tag <= 7 then
         local n = (size - 8) / tag + 1
         local top = unpack_at('>I7', v, 2)
-        log.plain, log.fmt, log.span, log.n, log.last, log.total = tag, '>I' .. tag, 256 ^ tag, n, top, n
+        log = {
+          v = v, n = n, total = n, base = 0, last = top, oldest = 0, plain = tag, fmt = '>I' .. tag, span = 256 ^ tag,
+        }
       else
         local ids = tag >= 96 and 8 or 0
         local rest = tag - 64 - 4 * ids
@@ -43,12 +45,14 @@ local function flat(static, cost, field, id)
         local start, entry = c == 2 and 22 or 15, width + units + ids
         local n = (size - start) / entry
         if ids > 0 and (kind ~= HITS or id ~= '' and string.find(v, id, start, true)) then return nil end
-        log.first, log.base = unpack_at('>I7', v, 9), c == 2 and unpack_at('>I7', v, 16) or 0
-        log.start, log.entry, log.width, log.units, log.ids, log.n = start, entry, width, units, ids, n
-        log.fmt, log.fmt_units = '>I' .. width, '>I' .. units
+        log = {
+          v = v, n = n, total = 0, base = c == 2 and unpack_at('>I7', v, 16) or 0, last = -1, oldest = 0, level = 0,
+          first = unpack_at('>I7', v, 9), start = start, entry = entry, width = width, units = units, ids = ids,
+          fmt = '>I' .. width, fmt_units = '>I' .. units,
+        }
       end
     end
-    logs[k] = log
+    logs[k] = log or {n = 0, total = 0, base = 0, last = -1}
   end
 
   -- Stamp of entry i, from the oldest on; units up to it.

@@ -41,9 +41,19 @@ if #ARGV == 7 and mode < 2 then
   if said then return said end
 end
 
+--@include blocks
 --@include unit
 --@include long
 --@include stored
+
+-- The fast path for a value that `read_stored` returned: `unit`, or `long_unit` for a long log; and the state of each
+-- limit.
+local function unit_of(key, v, bytes, limits, least, number, widest, max_wait)
+  if bytes then return long_unit(key, bytes, limits, widest, max_wait) end
+  local new, kind, limit, remaining, when, reset = unit(v, limits, least, number, widest)
+  if new == false then return false end
+  return new, kind, limit, remaining, when, reset, plain_states(new or v, limits, kind == 1 and when)
+end
 
 -- The fast path: every part is one unit on a plain log, and all fit at this instant, which is then the next slot too.
 -- Else nil, and nothing is written.

@@ -18,9 +18,7 @@ local max_wait, not_before = -1, 0
 if slot then max_wait, not_before = struct.unpack('>i8i8', slot) end
 local key = KEYS[1]
 --@include unit
---@include long
 --@include stored
---@include queued
 local bytes_a_stamp, retention_us, grace, least, number, widest, long, limits, begins_next = terms_of(static)
 keep_as(bytes_a_stamp, retention_us)
 
@@ -28,11 +26,18 @@ local new, kind, limit, remaining, when, reset, states = false, 3, 255, 0, 0, 0,
 local v, bytes = read_stored(key, field, long or slot)   -- slots in the future can make any log long
 if type(v) == 'table' then
   new = nil   -- an error: a key of another kind
+elseif least > 0 and not_before == 0 and bytes then
+  --@include blocks
+  --@include long
+  new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, slot and max_wait)
 elseif least > 0 and not_before == 0 then
-  new, kind, limit, remaining, when, reset, states = unit_of(key, v, bytes, limits, least, number, widest, slot and max_wait)
+  new, kind, limit, remaining, when, reset = unit(v, limits, least, number, widest)
   -- A slot that is free now is the same as a decision.
-  if slot and not bytes and (kind ~= 1 or max_wait >= 0 and when - now > max_wait) then
+  if slot and (kind ~= 1 or max_wait >= 0 and when - now > max_wait) then
+    --@include queued
     new, kind, limit, remaining, when, reset, states = queued_unit(v, limits, widest, max_wait)
+  elseif new ~= false then
+    states = plain_states(new or v, limits, kind == 1 and when)
   end
 end
 
@@ -43,6 +48,7 @@ end
 if new == nil and kind == 0 then prolong(key, now + reset - widest, retention, now, grace) end
 if new == false then
   local with_states = true
+  --@include blocks
   --@include log
   --@include level
   --@include limit_reader

@@ -19,6 +19,7 @@
 -- Complexity: O(hits after it); in a log by blocks, O(hits after it in its block).
 
 --@include prelude
+--@include blocks
 local stamp, field, now = tonumber(ARGV[1]), ARGV[2], clock(ARGV[3])
 local retention, stamp_bytes, cost = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local kept = ARGV[8] ~= '' and cmsgpack.unpack(ARGV[8]) or {}

@@ -22,15 +22,6 @@ local function read_stored(key, field, long)
   return v
 end
 
--- The fast path for a value that `read_stored` returned: `unit`, or `long_unit` for a long log; and the state of each
--- limit.
-local function unit_of(key, v, bytes, limits, least, number, widest, max_wait)
-  if bytes then return long_unit(key, bytes, limits, widest, max_wait) end
-  local new, kind, limit, remaining, when, reset = unit(v, limits, least, number, widest)
-  if new == false then return false end
-  return new, kind, limit, remaining, when, reset, plain_states(new or v, limits, kind == 1 and when)
-end
-
 -- Write the value, to expire in `ttl` ms. Of a long log `new` is appended after its `bytes`.
 local function put_value(key, field, bytes, new, ttl, grace)
   if bytes then

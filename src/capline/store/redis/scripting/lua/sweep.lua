@@ -9,6 +9,7 @@
 -- Complexity: O(subjects in the bucket).
 
 --@include prelude
+--@include blocks
 local now, retention = clock(ARGV[2]), tonumber(ARGV[3])
 --@include log
 

@@ -1,0 +1,48 @@
+-- Where the entries of a long log lie, and what few attempts do with a key. Included by every script after prelude.lua, by
+-- those of one decision only where they need it: each call of a script makes its functions anew.
+
+-- A long log by blocks (see log.lua): entries in a block, and blocks that a value has numbers of.
+local IN_BLOCK, BLOCKS = 1024, 256
+local MOST_AHEAD = 2 ^ 52   -- units in such a log, and those that are added in a block; so an entry has less than 2^53
+local HEAD, BLOCKS_HEAD = 22, 28 + 8 * BLOCKS   -- bytes before the first entry of a long log, and of one by blocks
+
+-- The head of the long log in this key, its tag as without blocks, and how its entries lie.
+local function head_of(key)
+  local head = call('GETRANGE', key, 0, BLOCKS_HEAD - 1)
+  local tag = string.byte(head)
+  if tag < 192 then return head, tag, {start = HEAD, narrow = 0} end
+  if #head < BLOCKS_HEAD then return head, 0, {} end
+  local narrow, skipped = struct.unpack('>I4I2', head, HEAD + 1)
+  return head, tag - 128, {start = BLOCKS_HEAD, narrow = narrow, skipped = skipped, ahead = string.sub(head, HEAD + 7)}
+end
+
+-- Where entry i of a long log begins.
+local function place_of(log, i)
+  return log.start + (i - 1) * log.size - 8 * math.min(log.narrow, i - 1)
+end
+
+-- The block of entry i, from 0 on, and what its entries are to be added to.
+local function block_of(log, i)
+  local block = math.min(BLOCKS - 1, math.floor((log.skipped + i - 1) / IN_BLOCK))
+  return block, (struct.unpack('>i8', log.ahead, 8 * block + 1))
+end
+
+-- What is added to the units that entry i of a long log has.
+local function ahead_of(log, i)
+  if not log.ahead then return 0 end
+  local _, ahead = block_of(log, i)
+  return ahead
+end
+
+-- Remove a log: its key, or its field of a bucket.
+local function remove(key, field)
+  if field == '' then return call('DEL', key) end
+  return call('HDEL', key, field)
+end
+
+-- Write a key again, unchanged, so that a WAIT after this script covers its first write. It lives at least so many ms, also
+-- where its end was taken away (PERSIST, RESTORE).
+local function touch(key, ttl)
+  local left = call('PTTL', key)
+  call('PEXPIRE', key, math.max(left, ttl))
+end

@@ -31,6 +31,7 @@ ANSWERS: list[tuple[list[bytes], Any]] = [
     ([b"-NOSCRIPT No matching", b" script.\r\n"], ServerError("NOSCRIPT", "NOSCRIPT No matching script.")),
     ([b"-ERR a: b\r\n"], ServerError("ERR", "ERR a: b")),
     ([b"$2\r\nno", b"\r\n+more\r\n"], b"no"),
+    ([b"$-", b"1\r\n"], None),
 ]
 """The bytes of a reply as they come in, and the reply."""
 

@@ -271,7 +271,10 @@ def _direct_reply(descriptor: int) -> tuple[Reply, bool]:
         if data[0] == _BULK:
             start = data.find(b"\r\n") + 2
             if start > 1:
-                end = start + int(data[1 : start - 2])
+                size = int(data[1 : start - 2])
+                if size < 0:
+                    return None, len(data) == start
+                end = start + size
                 if len(data) >= end + 2 > start:
                     return data[start:end], len(data) == end + 2
         elif data.endswith(b"\r\n"):

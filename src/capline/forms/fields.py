@@ -8,6 +8,7 @@ never used. Senders, also other people's, read their options through this.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ from capline.forms.tree import Items, Node, Table, Text, Unusable, shown
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from capline.forms.tree import Fault
 
 WHOLE = re.compile(r"(?:[0-9]_?){0,31}[0-9]", re.ASCII)

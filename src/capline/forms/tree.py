@@ -17,14 +17,12 @@ O(length): with libyaml about 3 microseconds a node.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 Fault = tuple[int, str]
 """A line, counted from 1 (0: the text as a whole), and what is wrong there, with the fix."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,8 +12,6 @@ from capline.model.headers import headers_of
 from capline.model.limit import Limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from capline.model.headers import HeaderForm
     from capline.model.limit_status import LimitStatus
 

@@ -7,10 +7,7 @@ wrong, where, and how to fix it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 _LONGEST_QUOTED = 120
 _LONGEST_NUMBER_BITS = 300

@@ -13,6 +13,7 @@ have no quota; their end is in Retry-After. In an outage no limit was read, so t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -20,8 +21,6 @@ from capline.model.errors import InvalidValueError, quoted
 from capline.model.limit import CalendarLimit, Limit, QuietHours
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from capline.model.limit_status import LimitStatus
 
 HeaderForm = Literal["draft-11", "legacy"]

@@ -6,6 +6,7 @@ they cost next to nothing otherwise, and never change when the log does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ import msgspec
 from capline.model.limit import Limit, QuietHours
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.model.policy import LogLimits
 
 NUMBERS = 3

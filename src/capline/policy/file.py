@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -28,8 +29,6 @@ from capline.policy.form import read_form
 from capline.support.system import NOT_BLOCKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.forms.tree import Fault
     from capline.model.policy import Policy
 

@@ -7,12 +7,9 @@ takes away. What exists keeps its mode: whoever shares a store with a group has 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from capline.support.system import NOT_BLOCKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PRIVATE_FILE = 0o600
 _PRIVATE_DIRECTORY = 0o700

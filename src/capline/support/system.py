@@ -11,12 +11,12 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
-    from pathlib import Path
 
 ELSEWHERE = "needs Linux or macOS; on Windows take WSL"
 NOT_BLOCKING: int = getattr(os, "O_NONBLOCK", 0)

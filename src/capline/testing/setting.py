@@ -66,6 +66,10 @@ class StoreSetting:
         """A limiter of one policy, "p"."""
         return self.limiter(self.policy("p", list(limits), **options))
 
+    def used(self, limiter: Any, subject: str | int = "s", **names: str) -> list[int]:
+        """What each limit of "p" has used."""
+        return [state.used for state in limiter.usage("p", subject, **names)]
+
     def at(self, seconds: float) -> None:
         """Set the clock to so many seconds after the start."""
         self.clock.advance_us(START_US + round(seconds * SECOND) - self.clock.now_us())

@@ -60,9 +60,9 @@ class LookedUpLaw(StoreSetting):
             assert list(limiter.decide_many("p", subjects)) == list(told.decide_many("p", subjects, segment=names))
             assert list(limiter.peek_many("p", subjects)) == list(told.peek_many("p", subjects, segment=names))
         together = [Attempt("p", 2), Attempt("q", "acme")]
-        known = told.peek_all([Attempt("p", 2, segment="active"), Attempt("q", "acme")])
-        assert limiter.peek_all(together).allowed is known.allowed is False
-        assert limiter.decide_all(together).limit == known.limit
+        same = told.peek_all([Attempt("p", 2, segment="active"), Attempt("q", "acme")])
+        assert limiter.peek_all(together).allowed is same.allowed is False
+        assert limiter.decide_all(together).limit == same.limit
 
     def test_a_name_that_is_given_is_not_looked_up(self) -> None:
         limiter, told = self.looking_up()

@@ -53,7 +53,7 @@ class ManyLaw(StoreSetting):
         single = [other.decide("p", s, segment=names[c]) for s, c in zip(ids, points, strict=True)]
         assert list(many) == single
         assert many.allowed.dtype == np.bool_
-        assert many.allowed.tolist() == [one.allowed for one in single]
+        assert many.allowed.tolist() == [answer.allowed for answer in single]
         peeked = limiter.peek_many("p", subjects, segment=names, codes=codes)
         assert list(peeked) == [other.peek("p", s, segment=names[c]) for s, c in zip(ids, points, strict=True)]
 

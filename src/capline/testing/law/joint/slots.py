@@ -158,22 +158,22 @@ class JointSlotLaw(StoreSetting):
         limiter = self.limiter(self.policy("p", ["3/10s"], algorithm=algorithm), self.policy("q", ["2/7s"]))
         for cost in (1, 2, 1, 1, 2):
             alone = [limiter.schedule(name, "s", cost) for name in ("p", "q")]
-            for name, one in zip(("p", "q"), alone, strict=True):
-                assert limiter.refund(name, "s", one.hit, cost)
+            for name, other in zip(("p", "q"), alone, strict=True):
+                assert limiter.refund(name, "s", other.hit, cost)
             slot = limiter.schedule_all([Attempt("p", "s", cost), Attempt("q", "s", cost)])
             assert slot.hits[0] == slot.hits[1]
-            assert slot.wait_us >= max(one.wait_us for one in alone) - 40, "stamps that were given back stay taken"
+            assert slot.wait_us >= max(other.wait_us for other in alone) - 40, "stamps that were given back stay taken"
 
     def test_a_slot_of_one_part_is_a_slot(self) -> None:
         limiter = self.limiter(self.policy("a", ["2/10s", "5/min"]), self.policy("b", ["2/10s", "5/min"]))
         for turn in range(12):
             cost, wish = 1 + turn % 2, {"not_before": turn % 4, "max_wait": 40 if turn > 8 else None}
-            one = limiter.schedule("a", "s", cost, **wish)
+            single = limiter.schedule("a", "s", cost, **wish)
             joint = limiter.schedule_all([Attempt("b", "s", cost)], **wish)
-            assert (joint.allowed, joint.remaining, joint.wait_us) == (one.allowed, one.remaining, one.wait_us)
-            assert (joint.retry_after_us, joint.reset_after_us) == (one.retry_after_us, one.reset_after_us)
-            assert joint.hits == (() if one.hit is None else (one.hit,))
-            state = [(each.remaining, each.frees_in_us, each.whole_in_us) for each in one.limits]
+            assert (joint.allowed, joint.remaining, joint.wait_us) == (single.allowed, single.remaining, single.wait_us)
+            assert (joint.retry_after_us, joint.reset_after_us) == (single.retry_after_us, single.reset_after_us)
+            assert joint.hits == (() if single.hit is None else (single.hit,))
+            state = [(each.remaining, each.frees_in_us, each.whole_in_us) for each in single.limits]
             assert [
                 [(each.remaining, each.frees_in_us, each.whole_in_us) for each in part] for part in joint.limits
             ] == [state]

@@ -26,7 +26,7 @@ class ChangeLaw(StoreSetting):
         assert limiter.decide("p", "s", 4, id="x")
         assert limiter.decide("p", "s", 6)
         limiter.use([self.policy("p", ["10/hour", "11/day"], algorithm=algorithm)])
-        assert [state.used for state in limiter.usage("p", "s")] == [10, 10]
+        assert self.used(limiter) == [10, 10]
         assert not limiter.decide("p", "s")
         assert not limiter.decide_all([Attempt("p", "s")])
         assert not limiter.decide_many("p", ["s"]).allowed.any()
@@ -42,7 +42,7 @@ class ChangeLaw(StoreSetting):
         self.at(3600)
         assert limiter.decide("p", "s", 2)
         limiter.use([self.policy("p", ["3/hour", "60/day"], algorithm=algorithm)])
-        assert [state.used for state in limiter.usage("p", "s")] == [2, 52]
+        assert self.used(limiter) == [2, 52]
         assert sum(bool(limiter.decide("p", "s")) for _ in range(3)) == 1
 
     @each_counter
@@ -124,7 +124,7 @@ class ChangeLaw(StoreSetting):
         limiter = self.numbers("4/hour", "50/day", algorithm=algorithm)
         assert limiter.decide("p", "s", 4)
         limiter.use([self.policy("p", ["5/2hour", "60/week"], algorithm=algorithm)])
-        assert [state.used for state in limiter.usage("p", "s")] == [4, 4]
+        assert self.used(limiter) == [4, 4]
         assert self.allowed(limiter) == 1
         limiter.use([self.policy("p", ["9/min"], algorithm=algorithm)])
         assert self.allowed(limiter) == 4
@@ -144,7 +144,7 @@ class ChangeLaw(StoreSetting):
         assert limiter.decide("p", "s", 4, id="x")
         assert limiter.decide("p", "s", 6)
         limiter.use([self.policy("p", ["10/hour", "11/day"], algorithm=algorithm)])
-        assert [state.used for state in limiter.usage("p", "s")] == [10, 10]
+        assert self.used(limiter) == [10, 10]
         assert not limiter.decide("p", "s")
         assert not limiter.decide_all([Attempt("p", "s")])
         assert limiter.decide("p", "s", 4, id="x"), "its first answer"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from capline.model.attempt import Attempt
@@ -15,10 +13,6 @@ from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorit
 
 class ChargeLaw(StoreSetting):
     """The checks."""
-
-    def used(self, limiter: Any, subject: str = "s", **names: str) -> list[int]:
-        """What each limit of "p" has used."""
-        return [one.used for one in limiter.usage("p", subject, **names)]
 
     # --- looks ------------------------------------------------------------------------------------------------
 
@@ -46,8 +40,8 @@ class ChargeLaw(StoreSetting):
         for _ in range(2):
             last = limiter.decide("p", "s")
             look = limiter.peek("p", "s", 0)
-            assert [one.remaining for one in look.limits] == [one.remaining for one in last.limits]
-            assert [one.frees_in_us for one in look.limits] == [one.frees_in_us for one in last.limits]
+            assert [state.remaining for state in look.limits] == [state.remaining for state in last.limits]
+            assert [state.frees_in_us for state in look.limits] == [state.frees_in_us for state in last.limits]
             self.clock.advance_us(5)
 
     def test_a_look_past_the_quota_and_behind_a_slot_is_told_when_it_is_allowed(self) -> None:
@@ -95,7 +89,10 @@ class ChargeLaw(StoreSetting):
         charged = limiter.charge("p", "s", 13)
         assert (charged.allowed, charged.remaining, charged.origin) == (True, 0, "store")
         assert charged.hit is not None
-        assert [(one.used, one.remaining, one.past) for one in limiter.usage("p", "s")] == [(17, 0, 12), (17, 23, 0)]
+        assert [(now.used, now.remaining, now.past) for now in limiter.usage("p", "s")] == [
+            (17, 0, 12),
+            (17, 23, 0),
+        ]
         refused = limiter.decide("p", "s")
         assert (refused.allowed, refused.remaining, str(refused.limit)) == (False, 0, "5/10s")
         self.clock.advance_us(refused.retry_after_us - 1)
@@ -183,7 +180,7 @@ class ChargeLaw(StoreSetting):
         assert charged.hit == START_US
         assert slot.hit == START_US + 5 * SECOND
         assert limiter.schedule("p", "s").wait == 10.0
-        assert [one.units for one in limiter.explain("p", "s").hits] == [2, 1, 1]
+        assert [hit.units for hit in limiter.explain("p", "s").hits] == [2, 1, 1]
 
     def test_a_charge_counts_in_its_channel_too(self) -> None:
         limiter = self.one("9/10s", channels={"push": ["2/10s"]})
@@ -231,7 +228,7 @@ class ChargeLaw(StoreSetting):
 
     def test_usage_is_now_and_peek_is_after_an_attempt(self) -> None:
         limiter = self.one("10/10s", "20/min")
-        assert [one.remaining for one in limiter.usage("p", "s")] == [10, 20]
+        assert [state.remaining for state in limiter.usage("p", "s")] == [10, 20]
         assert limiter.peek("p", "s").remaining == 9
         assert limiter.decide("p", "s", 3)
         self.at(4)
@@ -327,7 +324,7 @@ class ChargeLaw(StoreSetting):
         for hit in (hits[0], hits[70], hits[-1]):
             assert limiter.settle("p", "s", hit, 11)
         assert self.used(limiter) == [230]
-        assert [(one.stamp_us, one.units) for one in limiter.explain("p", "s").hits if one.units > 1] == [
+        assert [(hit.stamp_us, hit.units) for hit in limiter.explain("p", "s").hits if hit.units > 1] == [
             (hit, 11) for hit in (hits[0], hits[70], hits[-1])
         ]
 

@@ -140,12 +140,12 @@ class InputLaw(StoreSetting):
         answers = limiter.decide_batch([Attempt("p", "a"), *wrong, Attempt("p", "b")])
         assert answers[0].allowed
         assert answers[-1].allowed
-        for one, answer in zip(wrong, answers[1:], strict=False):
+        for item, answer in zip(wrong, answers[1:], strict=False):
             assert isinstance(answer, CaplineError)
             assert isinstance(answer, TypeError)
             for verb in (limiter.decide_all, limiter.peek_all):
                 with pytest.raises(CaplineError, match="an attempt is like Attempt"):
-                    verb([Attempt("p", "c"), one])
+                    verb([Attempt("p", "c"), item])
         assert limiter.decide("p", "c")
 
     def test_what_is_no_list_is_one_line_that_says_so(self) -> None:

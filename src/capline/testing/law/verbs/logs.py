@@ -19,7 +19,7 @@ class LogLaw(StoreSetting):
 
     def exported(self, limiter: Any) -> list[tuple[str, str, list[tuple[int, int, int]]]]:
         """Every log, in an order of its own: name, subject, hits."""
-        return sorted((one.log, repr(one.subject), [*one.hits]) for one in limiter.export())
+        return sorted((record.log, repr(record.subject), [*record.hits]) for record in limiter.export())
 
     def test_an_export_that_is_loaded_elsewhere_is_the_same_log_and_loaded_twice_still(self) -> None:
         policy = self.policy("p", ["5/h"], channels={"push": ["3/h"]}, log="shared")
@@ -34,7 +34,7 @@ class LogLaw(StoreSetting):
         other = self.limiter(policy, namespace=f"{self.namespace}-2")
         before = self.exported(limiter)
         assert len(before) == 2 * len(subjects)
-        hits = sum(len(one[2]) for one in before)
+        hits = sum(len(record[2]) for record in before)
         self.at(len(subjects))
         loaded = other.load(limiter.export())
         assert (loaded.records, loaded.added, loaded.known) == (len(before), hits, 0)
@@ -188,13 +188,13 @@ class LogLaw(StoreSetting):
         parts = [record(times[first : first + 650]) for first in range(0, len(times), 650)]
         assert limiter.load(parts).added == len(times)
         [*records] = limiter.export()
-        assert [len(one.hits) for one in records] == [1000, 1000, 600]
-        assert [hit for one in records for hit in one.hits] == [*record(sorted(times)).hits]
+        assert [len(record.hits) for record in records] == [1000, 1000, 600]
+        assert [hit for part in records for hit in part.hits] == [*record(sorted(times)).hits]
         assert other.load(records).added == len(times)
         assert other.load(reversed(records)).known == len(times)
         assert self.exported(other) == self.exported(limiter)
         more = [(START_US + 2700 * SECOND + at, 1, 0) for at in range(500)]
-        assert [one.load([LogRecord("p", "s", more)]).added for one in (limiter, other)] == [500, 500]
+        assert [side.load([LogRecord("p", "s", more)]).added for side in (limiter, other)] == [500, 500]
         assert other.decide("p", "s") == limiter.decide("p", "s")
         assert other.peek("p", "s", 2000) == limiter.peek("p", "s", 2000)
 
@@ -203,8 +203,8 @@ class LogLaw(StoreSetting):
         subjects = [*range(700), *(f"user:{i}" for i in range(700))]
         limiter.decide_many("p", subjects)
         limiter.decide("q", "s")
-        assert {one.subject for one in limiter.export(["p"])} == set(subjects)
-        assert [one.log for one in limiter.export(["q"])] == ["q"]
+        assert {record.subject for record in limiter.export(["p"])} == set(subjects)
+        assert [record.log for record in limiter.export(["q"])] == ["q"]
         self.at(3600)
         assert list(limiter.export()) == []
 

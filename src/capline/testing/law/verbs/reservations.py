@@ -19,16 +19,12 @@ class ReservationLaw(StoreSetting):
         """A limiter of one policy with reservations."""
         return self.one(*limits, reservations=True, **options)
 
-    def units(self, limiter: Any, subject: str | int = "s", **names: str) -> list[int]:
-        """What each limit of "p" has used."""
-        return [one.used for one in limiter.usage("p", subject, **names)]
-
     def test_a_reservation_is_answered_and_counts_as_a_hit_does(self) -> None:
         reserving, deciding = self.reserving("3/10s", "5/min"), self.limiter(self.policy("q", ["3/10s", "5/min"]))
         for cost in (1, 2, 1):
             mine, theirs = reserving.reserve("p", "s", cost, ttl=5), deciding.decide("q", "s", cost)
             assert mine.as_dict() == theirs.as_dict()
-            assert [one.remaining for one in mine.limits] == [one.remaining for one in theirs.limits]
+            assert [state.remaining for state in mine.limits] == [state.remaining for state in theirs.limits]
         assert reserving.peek("p", "s").as_dict() == deciding.peek("q", "s").as_dict()
 
     def test_a_reservation_ends_to_the_microsecond_in_every_verb_that_looks(self) -> None:
@@ -48,10 +44,10 @@ class ReservationLaw(StoreSetting):
         assert limiter.commit("p", "s", hit) is True
         self.at(59.999999)
         assert limiter.commit("p", "s", hit) is True, "a commit whose answer was lost is asked again"
-        assert self.units(limiter) == [2]
+        assert self.used(limiter) == [2]
         assert limiter.decide("p", "s").retry_after_us == 1
         self.at(60)
-        assert self.units(limiter) == [0]
+        assert self.used(limiter) == [0]
         assert limiter.commit("p", "s", hit) is False, "it has left the widest window"
 
     def test_a_reservation_that_ended_cannot_be_committed(self) -> None:
@@ -76,7 +72,7 @@ class ReservationLaw(StoreSetting):
         assert limiter.commit("p", "s", hit) is False
         assert limiter.decide("p", "s", 2)
         self.at(31)
-        assert self.units(limiter) == [2]
+        assert self.used(limiter) == [2]
         late = limiter.cancel("p", "s", limiter.reserve("p", "t", ttl=1).hit)
         assert late is False, "a hit is its subject's"
         self.at(33)
@@ -90,7 +86,7 @@ class ReservationLaw(StoreSetting):
         assert limiter.settle("p", "s", first, 5)
         assert limiter.refund("p", "s", second)
         self.at(31)
-        assert self.units(limiter) == [5]
+        assert self.used(limiter) == [5]
         assert limiter.commit("p", "s", second) is False
 
     def test_a_settled_reservation_stays_one(self) -> None:
@@ -99,11 +95,11 @@ class ReservationLaw(StoreSetting):
         assert limiter.settle("p", "a", less, 1)
         assert limiter.settle("p", "b", more, 20)
         assert limiter.settle("p", "c", none, 0)
-        assert [self.units(limiter, one) for one in "abc"] == [[1], [20], [0]]
+        assert [self.used(limiter, name) for name in "abc"] == [[1], [20], [0]]
         assert limiter.commit("p", "b", more)
         assert limiter.commit("p", "c", none) is False
         self.at(30)
-        assert [self.units(limiter, one) for one in "abc"] == [[0], [20], [0]]
+        assert [self.used(limiter, name) for name in "abc"] == [[0], [20], [0]]
         assert limiter.settle("p", "a", less, 2) is False
         assert limiter.refund("p", "a", less) is False
 
@@ -114,18 +110,18 @@ class ReservationLaw(StoreSetting):
         again = limiter.reserve("p", "s", id="job", ttl=500)
         assert (again.allowed, again.hit, again.remaining) == (True, first.hit, first.remaining)
         assert limiter.decide("p", "s", id="job").hit == first.hit, "an id is one consumption, by whichever verb"
-        assert self.units(limiter) == [1]
+        assert self.used(limiter) == [1]
         with pytest.raises(IdConflictError):
             limiter.reserve("p", "s", 2, id="job")
         self.at(30)
-        assert self.units(limiter) == [0]
+        assert self.used(limiter) == [0]
         renewed = limiter.reserve("p", "s", id="job", ttl=30)
         assert renewed
         assert renewed.hit != first.hit
         decided = limiter.decide("p", "s", id="sent")
         assert limiter.reserve("p", "s", id="sent", ttl=1).hit == decided.hit
         self.at(61)
-        assert self.units(limiter) == [1], "what decide recorded holds"
+        assert self.used(limiter) == [1], "what decide recorded holds"
 
     def test_each_of_many_ends_in_its_own_time(self) -> None:
         limiter = self.reserving("40/h")
@@ -136,7 +132,7 @@ class ReservationLaw(StoreSetting):
         for second in (0.5, 2, 4, 8, 13, 31, 56, 91):
             self.at(second)
             live = sum(span > second for i, span in enumerate(spans) if i != 3)
-            assert self.units(limiter) == [1 + live]
+            assert self.used(limiter) == [1 + live]
             assert limiter.reserve("p", "s", ttl=0.1), "a hit that is recorded takes those that ended along"
 
     def test_hundreds_of_reservations_on_a_long_log(self) -> None:
@@ -145,14 +141,14 @@ class ReservationLaw(StoreSetting):
             assert limiter.decide("p", "s")
         hits = [limiter.reserve("p", "s", ttl=20 + 20 * (i % 2)).hit for i in range(200)]
         assert all(limiter.commit("p", "s", hit) for hit in hits[::10])
-        assert self.units(limiter) == [350]
+        assert self.used(limiter) == [350]
         self.at(21)
-        assert self.units(limiter) == [270]
+        assert self.used(limiter) == [270]
         assert limiter.decide("p", "s", 730)
         assert not limiter.decide("p", "s")
         assert [limiter.commit("p", "s", hit) for hit in (hits[0], hits[2], hits[3])] == [True, False, True]
         self.at(41)
-        assert self.units(limiter) == [150 + 20 + 730 + 1]
+        assert self.used(limiter) == [150 + 20 + 730 + 1]
         assert limiter.reserve("p", "s", 99)
         self.at(3600)
         assert limiter.reserve("p", "s")
@@ -172,10 +168,10 @@ class ReservationLaw(StoreSetting):
                 "recorded on another channel, with what ended on this"
             )
             self.at(second + 1)
-            assert self.units(limiter, channel="push") == [others + 1, 1]
+            assert self.used(limiter, channel="push") == [others + 1, 1]
         assert limiter.decide("p", "s", channel="push")
         assert not limiter.decide("p", "s", channel="push")
-        assert self.units(limiter) == [others + 2]
+        assert self.used(limiter) == [others + 2]
 
     def test_a_refund_is_the_channel_s_also_while_the_policy_has_it_not(self) -> None:
         with_push, without = (
@@ -189,8 +185,8 @@ class ReservationLaw(StoreSetting):
         assert limiter.refund("p", "s", hit) is True
         assert limiter.settle("p", "t", settled, 3) is True
         limiter.use([with_push])
-        assert self.units(limiter, channel="push") == [0, 0]
-        assert self.units(limiter, "t", channel="push") == [3, 3]
+        assert self.used(limiter, channel="push") == [0, 0]
+        assert self.used(limiter, "t", channel="push") == [3, 3]
         assert limiter.decide("p", "s", channel="push")
         assert not limiter.decide("p", "s", channel="push")
 
@@ -207,7 +203,7 @@ class ReservationLaw(StoreSetting):
         self.at(40)
         assert limiter.decide("p", "s")
         limiter.use([with_push])
-        assert self.units(limiter, channel="push") == [1, 0]
+        assert self.used(limiter, channel="push") == [1, 0]
         assert limiter.decide("p", "s", channel="push")
 
     def test_who_gives_up_reservations_revives_none(self) -> None:
@@ -220,19 +216,19 @@ class ReservationLaw(StoreSetting):
         assert limiter.commit("p", "kept", committed)
         self.at(20)
         limiter.use([self.policy("p", ["9/day"])])
-        assert [self.units(limiter, one) for one in ("s", "t", "kept", "pending")] == [[0], [1], [1], [1]]
+        assert [self.used(limiter, name) for name in ("s", "t", "kept", "pending")] == [[0], [1], [1], [1]]
         assert [hit.units for hit in limiter.explain("p", "s").hits] in ([0], [])
         assert limiter.decide("p", "s", 9)
         assert limiter.decide("p", "t", 8)
         assert not limiter.refund("p", "kept", committed - 1)
         self.at(99)
         assert limiter.decide("p", "kept")
-        assert self.units(limiter, "pending") == [1]
+        assert self.used(limiter, "pending") == [1]
         self.at(100)
-        assert self.units(limiter, "pending") == [0]
+        assert self.used(limiter, "pending") == [0]
         assert limiter.refund("p", "pending", pending.hit) is False
         limiter.use([self.policy("p", ["9/day"], reservations=True)])
-        assert [self.units(limiter, one) for one in ("s", "t", "kept", "pending")] == [[9], [9], [2], [0]]
+        assert [self.used(limiter, name) for name in ("s", "t", "kept", "pending")] == [[9], [9], [2], [0]]
 
     def test_policies_that_share_a_log_share_its_reservations(self) -> None:
         limiter = self.limiter(
@@ -261,16 +257,16 @@ class ReservationLaw(StoreSetting):
         limiter = self.reserving("2/h")
         hit = limiter.reserve("p", "s", ttl=30).hit
         self.at(30)
-        assert self.units(limiter) == [0]
+        assert self.used(limiter) == [0]
         self.at(20)
-        assert self.units(limiter) == [1], "a look changes nothing"
+        assert self.used(limiter) == [1], "a look changes nothing"
         assert limiter.commit("p", "s", hit) is True
         other = limiter.reserve("p", "t", ttl=30).hit
         self.at(50)
         assert limiter.decide("p", "t")
         self.at(20)
         assert limiter.commit("p", "t", other) is False, "the time of a log never runs back"
-        assert self.units(limiter, "t") == [1]
+        assert self.used(limiter, "t") == [1]
 
     def test_a_refused_reservation_reserves_nothing(self) -> None:
         limiter = self.reserving("2/h", "3/day")
@@ -278,7 +274,7 @@ class ReservationLaw(StoreSetting):
         refused = limiter.reserve("p", "s", 2, ttl=30)
         assert (refused.allowed, refused.hit, str(refused.limit)) == (False, None, "2/hour")
         self.at(31)
-        assert self.units(limiter) == [1, 1]
+        assert self.used(limiter) == [1, 1]
         assert limiter.refund("p", "s", hit)
 
     def test_a_batch_and_a_joint_attempt_see_what_ended_of_each_subject(self) -> None:
@@ -310,7 +306,7 @@ class ReservationLaw(StoreSetting):
         self.at(3601)
         assert limiter.sweep()
         assert limiter.commit("p", "s", hit) is False
-        assert self.units(limiter) == [0]
+        assert self.used(limiter) == [0]
 
     def test_calendar_limits_take_reservations(self) -> None:
         limiter = self.reserving("2/calendar-day", zone="Europe/Berlin")

@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +22,14 @@ from capline.campaign.queue.queue import MOST_CLAIMS, Queue
 from capline.campaign.queue.records import Claimed, DeadLetter, Over, QueuedRun, Waiting
 from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.status import QueueStatus
-from capline.campaign.queue.worker import _Lost, _QueueRecord  # pyright: ignore[reportPrivateUsage] - what a worker's batch meets
+from capline.campaign.queue.worker import _Lost, _Paused, _QueueRecord  # pyright: ignore[reportPrivateUsage] - what a worker's batch meets
 from capline.campaign.senders.protocol import TRANSIENT, RunInfo
 from capline.campaign.stop import CampaignStopped, Stop
 from capline.model.errors import CampaignError
 
 FACTS = RunFacts("sale", "promo", None, 1, 9, ((None, 9),), 1_000_000, "0123456789abcdef")
 RUN = QueuedRun(FACTS, (Input("cost", "aa", "1"),), "campaign: sale\n", "/sale.yaml", "", b"policies: {}", (), (), 3)
+DAY_US = 86_400_000_000
 PREFIX = "capline:{campaign:sale}:"
 
 
@@ -173,7 +175,7 @@ def test_a_sign_of_life_keeps_a_batch(queue: Queue) -> None:
         time.sleep(0.4)
         assert queue.renew(batches[0], "a")
         assert queue.record(batches[1], "b", rows_of(batches[1]), decided=True)
-    assert [each.claims for each in queue.state("sale").in_work] == [1, 1, 1]
+    assert [each.takes for each in queue.state("sale").in_work] == [1, 1, 1]
     assert claimed(queue, "d", takeover_s=1).number == 2
     assert isinstance(queue.claim("sale", "e", 1), Waiting)
 
@@ -184,7 +186,7 @@ def test_a_batch_that_is_given_back_goes_to_the_next_at_once_and_is_not_counted(
         assert queue.release(claimed(queue, "a"), "a", "give_back")
     batch = claimed(queue, "b")
     assert batch.number == 0
-    assert [(each.worker, each.claims) for each in queue.state("sale").in_work] == [("b", 1)]
+    assert [(each.worker, each.takes) for each in queue.state("sale").in_work] == [("b", 1)]
 
 
 def test_a_batch_that_failed_waits_for_its_lease(queue: Queue) -> None:
@@ -193,7 +195,7 @@ def test_a_batch_that_failed_waits_for_its_lease(queue: Queue) -> None:
     assert [claimed(queue, worker).number for worker in ("a", "b")] == [1, 2]
     again = claimed(queue, "c", takeover_s=0)
     assert again.number == 0
-    assert [(each.claims, each.error) for each in queue.state("sale").in_work if each.number == 0] == [(2, "disk full")]
+    assert [(each.takes, each.error) for each in queue.state("sale").in_work if each.batch == 0] == [(2, "disk full")]
 
 
 def test_a_batch_that_ends_whoever_takes_it_is_set_aside(queue: Queue) -> None:
@@ -278,6 +280,52 @@ def test_every_verb_renews_what_expires(queue: Queue, server: Server) -> None:
     server.command("XDEL", PREFIX + "batches", gone.entry)
     assert isinstance(queue.claim("sale", "b", 0), DeadLetter)
     assert server.command("PTTL", PREFIX + "aside") > 29 * 86_400_000
+
+
+# ---- due later, paused
+
+
+def test_a_campaign_that_is_due_later_is_not_there_for_workers_until_then(queue: Queue, server: Server) -> None:
+    now_us = time.time_ns() // 1000
+    later_us = now_us + 100 * DAY_US
+    queue.begin(RUN)
+    assert queue.steer("sale", due_us=later_us)
+    put(queue, 0, 1, 2)
+    assert queue.begin(replace(RUN, facts=replace(FACTS, campaign="other")))
+    assert queue.open_campaigns() == ["other"]
+    assert QueueStatus(queue, "sale").report().state == "scheduled"
+    assert server.command("PTTL", PREFIX + "batches") > 129 * 86_400_000, "it outlives its wait"
+    assert queue.release(claimed(queue, "a"), "a", "give_back")
+    assert server.command("PTTL", PREFIX + "run") > 129 * 86_400_000
+    assert server.command("PTTL", "capline:campaigns") > 10_000 * 86_400_000, "the list outlives every wait"
+    assert queue.steer("sale", due_us=now_us - DAY_US)
+    assert queue.open_campaigns() == ["sale", "other"], "that which was due first"
+    assert queue.ages_s()["sale"] > 86_000
+    assert queue.steer("sale", due_us=0)
+    assert queue.ages_s()["sale"] < 3600, "due since it was enqueued"
+
+
+def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: Queue) -> None:
+    filled(queue)
+    late_us = time.time_ns() // 1000 - DAY_US
+    batch = claimed(queue, "a")
+    assert queue.steer("sale", paused=True)
+    assert queue.open_campaigns() == []
+    assert QueueStatus(queue, "sale").report().state == "paused"
+    assert queue.steer("sale", due_us=late_us), "enqueued again"
+    assert queue.open_campaigns() == []
+    with closing(Stop()) as stop:
+        steps = _QueueRecord(queue, batch, "a", stop)
+        with pytest.raises(_Paused):
+            steps.check()
+        assert queue.steer("sale", paused=False)
+        steps.check()
+    assert queue.ages_s()["sale"] > 86_000
+    for _ in range(3):
+        finish(queue, claimed(queue, "a"), "a")
+    assert not queue.steer("sale", paused=True), "it is finished"
+    assert queue.open_campaigns() == []
+    assert not queue.steer("none", paused=True)
 
 
 # ---- the end

@@ -367,6 +367,37 @@ def test_a_worker_that_is_asked_to_stop_gives_its_batch_back_at_once(server: Ser
     assert finished(server)["total"]["sent"] == len(far.taken)
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_workers_heed_a_pause_before_the_next_hand_over(redis_server: Server, tmp_path: Path, *, killed: bool) -> None:
+    site = make_site(tmp_path / "site", 160)
+    steer = "summer-sale", "--queue", redis_server.url
+    process: list[subprocess.Popen[str]] = []
+
+    def pause_at(count: int) -> None:
+        if count == 10:
+            capline("campaign", "pause", *steer)
+            if killed:
+                process[0].kill()
+
+    with receiver(answered, on_request=pause_at) as far:
+        by_webhook(site, far, concurrency=1)
+        enqueue(site, redis_server)
+        with workers(redis_server, 1) as processes:
+            process += processes
+            ended(processes[0], -signal.SIGKILL if killed else 0)
+            assert far.requests <= 40
+            assert status(redis_server)["state"] == "paused"
+            processes.append(start(redis_server))
+            ended(processes[1])
+            assert far.requests <= 40, "a paused campaign is no work for anybody"
+            assert capline("campaign", "resume", *steer).stdout == "summer-sale: resumed\n"
+            # The lease of a killed worker ends before it is idle: its batch is in work until then.
+            processes.append(start(redis_server))
+            ended(processes[2])
+    assert {len(keys) for keys in far.keys.values()} == {1}
+    assert finished(redis_server)["total"]["sent"] == len(far.taken)
+
+
 @pytest.mark.deep
 def test_the_server_may_be_killed_and_come_back(tmp_path: Path) -> None:
     alone, expected, expected_delivered = one_process(tmp_path / "alone")
@@ -744,15 +775,17 @@ def test_the_campaigns_store_is_the_queue_where_it_can_be(server: Server, tmp_pa
 
 
 @pytest.mark.deep
-def test_two_campaigns_share_the_workers(redis_server: Server, tmp_path: Path) -> None:
-    for name in ("spring", "autumn"):
+def test_two_campaigns_share_the_workers_and_the_urgent_one_goes_first(redis_server: Server, tmp_path: Path) -> None:
+    for name, priority in (("spring", "50"), ("autumn", "51")):
         site = make_site(tmp_path / name, 400)
-        site.settings["campaign"] = name
+        site.settings |= {"campaign": name, "priority": priority}
         site.write()
         enqueue(site, redis_server)
     with workers(redis_server, 2) as processes:
         worked = [ended(process)[1] for process in processes]
-    assert sum(text.count(" sent, ") for text in worked) == 10
+    orders = [[line.split(":")[0] for line in text.splitlines() if " sent, " in line] for text in worked]
+    assert sum(map(len, orders)) == 10
+    assert orders == [sorted(order) for order in orders]
     for name in ("spring", "autumn"):
         report = answer("campaign", "status", name, "--queue", redis_server.url)
         assert (report["state"], report["campaign"]) == ("finished", name)

@@ -297,6 +297,12 @@ def heard(process: subprocess.Popen[str]) -> str:
     return process.stderr.readline()
 
 
+def heard_of(process: subprocess.Popen[str], what: str) -> None:
+    """Read standard error up to a line that has this."""
+    assert process.stderr is not None
+    assert any(what in line for line in process.stderr)
+
+
 @pytest.mark.parametrize(("signum", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
 def test_a_signal_finishes_the_step_and_says_how_to_go_on(site: Site, signum: int, code: int, name: str) -> None:
     with stuck(site) as (process, far, go_on):
@@ -334,6 +340,43 @@ def test_a_second_process_on_the_same_run_is_refused(site: Site) -> None:
     with stuck(site, answered=150) as (_, far, _go_on):
         assert "another process is in this run" in refusal("campaign", "run", site.file)
         assert far.requests <= 150 + 2  # those that the first one has under way
+
+
+def test_killed_while_it_is_paused_it_stays_paused_and_then_goes_on(site: Site) -> None:
+    with stuck(site) as (process, far, go_on):
+        assert capline("campaign", "pause", site.file).stdout == "summer-sale: paused\n"
+        go_on.set()
+        assert answer("campaign", "status", site.file)["state"] == "paused"
+        process.kill()
+        process.wait()
+        again = subprocess.Popen(
+            command("campaign", "run", site.file), env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        try:
+            heard_of(again, "paused; go on with: capline campaign resume")
+            assert answer("campaign", "status", site.file)["state"] == "paused"
+            capline("campaign", "resume", site.file)
+            again.communicate(timeout=60)
+        finally:
+            again.kill()
+            again.communicate()
+        report = answer("campaign", "run", site.file)
+        assert far.delivered() == sorted(set(far.delivered()))
+        assert len(far.taken) == report["total"]["sent"]
+        assert "is finished" in refusal("campaign", "pause", site.file)
+
+
+def test_killed_before_it_is_due_the_instant_may_still_be_changed(site: Site) -> None:
+    file = site.write(as_of=None, send_at="2254-01-01T00:00:00+08:00")
+    waiting = subprocess.Popen(command("campaign", "run", file), env=environment(), stderr=subprocess.PIPE, text=True)
+    try:
+        heard_of(waiting, "waits until 2253-12-31T16:00:00Z")
+        assert answer("campaign", "status", file)["state"] == "scheduled"
+    finally:
+        waiting.kill()
+        waiting.communicate()
+    report = answer("campaign", "run", site.write(as_of=None, send_at="2026-01-01T00:00:00Z"))
+    assert (report["state"], report["total"]["undecided"]) == ("finished", 0)
 
 
 def test_progress_of_a_killed_run(site: Site) -> None:

@@ -14,6 +14,8 @@
     cost: 1                                   optional: units of each message
     as_of: 2026-11-21T16:00:00Z               optional, for rehearsals: the clock stands still at this instant; nothing
                                               waits for it
+    send_at: 2027-01-01T16:00:00+08:00        optional: nothing is decided or sent before
+    priority: 50                              optional, 0 to 100: workers take a due campaign of a higher one first
     batch: 10000                              optional: messages decided, and kept in the ledger, as one step
     retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for transient failures
     sender: {file: out/, format: parquet}     or webhook: {url: …}, smtp: {…}, or a third party's
@@ -54,11 +56,6 @@ LARGEST_BATCH = 100_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
 _SOURCES = (*_SUFFIXES, "segments")
-_NO_INSTANTS = {
-    "at": "nothing waits for an instant: write 'as_of:' for a rehearsal, whose clock stands still there; 'send_at:', "
-    "to start at an instant, comes with a scheduler",
-    "send_at": "there is no scheduler yet: start the campaign when it is to be sent; 'as_of:' is for rehearsals only",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,8 @@ class CampaignFile:
     """What a campaign file says. Paths are resolved; the sender is made but not opened.
 
     `text` is the file's text, `store_text` its store with each `${NAME}` as written, `as_of_us` the instant of a
-    rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only.
+    rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only. `send_at_us`: when it is due, 0
+    for at once.
     """
 
     path: Path
@@ -107,6 +105,8 @@ class CampaignFile:
     cost: int
     as_of_us: int | None
     rehearsal: bool
+    send_at_us: int
+    priority: int
     batch: int
     retry: Retry
     sender: BuiltSender
@@ -156,12 +156,16 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         segments=_segments(fields),
         audience=_audience(fields),
         cost=_cost(fields),
-        as_of_us=_as_of(fields),
+        as_of_us=(as_of_us := _instant(fields, "as_of")),
         rehearsal=fields.flag("rehearsal", default=False),
+        send_at_us=_instant(fields, "send_at") or 0,
+        priority=fields.whole("priority", 50, 0, 100),
         batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
         retry=_retry(fields),
         sender=build_sender(fields.section("sender", "{file: out/}"), fields),
     )
+    if campaign.send_at_us and as_of_us is not None:
+        fields.fault("send_at", "a rehearsal waits for nothing; leave out 'as_of:' or this")
     fields.close()
     return campaign
 
@@ -240,28 +244,24 @@ def _cost(fields: Fields) -> int:
         return 1
 
 
-def _as_of(fields: Fields) -> int | None:
+def _instant(fields: Fields, key: str) -> int | None:
     like = "write it like 2026-11-21T16:00:00Z"
-    for key, why in _NO_INSTANTS.items():
-        if fields.has(key):
-            fields.node(key)
-            fields.fault(key, why)
-    text = fields.optional("as_of")
+    text = fields.optional(key)
     if text is None:
         return None
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
         if text:
-            fields.fault("as_of", f"{shown(text)} is not an instant; {like}")
+            fields.fault(key, f"{shown(text)} is not an instant; {like}")
         return None
     if instant.tzinfo is None:
-        fields.fault("as_of", f"{shown(text)} does not say in which time zone; {like}")
+        fields.fault(key, f"{shown(text)} does not say in which time zone; {like}")
         return None
-    as_of_us = (instant - _EPOCH) // timedelta(microseconds=1)
-    if not 0 <= as_of_us <= LATEST_US:
-        fields.fault("as_of", f"{shown(text)} is not between 1970 and 2255")
-    return as_of_us
+    at_us = (instant - _EPOCH) // timedelta(microseconds=1)
+    if not 0 <= at_us <= LATEST_US:
+        fields.fault(key, f"{shown(text)} is not between 1970 and 2255")
+    return at_us
 
 
 def _retry(fields: Fields) -> Retry:

@@ -6,6 +6,7 @@ is counted only from its ledger, so kills do not change it.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +24,7 @@ from capline.campaign.ledger.rows import (
     STATES,
     UNSURE,
 )
+from capline.model.clock import SystemClock
 from capline.store.columns import NEVER_US
 from capline.support.instant import instant_text
 
@@ -140,17 +142,6 @@ class OutcomeCounts:
         self._never += int(retry_us.size - fits.sum())
         self._eligible_us.append(rows.at_us + retry_us[fits])
 
-    def merge(self, other: OutcomeCounts) -> None:
-        """Add the counts of another one over the same segments."""
-        self._states += other._states
-        for limit, counts in other._refused_by.items():
-            self._refused_by[limit] = self._refused_by.get(limit, np.zeros_like(counts)) + counts
-        for mine, theirs in ((self._failures, other._failures), (self._doubts, other._doubts)):
-            for reason, count in theirs.items():
-                mine[reason] = mine.get(reason, 0) + count
-        self._eligible_us += other._eligible_us
-        self._never += other._never
-
     def report(self, facts: RunFacts, state: str, elapsed_us: int) -> Report:
         """The counts so far."""
         segments = [self._segment(code) for code in range(len(self._segments))]
@@ -230,7 +221,14 @@ def report_of(ledger: Ledger) -> Report:
     for rows in ledger.batches():
         counts.add(rows)
     state = "finished" if ledger.is_finished else "running" if ledger.is_running else "stopped"
-    return counts.report(ledger.facts, state, ledger.elapsed_us)
+    return counts.report(ledger.facts, state_at(state, ledger.due_us), ledger.elapsed_us)
+
+
+def state_at(state: str, due_us: float) -> str:
+    """The state of a run that is due at this instant: an unfinished one may be "paused" or "scheduled"."""
+    if state == "finished" or due_us <= SystemClock().now_us():
+        return state
+    return "paused" if math.isinf(due_us) else "scheduled"
 
 
 def _count_reasons(counts: dict[str, int], rows: BatchRows, where: NDArray[np.bool_]) -> None:

@@ -17,6 +17,7 @@ from capline.campaign.ledger.ledger import Ledger
 from capline.campaign.ledger.rows import NOT_KNOWN
 from capline.campaign.senders.protocol import RunInfo, asks_again
 from capline.campaign.store_facts import refuse_new_run, store_input
+from capline.model.clock import SystemClock
 from capline.model.errors import StoreError
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from capline.campaign.prepare import Job
     from capline.campaign.stop import Stop
     from capline.limiter.limiter import Limiter
+
+
+_LOOK_S = 0.5
+"""How often a run that waits looks whether it was resumed."""
 
 
 @contextmanager
@@ -77,7 +82,9 @@ def run(
         return
     info = RunInfo(job.file.campaign, ledger.facts.run_id, job.file.channel, tuple(job.audience.texts))
     sender = job.file.sender.sender
+    ledger.steer(due_us=job.file.send_at_us)
     steps = _LedgerRecord(ledger, stop)
+    steps.check()
     kinds = job.audience.segments, job.audience.zones
     first = ledger.next_batch()
 
@@ -93,12 +100,12 @@ def run(
             sender.open(info)
         ledger.freeze_inputs(store_input(limiter))
         for number in unknown:
-            stop.check()
+            steps.check()
             rows = ledger.batch(number)
             if rows is not None and rows.ask_again():
                 delivery.deliver(_part(job, ledger, number), rows)
         while True:
-            _deliver_all(job, ledger, delivery, stop)
+            _deliver_all(job, ledger, delivery)
             steps.finish()
             if not retry or not ledger.retry_failed(job.batches, job.file.batch):
                 break
@@ -109,10 +116,10 @@ def run(
         sender.close()
 
 
-def _deliver_all(job: Job, ledger: Ledger, delivery: Delivery, stop: Stop) -> None:
+def _deliver_all(job: Job, ledger: Ledger, delivery: Delivery) -> None:
     """Deliver every batch that is not done, in order."""
     for number in range(ledger.next_batch(), job.batches + ledger.retries()):
-        stop.check()
+        delivery.record.check()
         delivery.deliver(_part(job, ledger, number), ledger.batch(number))
 
 
@@ -131,8 +138,16 @@ class _LedgerRecord:
 
     def __init__(self, ledger: Ledger, stop: Stop) -> None:
         self._ledger = ledger
+        self._stop = stop
         self._began_us = time.monotonic_ns() // 1000 - ledger.elapsed_us
-        self.check = stop.check
+
+    def check(self) -> None:
+        """Wait until the run is due; `CampaignStopped` as soon as a stop is asked for."""
+        began_us = time.monotonic_ns() // 1000
+        self._stop.check()
+        while (left_us := self._ledger.due_us - SystemClock().now_us()) > 0:
+            self._stop.wait(min(left_us / 1e6, _LOOK_S))
+        self._began_us += time.monotonic_ns() // 1000 - began_us
 
     def add(self, rows: BatchRows) -> None:
         self._ledger.add(rows)

@@ -5,7 +5,7 @@
     capline_queue_up                             1 while the queue's server answers
     capline_queue_campaigns                      campaigns that are not finished
     capline_queue_batches{campaign,state}        waiting, leased, delivered, dead_letter
-    capline_queue_age_seconds{campaign}          since it was enqueued
+    capline_queue_age_seconds{campaign}          since it was due
     capline_queue_silent_seconds{campaign}       since the oldest renewal of a lease; leases are renewed every second
 
 Every worker exports the same queue, so take the maximum: `max by (campaign) (…)`.
@@ -39,7 +39,7 @@ class CampaignFigures(Protocol):
     @property
     def campaign(self) -> str: ...  # noqa: D102 - its name
     @property
-    def age_s(self) -> float: ...  # noqa: D102 - since it was enqueued
+    def age_s(self) -> float: ...  # noqa: D102 - since it was due
     @property
     def waiting(self) -> int: ...  # noqa: D102 - batches that no worker has
     @property
@@ -92,7 +92,7 @@ class WorkerMetrics:
         yield GaugeMetricFamily("capline_queue_campaigns", "Campaigns that are not finished", value=queue.campaigns)
         of, by = ["campaign"], ["campaign", "state"]
         state = GaugeMetricFamily("capline_queue_batches", "Batches of a campaign that is not finished", labels=by)
-        age = GaugeMetricFamily("capline_queue_age_seconds", "Since the campaign was enqueued", labels=of)
+        age = GaugeMetricFamily("capline_queue_age_seconds", "Since the campaign was due", labels=of)
         silent = GaugeMetricFamily("capline_queue_silent_seconds", "Since its quietest lease was renewed", labels=of)
         for backlog in queue.oldest:
             for name in ("waiting", "leased", "delivered"):

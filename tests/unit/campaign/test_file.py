@@ -45,7 +45,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     campaign = load_campaign(tmp_path / "c.yaml")
     assert campaign.store == f"lmdb://{tmp_path}/.capline/store"
     assert (campaign.channel, campaign.segments, campaign.as_of_us) == (None, None, None)
-    assert (campaign.cost, campaign.batch) == (1, 10_000)
+    assert (campaign.cost, campaign.batch, campaign.send_at_us, campaign.priority) == (1, 10_000, 0, 50)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,9 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
         (8, "cost: 0", "a cost is 1 to"),
         (8, "cost: -1", "cost: expected a whole number"),
         (8, "cost: 1.5", "cost: expected a whole number"),
-        (
-            9,
-            "at: 2026-11-21T16:00:00Z",
-            "at: nothing waits for an instant: write 'as_of:' for a rehearsal, whose clock",
-        ),
-        (9, "at: 2026-11-21T16:00:00Z", "'send_at:', to start at an instant, comes with a scheduler"),
-        (9, "send_at: 2026-11-21T16:00:00Z", "send_at: there is no scheduler yet"),
+        (9, "send_at: 16:00", "'16:00' is not an instant"),
+        (9, "as_of: 2026-11-21T16:00:00Z\nsend_at: 2026-11-21T16:00:00Z", "send_at: a rehearsal waits for nothing"),
+        (9, "priority: 101", "priority: expected a whole number from 0 to 100"),
         (9, "as_of: yesterday", "'yesterday' is not an instant; write it like 2026-11-21T16:00:00Z"),
         (9, "as_of: 2026-11-21T16:00:00", "does not say in which time zone"),
         (9, "as_of: 1969-01-01T00:00:00Z", "not between 1970 and 2255"),

@@ -264,6 +264,37 @@ def test_it_stops_between_two_hand_overs_and_goes_on_there(tmp_path: Path) -> No
     assert (seen == sorted(seen), seen[-1]) == (True, 400)
 
 
+def test_nothing_is_decided_before_it_is_due_and_a_pause_is_heeded_before_the_next_hand_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the run waits, another process looks at its ledger, and steers it."""
+    site = Site(tmp_path)
+    far = Far(most=30)
+    due = "2254-01-01T00:00:00Z"
+    job = with_sender(site.job(as_of=None, send_at=due), far)
+    stop = Stop()
+    waits: list[tuple[float, str, int]] = []
+
+    def wait(seconds: float) -> None:
+        with Ledger.read(tmp_path / "run", steer=True) as other:
+            waits.append((seconds, report_of(other).state, len(far.hand_overs)))
+            if len(waits) == 2:
+                other.steer(due_us=1)
+            elif len(waits) == 4:
+                other.steer(paused=False)
+
+    def progress(_done: int) -> None:
+        if len(far.hand_overs) == 5 and len(waits) == 2:
+            with Ledger.read(tmp_path / "run", steer=True) as other:
+                other.steer(paused=True)
+
+    monkeypatch.setattr(stop, "wait", wait)
+    with job.open_limiter("memory://") as limiter:
+        report = go(job, limiter, tmp_path / "run", stop, progress=progress)
+    assert waits == [(0.5, "scheduled", 0), (0.5, "scheduled", 0), (0.5, "paused", 5), (0.5, "paused", 5)]
+    assert (report.state, report.total.sent) == ("finished", 400)
+
+
 def test_a_pause_ends_when_a_stop_is_asked_for() -> None:
     with closing(Stop()) as stop:
         with stop.on_signals(lambda _signum: None, lambda _signum: None):

@@ -33,6 +33,7 @@ class Alone(Worker):
             read=Mock(return_value=(None, None)),
             delivery=self.delivery,
             close=stop.check,
+            priority=50,
         )
         self._runs["sale"] = run
 

@@ -6,7 +6,7 @@
 
     run     key, value            campaign, run_id, policy, channel, cost, audience, segments (JSON: name and number of
                                   subjects, first those in none), begun_us, elapsed_us, finished, fixed (1: something
-                                  may have been decided)
+                                  may have been decided), due_us (not before), paused (1: not before it is resumed)
     input   name, digest, shown   the inputs of the run (`inputs`)
     batch   number                a row is added when the batch is decided
             settled               1 when nothing is left to do for it
@@ -36,6 +36,7 @@ Readers (`status`) see the last commit, also during a run. Cost: three commits a
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import sqlite3
@@ -101,31 +102,26 @@ class Ledger:
             lock = take_lock(directory)
         except OSError as error:
             raise CampaignError(f"{directory}: the ledger cannot be kept here: {_reason(error)}") from None
-        try:
-            connection = connect(directory / FILE, write=True)
-            try:
-                with sqlite_errors(directory):
-                    _check_inputs(connection, directory, facts, inputs)
-                return cls(directory, connection, lock)
-            except BaseException:
-                connection.close()
-                raise
-        except BaseException:
-            os.close(lock)
-            raise
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, lock)
+            connection = stack.enter_context(contextlib.closing(connect(directory / FILE, write=True)))
+            with sqlite_errors(directory):
+                _check_inputs(connection, directory, facts, inputs)
+            ledger = cls(directory, connection, lock)
+            stack.pop_all()
+            return ledger
 
     @classmethod
-    def read(cls, directory: Path) -> Self:
-        """Open for reading, also while a process writes; `CampaignError` where there is no ledger."""
+    def read(cls, directory: Path, *, steer: bool = False) -> Self:
+        """Open for reading, or to `steer`, also while a process writes; `CampaignError` where there is no ledger."""
         with sqlite_errors(directory):
             if not (directory / FILE).is_file():
                 raise CampaignError(f"{directory}: no ledger here; begin the campaign with: capline campaign run")
-        connection = connect(directory / FILE, write=False)
-        try:
-            return cls(directory, connection, None)
-        except BaseException:
-            connection.close()
-            raise
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(contextlib.closing(connect(directory / FILE, write=steer)))
+            ledger = cls(directory, connection, None)
+            stack.pop_all()
+            return ledger
 
     @classmethod
     def begun_inputs(cls, directory: Path) -> tuple[Input, ...]:
@@ -133,14 +129,8 @@ class Ledger:
         with sqlite_errors(directory):
             if not (directory / FILE).is_file():
                 return ()
-        connection = connect(directory / FILE, write=False)
-        try:
-            with sqlite_errors(directory):
-                if not connection.execute("SELECT 1 FROM run WHERE key = 'fixed'").fetchone():
-                    return ()
-                return read_inputs(connection)
-        finally:
-            connection.close()
+        with contextlib.closing(connect(directory / FILE, write=False)) as db, sqlite_errors(directory):
+            return read_inputs(db) if db.execute("SELECT 1 FROM run WHERE key = 'fixed'").fetchone() else ()
 
     def __enter__(self) -> Self:
         return self
@@ -172,6 +162,20 @@ class Ledger:
     def is_running(self) -> bool:
         """Whether a process works on the run now."""
         return is_locked(self.directory)
+
+    @property
+    def due_us(self) -> float:
+        """The instant before which nothing is decided or sent: 0 for at once, infinite while paused."""
+        with self._errors():
+            return math.inf if self._value("paused") else self._value("due_us") or 0
+
+    def steer(self, *, due_us: int | None = None, paused: bool | None = None) -> None:
+        """Change when the run is due, or pause or resume it; the process in it heeds that before its next hand-over."""
+        changed = {"due_us": due_us, "paused": paused}
+        with self._errors(), commits(self._db):
+            self._db.executemany(
+                "INSERT OR REPLACE INTO run VALUES (?, ?)", [one for one in changed.items() if one[1] is not None]
+            )
 
     @property
     def is_frozen(self) -> bool:

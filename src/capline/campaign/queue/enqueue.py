@@ -64,6 +64,7 @@ def enqueue(job: Job, queue: Queue, progress: Callable[[int], object] | None = N
             f"queue {queue.server.url}: campaign {name!r} was enqueued with another {', another '.join(changed)}; "
             "put it back to go on, or begin a new run under another name ('campaign:')"
         )
+    queue.steer(name, due_us=job.file.send_at_us)  # before the first batch is there to be claimed
     state = queue.state(name)
     if not state.finished and not begun:
         queue.put_files(replace(wanted, facts=run.facts))

@@ -3,16 +3,18 @@
 The rule: a batch has one owner, the consumer for which it is pending in the stream's group. Every verb that writes a
 step checks the owner in the same script (`lua/`), so a worker that lost its lease writes nothing.
 
-    `enqueue`   begin, put_files, put
+    `enqueue`   begin, put_files, steer, put
     `worker`    open_campaigns, store, freeze_store, claim, renew, record, release
     `status`    find, state, steps
     `watch`     ages_s, state
+    `pause`     steer
 
 Every call may be repeated. Every key expires 30 days after the last step.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -73,6 +75,14 @@ class Queue:
         flat = [word for pair in run.texts().items() for word in pair]
         self.server.call("HSET", _keys(run.facts.campaign)[0], *flat)
 
+    def steer(self, campaign: str, *, due_us: int | str = "", paused: bool | None = None) -> bool:
+        """Change when a campaign is due (0: since it was enqueued), or pause or resume it; False where none is open.
+
+        A worker heeds a pause before its next hand-over, and the rest before its next claim.
+        """
+        how = "" if paused is None else "pause" if paused else "resume"
+        return bool(self._run("steer", campaign, campaign, EXPIRY_MS, due_us, how))
+
     def put(self, run: QueuedRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
         """Queue the batches (number, rows, data) that are not queued yet; yields after each chunk how many are."""
         chunk: list[tuple[object, ...]] = []
@@ -95,14 +105,19 @@ class Queue:
     # ---- for `worker`
 
     def open_campaigns(self) -> list[str]:
-        """The campaigns that are not finished, the oldest first."""
-        return [name.decode() for name in self.server.call("ZRANGE", _OPEN, 0, -1)]
+        """The campaigns that are due and not finished, the oldest first."""
+        return list(self.ages_s())
 
     def ages_s(self) -> dict[str, float]:
-        """These campaigns, each with the seconds since it was first enqueued."""
-        flat, (seconds, micros) = self.server.calls([("ZRANGE", _OPEN, 0, -1, "WITHSCORES"), ("TIME",)])
+        """These campaigns, each with the seconds since it was due. Those that are due later cost nothing."""
+        seconds, micros = self.server.call("TIME")
         now_us = int(seconds) * 1_000_000 + int(micros)
-        return {name.decode(): max(now_us - float(begun), 0) / 1e6 for name, begun in _pairs(flat).items()}
+        flat = self.server.call("ZRANGE", _OPEN, "-inf", now_us, "BYSCORE", "WITHSCORES")
+        return {name.decode(): (now_us - float(due)) / 1e6 for name, due in _pairs(flat).items()}
+
+    def is_paused(self, campaign: str) -> bool:
+        """Whether the campaign is paused."""
+        return bool(self.server.call("HEXISTS", _keys(campaign)[0], "paused"))
 
     def store(self, campaign: str) -> Input | None:
         """The identity of the run's store; None before the first worker opened it."""
@@ -174,7 +189,7 @@ class Queue:
     def state(self, campaign: str) -> State:
         """A run's progress."""
         run, batches, steps, aside, _ = _keys(campaign)
-        names = ("queued", "settled", "done", "finished", "first_us", "last_us")
+        names = ("queued", "settled", "done", "finished", "first_us", "last_us", "due_us", "paused")
         numbers, pending, apart = self.server.calls(
             [
                 ("HMGET", run, *names),
@@ -182,22 +197,24 @@ class Queue:
                 ("HGETALL", aside),
             ]
         )
-        queued, settled, done, finished, first_us, last_us = (int(number or 0) for number in numbers)
+        queued, settled, done, finished, first_us, last_us, due_us, paused = (int(number or 0) for number in numbers)
         return State(
             queued,
             settled,
             done,
             bool(finished),
+            math.inf if paused else due_us,
             max((finished or last_us) - first_us, 0) if first_us else 0,
             tuple(self._in_work(steps, pending)),
             {int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())},
         )
 
     def _in_work(self, steps: str, pending: list[Any]) -> Iterator[InWork]:
-        found: list[tuple[int, str, float, int]] = []
-        for entry, worker, idle_ms, claims in pending:
-            found.append((int(entry.partition(b"-")[2]), worker.decode(), int(idle_ms) / 1000, int(claims)))
-        held = [each for each in found if each[1] != "nobody"]
+        held = [
+            (int(entry.partition(b"-")[2]), worker.decode(), int(idle_ms) / 1000, int(claims))
+            for entry, worker, idle_ms, claims in pending
+            if worker != b"nobody"
+        ]
         asked = [("HMGET", steps, f"{number}:since", f"{number}:error") for number, *_ in held]
         for (number, worker, idle_s, claims), (since, error) in zip(
             held, self.server.calls(asked) if asked else [], strict=True

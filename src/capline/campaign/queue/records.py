@@ -112,26 +112,32 @@ class Over:
     """The run is finished or expired."""
 
 
-@dataclass(frozen=True, slots=True)
-class InWork:
-    """A claimed batch. `idle_s`: since its lease was last renewed. `claims`: how often it was claimed so far."""
+class InWork(msgspec.Struct, frozen=True):
+    """A batch that a worker owns, since `since_us`; its lease was last renewed `silent_s` seconds ago.
 
-    number: int
+    `takes` counts claims: above 1 where earlier workers did not finish it. `error` is what the last of them reported.
+    """
+
+    batch: int
     worker: str
     since_us: int
-    idle_s: float
-    claims: int
+    silent_s: float
+    takes: int
     error: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A run's progress in batches. `done`: subjects of settled batches; `elapsed_us`: since the first claim."""
+    """A run's progress in batches. `done`: subjects of settled batches; `elapsed_us`: since the first claim.
+
+    `due_us` is infinite while it is paused.
+    """
 
     queued: int
     settled: int
     done: int
     finished: bool
+    due_us: float
     elapsed_us: int
     in_work: tuple[InWork, ...]
     aside: Mapping[int, str]

@@ -6,33 +6,22 @@ reads some 100 MB; each later one reads only what is not finished.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.campaign.report import OutcomeCounts, Report
+from capline.campaign.queue.records import InWork
+from capline.campaign.report import OutcomeCounts, Report, state_at
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
+    from capline.campaign.ledger.rows import BatchRows
     from capline.campaign.queue.queue import Queue
     from capline.campaign.queue.records import State
 
 _SILENT_S = 10.0
 """Leases are renewed every second: after so long without a renewal, nobody is at work."""
-
-
-class BatchInWork(msgspec.Struct, frozen=True):
-    """A batch that a worker owns, since `since_us`; its lease was last renewed `silent_s` seconds ago.
-
-    `takes` counts claims: above 1 where earlier workers did not finish it. `error` is what the last of them reported.
-    """
-
-    batch: int
-    worker: str
-    since_us: int
-    silent_s: float
-    takes: int
-    error: str | None
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -43,7 +32,7 @@ class QueueProgress(msgspec.Struct, frozen=True):
     unqueued: int
     waiting: int
     settled: int
-    in_work: list[BatchInWork]
+    in_work: list[InWork]
     set_aside: dict[int, str]
 
 
@@ -72,16 +61,16 @@ class QueueStatus:
         name = self._run.facts.campaign
         # State before steps: where the run moves on in between, the state lags behind the counts, never ahead of them.
         state = self._queue.state(name)
-        under_way = OutcomeCounts(self._run.facts.segments)
+        under_way: list[BatchRows] = []
         for rows in self._queue.steps(name, sorted(self._not_done)):
             if rows.is_done:
                 self._done.add(rows)
                 self._not_done.discard(rows.number)
             else:
-                under_way.add(rows)
-        counts = OutcomeCounts(self._run.facts.segments)
-        counts.merge(self._done)
-        counts.merge(under_way)
+                under_way.append(rows)
+        counts = deepcopy(self._done)
+        for rows in under_way:
+            counts.add(rows)
         report = counts.report(self._run.facts, _state(state), state.elapsed_us)
         return QueueReport(**msgspec.structs.asdict(report), queue=self._progress(state))
 
@@ -92,10 +81,7 @@ class QueueStatus:
             self._run.batches - state.queued,
             state.waiting,
             state.settled,
-            [
-                BatchInWork(each.number, each.worker, each.since_us, each.idle_s, each.claims, each.error)
-                for each in state.in_work
-            ],
+            list(state.in_work),
             dict(state.aside),
         )
 
@@ -103,4 +89,5 @@ class QueueStatus:
 def _state(state: State) -> str:
     if state.finished:
         return "finished"
-    return "running" if any(each.idle_s < _SILENT_S for each in state.in_work) else "stopped"
+    at_work = any(each.silent_s < _SILENT_S for each in state.in_work)
+    return state_at("running" if at_work else "stopped", state.due_us)

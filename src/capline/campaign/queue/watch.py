@@ -50,7 +50,7 @@ def read_depth(queue: Queue) -> QueueDepth:
 
 def _depth(queue: Queue, campaign: str, age_s: float) -> CampaignDepth:
     state = queue.state(campaign)
-    silent_s = max((batch.idle_s for batch in state.in_work), default=0.0)
+    silent_s = max((batch.silent_s for batch in state.in_work), default=0.0)
     return CampaignDepth(campaign, age_s, state.waiting, len(state.in_work), state.settled, len(state.aside), silent_s)
 
 

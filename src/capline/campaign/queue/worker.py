@@ -5,7 +5,7 @@
     claim ── deliver: renew the lease, send, record, … ── delivered
       │        └── lease lost: another worker owns the batch; write nothing, claim the next
       ├── damaged: set aside as a dead letter and reported; claim the next
-      ├── stopped: released at once, for the next worker
+      ├── stopped, or the campaign paused: released at once, for the next worker
       └── failed: released when its lease ends, and the worker ends with the error
 
 A thread renews the lease every second, however long sending takes. A process that was killed or suspended renews
@@ -146,11 +146,13 @@ class Worker:
                     self._stop.wait(_POLL_S)
 
     def _campaigns(self) -> list[str]:
-        """The unfinished campaigns that this worker could open."""
+        """The campaigns that are due and that this worker could open: of higher priority first, then the oldest."""
         names = self._queue.open_campaigns()
         for name in {*self._runs}.difference(names):
             self._runs.pop(name).close()
-        return [name for name in names if self._is_open(name)]
+        opened = [name for name in names if self._is_open(name)]
+        # An expired one is not open here, and is asked last.
+        return sorted(opened, key=lambda name: -self._runs[name].priority if name in self._runs else 1)
 
     def _is_open(self, campaign: str) -> bool:
         if campaign in self._runs:
@@ -208,9 +210,10 @@ class Worker:
             yield
         except _Lost:
             self._lose(claimed)
-        except CampaignStopped:
+        except (_Paused, CampaignStopped) as asked:
             self._queue.release(claimed, self.name, "give_back")
-            raise
+            if isinstance(asked, CampaignStopped):
+                raise
         except (StoreUnavailableError, StoreUnknownError) as error:
             # Every step of a batch may be repeated: it is released now, and claimed again when the store answers.
             self._queue.release(claimed, self.name, "give_back")
@@ -265,6 +268,10 @@ class _Lost(Exception):  # noqa: N818 - not an error: another worker owns the ba
     pass
 
 
+class _Paused(Exception):  # noqa: N818 - not an error: what was asked for
+    pass
+
+
 @dataclass(slots=True)
 class _QueueRecord:
     """The queue as a `Record`, for one batch."""
@@ -278,6 +285,8 @@ class _QueueRecord:
         self.stop.check()
         if not self.queue.renew(self.claimed, self.worker):
             raise _Lost
+        if self.queue.is_paused(self.claimed.campaign):
+            raise _Paused
 
     def add(self, rows: BatchRows) -> None:
         self._record(rows, decided=True)
@@ -301,6 +310,7 @@ class _Run:
         self._policy: Policy = pick_policy(self._file, policies)
         self._breaker = Breaker(self._file.sender.breaker, size=self._file.sender.request_size)
         self._segments = tuple(name for name, _ in run.facts.segments)
+        self.priority = self._file.priority
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:
             known = queue.store(run.facts.campaign)

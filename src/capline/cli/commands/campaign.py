@@ -1,4 +1,4 @@
-"""`capline campaign run | plan | status | enqueue`: send a campaign under its caps, forecast it, show its progress.
+"""`capline campaign run | plan | status | pause | resume | enqueue`: send a campaign under its caps, show its progress.
 
 The same command resumes a run that was stopped or killed. `enqueue` leaves the work to workers (`worker`). Answers go
 to standard output, progress and hints to standard error. Modules are imported where they are used, so that `--help` is
@@ -9,6 +9,7 @@ instant.
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -35,6 +36,12 @@ app = Commands("campaign", "Send a [bold]campaign[/] under its caps, forecast it
 app.add_typer(outcomes.app)
 
 CampaignArgument = Annotated[Path, typer.Argument(metavar="CAMPAIGN.YAML", help="The campaign file.")]
+TargetArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CAMPAIGN.YAML|DIR|NAME", help="The campaign file, a run's directory, or the name of a queued campaign."
+    ),
+]
 QueueOption = Annotated[
     str | None,
     typer.Option(
@@ -83,6 +90,8 @@ def run(
     from capline.campaign.breaker import SenderFailingError
     from capline.campaign.senders.protocol import asks_again
     from capline.campaign.store_facts import store_facts
+    from capline.model.clock import SystemClock
+    from capline.support.instant import instant_text
 
     directory = ledger or default_directory(campaign)
     if retry_failed and not directory.exists():
@@ -103,6 +112,10 @@ def run(
             note.print(
                 f"{directory}: resumes at batch {opened.next_batch() + 1} of {batches}", style="dim", markup=False
             )
+        if math.isinf(opened.due_us):
+            warn(f"{directory}: paused; go on with: capline campaign resume {shlex.quote(str(ledger or campaign))}")
+        elif job.file.send_at_us > SystemClock().now_us():
+            note.print(f"waits until {instant_text(job.file.send_at_us)}", style="dim", markup=False)
         try:
             with (
                 stop.on_signals(*stop_lines("the same command resumes the run")),
@@ -144,13 +157,7 @@ def plan(campaign: CampaignArgument, progress: ProgressOption = None) -> Answer:
     "capline campaign status summer-sale --queue redis://127.0.0.1:6379/0 --watch",
 )
 def status(
-    target: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CAMPAIGN.YAML|DIR|NAME",
-            help="The campaign file, a run's directory, or the name of a queued campaign.",
-        ),
-    ],
+    target: TargetArgument,
     ledger: LedgerOption = None,
     queue: QueueOption = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until it is finished.")] = False,
@@ -161,16 +168,8 @@ def status(
 
     With --queue: over all workers. The same for a campaign file that has no ledger and whose store can hold the queue.
     """
-    from capline.campaign import load_campaign
-
     directory = run_directory(target, ledger)
-    url = None if ledger else queue
-    if not target.exists() and (url is None or target.suffix in (".yaml", ".yml")):
-        raise CampaignError(
-            f"{target}: no such file; name the campaign file, the directory of a run, or a campaign with --queue URL"
-        )
-    if url is None and target.is_file() and not directory.exists():
-        url = _as_queue(load_campaign(target).store)
+    url = _queue_of(target, ledger, queue)
     with closing(_ledger_reports(directory) if url is None else _queue_reports(url, target)) as reports:
         for state, answer in reports:
             answer.show(json=json)
@@ -178,6 +177,27 @@ def status(
                 return
             sys.stdout.flush()
             time.sleep(_WATCH_S)
+
+
+@app.verb(
+    "capline campaign pause summer-sale.yaml",
+    "capline campaign pause summer-sale --queue redis://127.0.0.1:6379/0",
+)
+def pause(target: TargetArgument, ledger: LedgerOption = None, queue: QueueOption = None) -> None:
+    """Pause a campaign that is not finished: nothing more is decided or sent until it is resumed.
+
+    A hand-over under way is finished first.
+    """
+    _steer(target, ledger, queue, paused=True)
+
+
+@app.verb(
+    "capline campaign resume summer-sale.yaml",
+    "capline campaign resume summer-sale --queue redis://127.0.0.1:6379/0",
+)
+def resume(target: TargetArgument, ledger: LedgerOption = None, queue: QueueOption = None) -> None:
+    """Resume a paused campaign: the process that runs it goes on within a second, and so do workers."""
+    _steer(target, ledger, queue, paused=False)
 
 
 @app.answers(
@@ -235,18 +255,57 @@ def _ledger_reports(directory: Path) -> Generator[tuple[str, Answer]]:
         yield report.state, report_answer(report)
 
 
+def _steer(target: Path, ledger: Path | None, queue: str | None, *, paused: bool) -> None:
+    from capline.campaign import Ledger
+    from capline.campaign.queue.queue import Queue
+    from capline.campaign.queue.server import QueueServer
+
+    url = _queue_of(target, ledger, queue)
+    if url is None:
+        with Ledger.read(run_directory(target, ledger), steer=True) as opened:
+            name = opened.facts.campaign
+            is_open = not opened.is_finished
+            if is_open:
+                opened.steer(paused=paused)
+    else:
+        name = _name_of(target)
+        with QueueServer(url) as server:
+            is_open = Queue(server).steer(name, paused=paused)
+    if not is_open:
+        raise CampaignError(f"campaign {name!r} is finished, or was never begun here: there is nothing to steer")
+    out.print(f"{name}: {'paused' if paused else 'resumed'}", markup=False)
+
+
+def _queue_of(target: Path, ledger: Path | None, queue: str | None) -> str | None:
+    """The queue in which a target is; None where it is a run with a ledger."""
+    from capline.campaign import load_campaign
+
+    url = None if ledger else queue
+    if not target.exists() and (url is None or target.suffix in (".yaml", ".yml")):
+        raise CampaignError(
+            f"{target}: no such file; name the campaign file, the directory of a run, or a campaign with --queue URL"
+        )
+    if url is None and target.is_file() and not run_directory(target, ledger).exists():
+        return _as_queue(load_campaign(target).store)
+    return url
+
+
+def _name_of(target: Path) -> str:
+    from capline.campaign import load_campaign
+    from capline.model.policy import check_name
+
+    return load_campaign(target).campaign if target.is_file() else check_name(str(target), "campaign")
+
+
 def _queue_reports(url: str, target: Path) -> Generator[tuple[str, Answer]]:
     """The same of a queued campaign."""
-    from capline.campaign import load_campaign
     from capline.campaign.queue.queue import Queue
     from capline.campaign.queue.server import QueueServer
     from capline.campaign.queue.status import QueueStatus
-    from capline.model.policy import check_name
 
-    name = load_campaign(target).campaign if target.is_file() else check_name(str(target), "campaign")
     with QueueServer(url) as server:
         server.check()
-        status = QueueStatus(Queue(server), name)
+        status = QueueStatus(Queue(server), _name_of(target))
         while True:
             report = status.report()
             yield report.state, report_answer(report, queue=report.queue)

@@ -20,6 +20,8 @@ _STATES = {
     "finished": "[bold green]finished[/]",
     "running": "[bold cyan]running[/]",
     "stopped": "[bold yellow]not finished[/], no process is in it",
+    "scheduled": "[bold cyan]scheduled[/], not due yet",
+    "paused": "[bold yellow]paused[/]",
 }
 
 
@@ -60,7 +62,7 @@ def _store_words(store: StoreFacts) -> str:
 
 def _print_segments(report: Report) -> None:
     limits = list(report.total.refused_by)
-    later = report.state in ("running", "stopped")
+    later = report.state not in ("planned", "finished")
     titles = [
         "audience",
         "would send" if report.state == "planned" else "sent",

@@ -11,7 +11,8 @@ end
 redis.call('DEL', batches, steps, aside)
 local begun_us = now_us()
 redis.call('HSET', run, unpack(ARGV, 3))
-redis.call('HSET', run, 'queued', 0, 'generation', 1, 'settled', 0, 'done', 0, 'last_us', begun_us)
+redis.call('HSET', run, 'queued', 0, 'generation', 1, 'settled', 0, 'done', 0, 'begun_us', begun_us,
+  'last_us', begun_us)
 redis.call('XGROUP', 'CREATE', batches, 'workers', '0', 'MKSTREAM')
 redis.call('ZADD', open, begun_us, ARGV[1])
 renew_expiry()

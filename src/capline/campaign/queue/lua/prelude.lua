@@ -11,10 +11,14 @@ local function now_us()
   return time[1] .. string.format('%06d', tonumber(time[2]))
 end
 
+-- A campaign that is due later lives so much longer; the list of all of them, as long as one may wait.
 local function renew_expiry()
-  for key = 1, 5 do
-    redis.call('PEXPIRE', KEYS[key], ARGV[2])
+  local wait_us = tonumber(redis.call('HGET', run, 'due_us') or 0) - tonumber(now_us())
+  local expiry_ms = string.format('%.0f', ARGV[2] + math.max(wait_us, 0) / 1000)
+  for key = 1, 4 do
+    redis.call('PEXPIRE', KEYS[key], expiry_ms)
   end
+  redis.call('PEXPIRE', open, '9000000000000')
 end
 
 -- The pending entry, if this consumer owns it.

@@ -1,0 +1,24 @@
+-- steer: change when a campaign is due, or pause or resume it. A paused one is due never.
+--
+-- ARGV   1 campaign; 2 expiry in ms; 3 when it is due in us, 0 for since it began, or empty to keep that;
+--        4 'pause', 'resume', or empty to keep that
+-- Reply  1; 0 where no such run is there, or it is finished
+--
+-- O(log campaigns).
+
+local found = redis.call('HMGET', run, 'run_id', 'finished', 'begun_us')
+if not found[1] or found[2] then
+  return 0
+end
+if ARGV[3] ~= '' then
+  redis.call('HSET', run, 'due_us', ARGV[3] ~= '0' and ARGV[3] or found[3] or now_us())
+end
+if ARGV[4] == 'pause' then
+  redis.call('HSET', run, 'paused', 1)
+elseif ARGV[4] == 'resume' then
+  redis.call('HDEL', run, 'paused')
+end
+local due = redis.call('HMGET', run, 'due_us', 'paused')
+redis.call('ZADD', open, due[2] and '+inf' or due[1] or now_us(), ARGV[1])
+renew_expiry()
+return 1

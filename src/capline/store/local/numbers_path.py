@@ -58,12 +58,8 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         last_us: int = NEVER,
     ) -> Decision | None:
         rows: Sequence[NumberRow] = numbers.rows
-        if fingerprint or not cost:
+        if fingerprint or not cost or (numbers.known is not meters and not is_known(numbers)):
             return None
-        if numbers.known is not meters:
-            if [row.reader for row in rows] != meters:
-                return None
-            numbers.known = meters
         if time_us < now_us:  # noqa: PLR1730 - a call of `max` takes as long as the look-up
             time_us = now_us
         for row in rows:
@@ -106,11 +102,16 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
                 log.extend(stamp_us, level - log.units_at(last_us) if level > 0 else cost, stamp_us)
         return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, "store", wait_us, 0, seen)
 
+    def is_known(numbers: StoredNumbers) -> bool:
+        if [row.reader for row in numbers.rows] == meters:
+            numbers.known = meters
+        return numbers.known is meters
+
     def alone(
         numbers: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int, *own: int
     ) -> Decision | None:
         """The same under a single limit, where the last hit takes the units; all else is left to `step`."""
-        if fingerprint or own or not cost or numbers.known is not meters:
+        if fingerprint or own or not cost or (numbers.known is not meters and not is_known(numbers)):
             return step(numbers, cost, fingerprint, kind, max_wait_us, now_us, *own)
         log = numbers.rows[0].log
         stamp_us, stamps, before = log.high_water_us, log.stamps, log.before
@@ -233,7 +234,8 @@ def numbers_step(transaction: LogTransaction, operation: Operation, now_us: int)
             [NumberRow(ref.readers[0], log) for ref, log in zip(compiled.refs[1:], found, strict=True)]
         )
     quick: Any = compiled.quick
-    decision = quick(begun, cost, 0, operation.kind, operation.max_wait_us, now_us, time_us, last_us)
+    times = () if own is None else (time_us, last_us)
+    decision = quick(begun, cost, 0, operation.kind, operation.max_wait_us, now_us, *times)
     if decision is None or decision.hit is None:
         return decision
     if fingerprint:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import random
 import tempfile
 import time
 from bisect import bisect_right
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
 QUOTA, WINDOW_US = 100, 500_000
+EACH_US, LEAVE = 200_000, 0.9
+"""The limit of the row with cancelled waiters, and how many try to leave: about a third does before its turn."""
 POLICY = Policy("psp", [f"{QUOTA}/{WINDOW_US}us"])
 
 
@@ -73,6 +76,39 @@ async def acquirers(url: str, tasks: int, each: int) -> list[int]:
     return began
 
 
+async def leavers(url: str, calls: int) -> tuple[list[int], float]:
+    """Callers of whom some are cancelled as they wait for 1/200ms: when each began, and the share that left."""
+    began: list[int] = []
+    waited = left = 0
+    draw = random.Random(1)  # noqa: S311 - who leaves
+    async with AsyncLimiter(url, [Policy("one", [f"1/{EACH_US}us"])]) as limiter:
+
+        async def wait() -> None:
+            async with limiter.acquire("one", "adyen"):
+                began.append(now_us())
+
+        async def caller() -> None:
+            nonlocal waited, left
+            while len(began) < calls:
+                waited += 1
+                waits_s = (await limiter.peek("one", "adyen")).retry_after or 0.0
+                waiter = asyncio.create_task(wait())
+                if draw.random() < LEAVE:
+                    await asyncio.wait([waiter], timeout=draw.random() * waits_s)
+                    left += waiter.cancel()
+                await asyncio.wait([waiter])
+
+        await asyncio.gather(*(caller() for _ in range(20)))
+    return began[:calls], left / waited
+
+
+def judge_leavers(report: Report, name: str, began: list[int], left: float) -> None:
+    """The share of the quota that those who stay use."""
+    used = (len(began) - 1) * EACH_US / (began[-1] - began[0])
+    check(left >= 0.25, f"only {left:.0%} were cancelled")
+    report.add(f"{name}, 20 tasks, {left:.0%} cancelled: quota used", used, "x", at_least=0.98)
+
+
 def in_process(url: str, tasks: int, each: int, gate: Barrier) -> tuple[list[Used], list[int]]:
     """One process of several: `schedule` first, then, all together again, `acquire`."""
     gate.wait()
@@ -112,6 +148,7 @@ def run(report: Report, name: str, url: str, slots: int) -> None:
     used = asyncio.run(waiters(url, 64, slots // 64))
     began = asyncio.run(acquirers(url, 64, slots // 64))
     judge(report, f"{name}, 64 tasks", used, began)
+    judge_leavers(report, name, *asyncio.run(leavers(url, 100)))
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         gate = manager.Barrier(4)
@@ -130,7 +167,7 @@ def main() -> None:
         run(report, "lmdb", f"lmdb://{directory}/store", options.slots)
     for kind in KINDS:
         with single(kind) as server:
-            run(report, kind, server.url, options.slots)
+            run(report, kind, f"{server.url}?deadline=10s", options.slots)
     report.show(as_json=options.json)
 
 

@@ -9,53 +9,19 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+    from collections.abc import Awaitable, Generator, Iterable, Sequence
 
-__all__ = ["Answer", "JointAnswer", "Part", "Recorder", "wall_us"]
-
-
-class Answer(Protocol):
-    """What is recorded of an answer."""
-
-    @property
-    def allowed(self) -> bool:
-        """Whether the units were granted."""
-        ...
-
-    @property
-    def hit(self) -> int | None:
-        """The stamp of the hit."""
-        ...
-
-    @property
-    def retry_after_us(self) -> int | None:
-        """When this cost would fit."""
-        ...
+__all__ = ["Part", "Recorder", "part_of", "wall_us"]
 
 
-class JointAnswer(Protocol):
-    """What is recorded of an answer to an attempt over several subjects."""
-
-    @property
-    def allowed(self) -> bool:
-        """Whether all of the units were granted."""
-        ...
-
-    @property
-    def hits(self) -> Sequence[int]:
-        """The stamp of each part's hit; none where it was refused."""
-        ...
-
-    @property
-    def retry_after_us(self) -> int | None:
-        """When all of it would fit."""
-        ...
-
+Note = Callable[[Any, "BaseException | None"], None]
+"""Takes the answer, or the error instead of it, and records it."""
 
 Part = tuple[str, Any, int, "str | None"]
 """A part of such an attempt: policy, subject, cost, id."""
@@ -68,8 +34,14 @@ class _Part(NamedTuple):
     wait_us: int = 0
 
 
+def part_of(answer: Any, number: int) -> _Part:
+    """The answer to one of several subjects."""
+    hit = answer.hits[number] if number < len(answer.hits) else None
+    return _Part(answer.allowed, hit, answer.retry_after_us, getattr(answer, "wait_us", 0))
+
+
 @contextmanager
-def _told(note: Callable[[Any | None, BaseException | None], None]) -> Generator[Callable[[Any], Any]]:
+def _told(note: Note) -> Generator[Callable[[Any], Any]]:
     """Note the answer that is given to what this yields, or the error instead of it."""
     got: list[Any] = []
 
@@ -110,49 +82,24 @@ class Recorder:
         """What a policy's name stands for: (quota, window_us) of each limit."""
         self._tell({"event": "policy", "policy": name, "limits": list(limits), **more})
 
-    def attempt(
-        self,
-        policy: str,
-        subject: str | int,
-        ask: Callable[[], Answer],
-        *,
-        cost: int = 1,
-        id: str | None = None,
-        **more: object,
-    ) -> Any:
-        """Ask, and record the answer, which is returned. An exception is recorded as "nobody knows", and raised."""
-        row, asked_us = self._begin(policy, subject, cost, id, more)
-        with _told(lambda answer, error: self.outcome(row, asked_us, self._now_us(), answer, error)) as told:
+    def tell(self, note: Note, ask: Callable[[], Any]) -> Any:
+        """Ask, and note the answer, which is returned. An exception is noted as "nobody knows", and raised."""
+        with _told(note) as told:
             return told(ask())
 
-    async def attempt_later(
-        self,
-        policy: str,
-        subject: str | int,
-        ask: Callable[[], Awaitable[Answer]],
-        *,
-        cost: int = 1,
-        id: str | None = None,
-        **more: object,
-    ) -> Any:
-        """`attempt` for an answer that is awaited."""
+    async def tell_later(self, note: Note, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """`tell` for an answer that is awaited."""
+        with _told(note) as told:
+            return told(await ask())
+
+    def attempt(self, policy: str, subject: str | int, *, cost: int = 1, id: str | None = None, **more: object) -> Note:
+        """An attempt that is asked for now."""
         row, asked_us = self._begin(policy, subject, cost, id, more)
-        with _told(lambda answer, error: self.outcome(row, asked_us, self._now_us(), answer, error)) as told:
-            return told(await ask())
+        return lambda answer, error: self.outcome(row, asked_us, self._now_us(), answer, error)
 
-    def joint(self, parts: Sequence[Part], ask: Callable[[], JointAnswer], **more: object) -> Any:
-        """Ask for several subjects in one attempt; each part is recorded with the answer."""
-        rows = self._begin_joint(parts, more)
-        with _told(partial(self._together, rows)) as told:
-            return told(ask())
-
-    async def joint_later(
-        self, parts: Sequence[Part], ask: Callable[[], Awaitable[JointAnswer]], **more: object
-    ) -> Any:
-        """`joint` for an answer that is awaited."""
-        rows = self._begin_joint(parts, more)
-        with _told(partial(self._together, rows)) as told:
-            return told(await ask())
+    def joint(self, parts: Sequence[Part], **more: object) -> Note:
+        """One attempt over several subjects; each part is recorded with the answer."""
+        return partial(self._together, self._begin_joint(parts, more))
 
     def batch(self, rows: Sequence[tuple[str, str | int, int]], ask: Callable[[], Iterable[Any]]) -> list[Any]:
         """Ask for many (policy, subject, cost) in one call, and record each; a row without an answer is unknown."""
@@ -164,39 +111,14 @@ class Recorder:
             self.outcome(row, asked_us, answered_us, answers[i] if i < len(answers) else None)
         return answers
 
-    def refund(
-        self, policy: str, subject: str | int, hit: int, ask: Callable[[], bool], verb: str = "refund", cost: int = 0
-    ) -> bool:
-        """Give a hit back, `commit` it, or `settle` it at this cost, and record whether it was done."""
-        row, asked_us = self._begin(policy, subject, cost, None, {"verb": verb, "hit": hit})
-        with _told(partial(self._was_done, row, asked_us)) as told:
-            return told(ask())
+    def change(self, verb: str, policy: str, subject: str | int, hit: int, cost: int = 0) -> Note:
+        """A hit that is given back or moved, committed, or settled at this cost; whether it was done is recorded."""
+        return partial(self._was_done, *self._begin(policy, subject, cost, None, {"verb": verb, "hit": hit}))
 
-    async def refund_later(
-        self,
-        policy: str,
-        subject: str | int,
-        hit: int,
-        ask: Callable[[], Awaitable[bool]],
-        verb: str = "refund",
-        cost: int = 0,
-    ) -> bool:
-        """`refund` for an answer that is awaited."""
-        row, asked_us = self._begin(policy, subject, cost, None, {"verb": verb, "hit": hit})
-        with _told(partial(self._was_done, row, asked_us)) as told:
-            return told(await ask())
-
-    def final(self, policy: str, subject: str | int, ask: Callable[[], Iterable[tuple[int, int]]]) -> None:
+    def final(self, policy: str, subject: str | int) -> Note:
         """What the store holds of this log: the stamp and the units of each hit."""
-        asked_us = self._now_us()
-        self._stored(policy, subject, asked_us, ask())
-
-    async def final_later(
-        self, policy: str, subject: str | int, ask: Callable[[], Awaitable[Iterable[tuple[int, int]]]]
-    ) -> None:
-        """`final` for an answer that is awaited."""
-        asked_us = self._now_us()
-        self._stored(policy, subject, asked_us, await ask())
+        row = {"event": "final", "policy": policy, "subject": subject, "asked_us": self._now_us()}
+        return partial(self._stored, row)
 
     def outcome(
         self,
@@ -221,10 +143,9 @@ class Recorder:
                 row.pop("remaining", None)
         self._tell(row)
 
-    def _stored(self, policy: str, subject: str | int, asked_us: int, found: Iterable[tuple[int, int]]) -> None:
-        hits = [list(hit) for hit in found]
-        row = {"event": "final", "policy": policy, "subject": subject, "hits": hits}
-        self._tell(row | {"asked_us": asked_us, "answered_us": self._now_us()})
+    def _stored(self, row: dict[str, Any], hits: Iterable[tuple[int, int]] | None, _: BaseException | None) -> None:
+        if hits is not None:
+            self._tell(row | {"hits": [list(hit) for hit in hits], "answered_us": self._now_us()})
 
     def _begin_joint(self, parts: Sequence[Part], more: dict[str, object]) -> list[tuple[dict[str, Any], int]]:
         named = {"joint": secrets.token_hex(8), **more}
@@ -238,12 +159,13 @@ class Recorder:
         for number, (row, asked_us) in enumerate(rows):
             part = None
             if answer is not None:
-                hit = answer.hits[number] if number < len(answer.hits) else None
-                part = _Part(answer.allowed, hit, answer.retry_after_us, getattr(answer, "wait_us", 0))
+                part = part_of(answer, number)
             self.outcome(row, asked_us, answered_us, part, error)
 
     def _was_done(self, row: dict[str, Any], asked_us: int, answer: Any | None, _: BaseException | None) -> None:
         done = None if answer is None else bool(answer)
+        if answer and row["verb"] == "move":
+            row |= {"moved": answer.hit, "wait_us": answer.wait_us}
         self._tell(row | {"event": row["verb"], "asked_us": asked_us, "answered_us": self._now_us(), "done": done})
 
     def _begin(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from tests.kit.servers import shared
 
 from capline.testing import state_machine
+from capline.testing.conformance import url_of
 from proof.options import Options, count
 
 if TYPE_CHECKING:
@@ -24,15 +25,20 @@ def _url(kind: str, shape: Literal["single", "cluster"] = "single") -> str:
     return shared(kind, shape).url + PATIENT
 
 
+def _begun_next(url: Callable[[], str]) -> str:
+    return url() + "&forms=next"
+
+
 STORES: dict[str, tuple[str | Callable[[], str], str]] = {
-    "memory": ("memory://", "subject"),
-    "lmdb": ("lmdb://{tmp}/store", "subject"),
+    "memory": ("memory://?forms=present", "subject"),
+    "lmdb": ("lmdb://{tmp}/store?durability=full", "subject"),
     "redis": (partial(_url, "redis"), "subject"),
     "redis-bucket": (partial(_url, "redis"), "bucket"),
     "valkey": (partial(_url, "valkey"), "subject"),
     "valkey-cluster": (partial(_url, "valkey", "cluster"), "subject"),
     "valkey-cluster-bucket": (partial(_url, "valkey", "cluster"), "bucket"),
 }
+"""In the present forms; with `--forms next` in the next, where they have them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,11 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME",
         help=f"of {', '.join(STORES)}; may be given several times",
     )
+    parser.add_argument("--forms", choices=("present", "next"), default="present", help="which a log begins in")
     options = parser.parse_args(arguments)
     logging.getLogger("capline").setLevel(logging.ERROR)  # the servers here persist nothing
     differ = 0
     for store in options.store or STORES:
         url, layout = STORES[store]
+        if options.forms == "next":
+            url = partial(_begun_next, url_of(url))
         case = state_machine(url, steps=options.steps, layout=layout, changing=True)
         begun = time.monotonic()
         outcome = unittest.TestResult()

@@ -116,9 +116,8 @@ async def _attempt(caller: Caller, recorder: Recorder, intent: Intent, due_us: i
         await asyncio.sleep(wait_s)
         due_us = due_us + int(after_s * 1e6) if not retry else wall_us()
         try:
-            answer = await recorder.attempt_later(
-                POLICY, intent.subject, lambda: caller.decide(intent.subject, intent.id), id=intent.id, due_us=due_us
-            )
+            note = recorder.attempt(POLICY, intent.subject, id=intent.id, due_us=due_us)
+            answer = await recorder.tell_later(note, lambda: caller.decide(intent.subject, intent.id))
         except Exception:  # noqa: BLE001, S112 - recorded as no answer # nosec B112
             continue
         if answer.hit is not None and intent.refund_after_s is not None:
@@ -132,7 +131,7 @@ async def _give_back(caller: Caller, recorder: Recorder, subject: str, hit: int)
         return bool(await caller.refund(subject, hit))
 
     try:
-        await recorder.refund_later(POLICY, subject, hit, ask)
+        await recorder.tell_later(recorder.change("refund", POLICY, subject, hit), ask)
     except Exception:  # noqa: BLE001 - recorded as no answer
         return
 

@@ -193,6 +193,6 @@ def _promises(plan: Plan, lines: list[str], content: Content) -> str:
     head = Recorder()
     head.policy(POLICY, [(plan.quota, WINDOW_US)], retention_us=KEEP_US)
     for subject, hits in content.items():
-        head.final(POLICY, subject, lambda hits=hits: hits)
+        head.final(POLICY, subject)(hits, None)
     report = check(read([*head.lines, *lines]))
     return "" if report else report.text()

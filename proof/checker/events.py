@@ -9,14 +9,17 @@
     {"event": "commit",  "policy": "p", "subject": "s", "hit": 7, "asked_us": 10, "answered_us": 11, "done": true}
     {"event": "settle",  "policy": "p", "subject": "s", "hit": 7, "cost": 3, "asked_us": 10, "answered_us": 11,
                          "done": true}
+    {"event": "move",    "policy": "p", "subject": "s", "hit": 99, "asked_us": 10, "answered_us": 11, "done": true,
+                         "moved": 50, "wait_us": 40}
     {"event": "final",   "policy": "p", "subject": "s", "asked_us": 20, "answered_us": 21, "hits": [[7, 1], ...]}
 
 `log`      the log that the policy's hits are in (default: its own name); policies may share one
 `retention_us`  how long an id is honoured and a hit can be given back (default: the widest window on that log)
 `asked`    written before the call by a caller that may be killed: without an answer of the same `call` nobody knows;
-           before a refund, a commit or a settlement it has that as its verb, and the hit
+           before a call about a hit it has that as its verb, and the hit
 `allowed`  true, false, or null: an error that leaves open whether it was recorded
-`done`     of a refund, a commit or a settlement: true, false, or null likewise
+`done`     of a call about a hit: true, false, or null likewise
+`moved`    of a slot that was asked to move: its stamp since then, `wait_us` behind the instant of the move
 `cost`     of a settlement: the units that the hit has from then on; 0 is a refund
 `verb`     of an attempt: "decide" (default), "peek" (consumes nothing), "schedule" (with `wait_us`, `max_wait_us`,
            `not_before_us`), "charge" (recorded whatever the limits say; not in a log with slots in the future, as it
@@ -49,7 +52,7 @@ UNTOLD = -1
 LONGEST_LINE = 64 << 20
 LARGEST_NUMBER = 1 << 62
 VERBS = ("decide", "peek", "schedule", "charge", "reserve")
-ABOUT_HITS = ("refund", "commit", "settle")
+ABOUT_HITS = ("refund", "commit", "settle", "move")
 
 Limits = tuple[tuple[int, int], ...]
 """(quota, window_us) of each limit."""
@@ -92,7 +95,7 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class HitCall:
-    """A refund, a commit or a settlement of one hit: it was done, or not, or (`done` None) nobody knows."""
+    """One of `ABOUT_HITS`: it was done, or not, or (`done` None) nobody knows."""
 
     line: int
     hit: int
@@ -100,6 +103,8 @@ class HitCall:
     answered_us: int
     done: bool | None
     units: int = 0
+    moved_us: int = 0
+    wait_us: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -120,9 +125,8 @@ class LogRecords:
     subject: str | int
     retention_us: int = 0
     attempts: list[Attempt] = field(default_factory=list[Attempt])
-    refunds: list[HitCall] = field(default_factory=list[HitCall])
-    commits: list[HitCall] = field(default_factory=list[HitCall])
-    settles: list[HitCall] = field(default_factory=list[HitCall])
+    about_hits: dict[str, list[HitCall]] = field(default_factory=lambda: {verb: [] for verb in ABOUT_HITS})
+    """By verb; a settlement for nothing is a refund."""
     final: Final | None = None
 
     def finish(self, final: Final) -> None:
@@ -224,9 +228,10 @@ class _Reader:
                     hits = [(_number(stamp_us), _number(units)) for stamp_us, units in row["hits"]]
                     log.finish(Final(line, *times, hits))
                 else:
-                    units = _number(row["cost"]) if row["event"] == "settle" else 0
-                    calls = log.commits if row["event"] == "commit" else log.settles if units else log.refunds
-                    calls.append(HitCall(line, _number(row["hit"]), *times, row["done"], units))
+                    verb, units = row["event"], _number(row["cost"]) if row["event"] == "settle" else 0
+                    where = _number(row.get("moved") or 0), _number(row.get("wait_us", 0))
+                    call = HitCall(line, _number(row["hit"]), *times, row["done"], units, *where)
+                    log.about_hits["refund" if verb == "settle" and not units else verb].append(call)
         except KeyError as error:
             raise RecordsError(f"line {line}: {error} is missing, or no policy") from None
         except (TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ have left it by then, it is unknown, and refusals that such a hit may explain ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,12 +52,21 @@ class Hit:
     """When a reservation gives itself back, unless it is committed by then."""
     ended_by_us: int = FOREVER_US
     """When it certainly had, as nobody committed it."""
+    place_us: int = 0
+    """Of a slot that was moved the instant of its first decision: in the order of decisions it stays there."""
+    begins_us: tuple[int, int] | None = None
+    """From when on it may have counted, and certainly did; None: from the beginning."""
     is_ahead: bool = False
     """A slot in the future, behind which everybody waits; `timeline` tells."""
     is_sure: bool = True
     """False where calls under other limits may have left it: then it counts, and is not judged."""
     values: list[Value] = field(default_factory=list[Value])
     """What it may have had; empty where it always had its `units`."""
+
+    @property
+    def first_units(self) -> int:
+        """What it has in the beginning."""
+        return self.values[0].units if self.values else self.units
 
     def may_have(self, from_us: int, to_us: int) -> set[int]:
         """The units that it may have had at some time between these."""
@@ -90,12 +99,16 @@ class _Gatherer:
         self._by_stamp: dict[int, Hit] = {}
         self._unknown: list[Attempt] = []
         self._retries: list[tuple[Attempt, Hit]] = []
+        self._moved: list[HitCall] = []
+        self._moving: dict[Attempt, tuple[HitCall, Hit]] = {}
+        """Moves without an answer, as attempts that may have left a hit."""
         self._history = LogHistory()
 
     def history(self) -> LogHistory:
         for attempt in self._log.attempts:
             self._take(attempt)
         self._hear_of_unknown_calls()
+        self._move()
         self._commit()
         self._give_back()
         self._settle()
@@ -165,10 +178,46 @@ class _Gatherer:
                     heard.add(attempt)
         self._unknown = [attempt for attempt in self._unknown if attempt not in heard]
 
+    def _move(self) -> None:
+        """A slot that was moved has another stamp from then on, and is given back at the one before."""
+        lost: dict[int, HitCall] = {}
+        for move in sorted(self._log.about_hits["move"], key=lambda one: (one.asked_us, one.answered_us)):
+            hit = self._by_stamp.get(move.hit)
+            if hit is None or move.done is False:
+                continue
+            if move.done is None:
+                lost.setdefault(move.hit, move)
+                continue
+            since = lost.pop(move.hit, move)
+            if move.moved_us == move.hit:
+                continue
+            self._moved.append(replace(move, asked_us=since.asked_us))
+            taken = self._by_stamp.get(move.moved_us)
+            if taken is not None and (hit.attempt.id is None or taken.attempt.id != hit.attempt.id):
+                self._report.add("one-stamp-twice", move.line, f"{move.hit} moved to {move.moved_us}, which is taken")
+                continue
+            if move.moved_us > move.hit:
+                self._report.add("slot-not-first", move.line, f"{move.hit} moved back, to {move.moved_us}")
+            self._record_moved(self._moved[-1], hit, move.moved_us, move.wait_us)
+        for move in lost.values():
+            hit = self._by_stamp[move.hit]
+            attempt = replace(hit.attempt, verb="schedule", asked_us=move.asked_us, answered_us=FOREVER_US)
+            self._unknown.append(attempt)
+            self._moved.append(move)
+            self._moving[attempt] = move, hit
+
+    def _record_moved(self, move: HitCall, before: Hit, stamp_us: int, wait_us: int) -> Hit:
+        hit = self._record(replace(before.attempt, line=move.line, remaining=None, not_before_us=0), stamp_us)
+        hit.asked_us, hit.answered_us, hit.wait_us = move.asked_us, move.answered_us, wait_us
+        hit.place_us = before.place_us or before.stamp_us - before.wait_us
+        hit.begins_us = move.asked_us, move.answered_us
+        hit.values = _values(hit, [])
+        return hit
+
     def _commit(self) -> None:
         """A reservation that was not committed before its end gave itself back then, by the clock of the stamps."""
         certainly, perhaps = set[int](), set[int]()
-        for commit in self._log.commits:
+        for commit in self._log.about_hits["commit"]:
             hit = self._by_stamp.get(commit.hit)
             if hit is None or commit.done is False or commit.asked_us - self._tolerance_us >= hit.ends_us:
                 continue
@@ -184,7 +233,7 @@ class _Gatherer:
         """What the refunds say, in the order of their answers."""
         done: dict[int, HitCall] = {}
         stored = {} if self._log.final is None else dict(self._log.final.hits)
-        for refund in self._log.refunds:
+        for refund in (*self._log.about_hits["refund"], *self._moved):
             # A refund without an answer did not happen where the hit is there at the end.
             if refund.done is False or (refund.done is None and stored.get(refund.hit)):
                 continue
@@ -204,31 +253,28 @@ class _Gatherer:
         self._check_what_was_told()
 
     def _check_what_was_told(self) -> None:
-        """Refunds and commits: False of a hit that was there, True of one that counted no more."""
-        for refund in self._log.refunds:
-            hit = self._by_stamp.get(refund.hit)
-            if self._was_there(refund):
-                self._report.add("refund-refused", refund.line, f"{refund.hit} was granted and never given back")
-            elif refund.done and hit is not None and hit.ended_by_us < refund.asked_us:
-                self._report.add("refund-twice", refund.line, f"{refund.hit} had given itself back")
-        for commit in self._log.commits:
-            hit = self._by_stamp.get(commit.hit)
-            if self._was_there(commit):
-                self._report.add("commit-refused", commit.line, f"{commit.hit} was granted, and had not ended")
-            elif commit.done and hit is not None and hit.refund_by_us < commit.asked_us:
-                self._report.add("commit-too-late", commit.line, f"{commit.hit} counted no more")
+        """False of a hit that was there, True of one that counted no more."""
+        for verb, calls in self._log.about_hits.items():
+            for call in calls:
+                hit = self._by_stamp.get(call.hit)
+                if self._was_there(call):
+                    self._report.add(f"{verb}-refused", call.line, f"{call.hit} was granted, and there")
+                elif not call.done or hit is None:
+                    continue
+                elif verb == "refund" and hit.ended_by_us < call.asked_us:
+                    self._report.add("refund-twice", call.line, f"{call.hit} had given itself back")
+                elif verb in ("commit", "move") and hit.refund_by_us < call.asked_us:
+                    self._report.add(f"{verb}-too-late", call.line, f"{call.hit} counted no more")
 
     def _settle(self) -> None:
         """What the settlements say, and what each hit may have had when."""
         settled: dict[int, list[HitCall]] = {}
-        for settle in self._log.settles:
+        for settle in self._log.about_hits["settle"]:
             hit = self._by_stamp.get(settle.hit)
             gone = not self._unknown if hit is None else hit.refund_by_us < settle.asked_us
             if settle.done is not False:
                 settled.setdefault(settle.hit, []).append(settle)
-            if self._was_there(settle):
-                self._report.add("settle-refused", settle.line, f"{settle.hit} was granted and never given back")
-            elif settle.done and gone:
+            if settle.done and gone:
                 self._report.add("settle-of-nothing", settle.line, f"{settle.hit} counted no more, if it ever did")
         for stamp_us, hit in self._by_stamp.items():
             hit.values = _values(hit, settled.get(stamp_us, []))
@@ -279,7 +325,11 @@ class _Gatherer:
             attempt = fitting[0]
             unknown.remove(attempt)
             self._report.resolved += 1
-            self._record(attempt, stamp_us).is_sure = len({one.limits for one in fitting}) == 1
+            moving = self._moving.get(attempt)
+            if moving is None:
+                self._record(attempt, stamp_us).is_sure = len({one.limits for one in fitting}) == 1
+            else:
+                self._record_moved(*moving, stamp_us, stamp_us - attempt.asked_us).is_sure = len(fitting) == 1
         self._unknown = unknown
 
     def _may_be(self, attempt: Attempt, stamp_us: int) -> bool:
@@ -314,10 +364,9 @@ class _Gatherer:
                     self._report.add("id-forgotten", attempt.line, f"id {attempt.id!r} was granted {hit.stamp_us}")
 
     def _by_id(self) -> dict[str, list[Hit]]:
-        """The hits of each id, by their stamps."""
+        """The hits of each id, by their stamps; those that were moved behind, in that order."""
         found: dict[str, list[Hit]] = {}
-        for stamp_us in sorted(self._by_stamp):
-            hit = self._by_stamp[stamp_us]
+        for hit in sorted(self._by_stamp.values(), key=lambda hit: (hit.begins_us or (0, 0), hit.stamp_us)):
             if hit.attempt.id is not None:
                 found.setdefault(hit.attempt.id, []).append(hit)
         return found
@@ -326,7 +375,7 @@ class _Gatherer:
 def _values(hit: Hit, settled: list[HitCall]) -> list[Value]:
     """The units that it may have had, by these settlements and by its end."""
     ends = hit.refund_from_us < FOREVER_US
-    if not settled and not ends:
+    if not settled and not ends and hit.begins_us is None:
         return []
     done = [call for call in settled if call.done]
 
@@ -338,4 +387,5 @@ def _values(hit: Hit, settled: list[HitCall]) -> list[Value]:
         Value(call.units, call.asked_us, until_us(call.answered_us if call.done else FOREVER_US)) for call in settled
     ]
     end = [Value(0, hit.refund_from_us, FOREVER_US)] if ends else []
-    return [Value(hit.units, 0, until_us(-1)), *values, *end]
+    begin, from_us = ([], 0) if hit.begins_us is None else ([Value(0, 0, hit.begins_us[1])], hit.begins_us[0])
+    return [*begin, Value(hit.units, from_us, until_us(-1)), *values, *end]

@@ -186,7 +186,7 @@ class _Changes:
     def undo(self) -> None:
         """Let each count for what was granted."""
         for i, hit in enumerate(self._line.hits):
-            self._line.set_units(i, hit.units)
+            self._line.set_units(i, hit.first_units)
 
     def _is_over(self, value: Value, i: int, asked_us: int) -> bool:
         """Whether the hit had others by then, or certainly has these from then on."""

@@ -34,6 +34,8 @@ KINDS = {
     "commit-too-late": "a reservation that had ended, or was given back, was committed",
     "settle-refused": "a hit was there, and was not settled",
     "settle-of-nothing": "a hit that nobody was given, or that counted no more, was settled",
+    "move-refused": "a slot was there, and was said to be unknown or given back",
+    "move-too-late": "a slot that was given back was moved",
     "final-lost": "the store has lost a hit",
     "final-extra": "the store holds a hit that nobody was granted",
     "final-units": "the store holds a hit with other units",

@@ -4,6 +4,7 @@ The order comes from the stamps. A hit is stamped with the instant of its decisi
 
 - hits that share an instant are stamped a microsecond apart: in a run of stamps without a gap, a decision may have been
   made at any instant from the run's first stamp on;
+- a slot that was moved counts at its new stamp from then on, and stays in its place in the order: nobody is passed;
 - a slot is stamped with its own instant, `wait_us` after the decision. It is `ahead`, and holds the queue until then,
   unless it only is the next microsecond of a run: whoever comes in that instant goes on with the run.
 
@@ -44,14 +45,15 @@ class Timeline:
                     first_us = hit.stamp_us
                 hit.early_us, hit.late_us = first_us, hit.stamp_us
             before_us = hit.stamp_us
-        self.hits = hits = sorted(hits, key=lambda hit: (hit.early_us, hit.stamp_us))
+        self.hits = hits = sorted(hits, key=lambda hit: (hit.place_us or hit.early_us, hit.stamp_us))
         self.stamps = [hit.stamp_us for hit in hits]
-        self._early = [hit.early_us for hit in hits]
-        self._latest = list(accumulate((hit.late_us for hit in hits), max))
+        self._early = [hit.place_us or hit.early_us for hit in hits]
+        self._late = [hit.place_us or hit.late_us for hit in hits]
+        self._latest = list(accumulate(self._late, max))
         self._units = list(accumulate((hit.units for hit in hits), initial=0))
         self.is_plain = not any(hit.values for hit in hits)
         """Nothing was ever given back or settled."""
-        self.units = [hit.units for hit in hits]
+        self.units = [hit.first_units for hit in hits]
         self._tree = None if self.is_plain else _Tree(self.units)
 
     def set_units(self, i: int, units: int) -> None:
@@ -69,7 +71,7 @@ class Timeline:
         if m:
             from_us = max(from_us, self._early[m - 1])
         if m < len(self.hits):
-            to_us = min(to_us, self.hits[m].late_us)
+            to_us = min(to_us, self._late[m])
         return from_us, to_us
 
     def fits_at(self, m: int, cost: int, limits: Limits) -> int | None:

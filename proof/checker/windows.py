@@ -41,6 +41,8 @@ def check_order(line: Timeline, report: Report) -> None:
     """Of two calls that do not overlap, the later one was decided later."""
     last: Hit | None = None
     for hit in line.hits:
+        if hit.begins_us is not None:
+            continue
         if last is not None and hit.answered_us < last.asked_us:
             report.add(
                 "stamp-out-of-order",
@@ -58,7 +60,8 @@ def check_by_stamps(line: Timeline, tolerance_us: int, joints: Joints, report: R
     this log says of it.
     """
     least = _Least(line)
-    for m, hit in enumerate(line.hits):
+    # A slot that was moved is judged as of its move, beside those in front of it.
+    for m, hit in sorted(enumerate(line.hits), key=lambda one: (one[1].early_us, one[0])):
         least.advance(hit.asked_us, min(hit.answered_us, hit.late_us + tolerance_us))
         charged = hit.attempt.verb == "charge"
         fits_us = NEVER if charged else line.fits_at(m, hit.units, hit.attempt.limits)
@@ -106,7 +109,7 @@ class _Least:
     def undo(self) -> None:
         """Let each count for what was granted."""
         for i, hit in enumerate(self._line.hits):
-            self._line.set_units(i, hit.units)
+            self._line.set_units(i, hit.first_units)
 
 
 def _check_slot(line: Timeline, hit: Hit, fits_us: int, newest_us: int, joints: Joints, report: Report) -> None:

@@ -5,6 +5,7 @@ python -m proof.concurrency --only lmdb   what has this in its name
 python -m proof.concurrency --only slots  the cases in which slots are taken as well
 python -m proof.concurrency --only joint  attempts over several subjects
 python -m proof.concurrency --only charges  with charges past the quota
+python -m proof.concurrency --only moves  with slots that are given back, and others that move up
 
     cases.py    who calls what store under which limit
     calls.py    what one caller does next, by chance

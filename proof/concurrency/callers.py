@@ -18,6 +18,8 @@ waits for longer.
 In cases with reservations every third attempt is one. Some are committed in time, some late, some given back; others
 are left to end by themselves.
 
+In cases with moves slots are taken as well. Some are given back at once, and others asked for an earlier instant.
+
 In cases with settlements every fourth hit gets other units soon after, more or fewer, and some get them twice.
 """
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from proof.checker import Report
     from proof.concurrency.calls import Call
     from proof.concurrency.cases import Case
+    from proof.record import Note
 
 __all__ = ["run"]
 
@@ -72,11 +75,17 @@ def _policies(case: Case) -> list[Policy]:
 
 def _tell_final(case: Case, recorder: Recorder, limiter: Limiter) -> None:
     for subject in case.subjects:
-        recorder.final("p", subject, lambda subject=subject: _stored(limiter.explain("p", subject)))
+        recorder.tell(recorder.final("p", subject), lambda subject=subject: _stored(limiter.explain("p", subject)))
 
 
 def _stored(found: Explanation) -> list[tuple[int, int]]:
     return [(hit.stamp_us, hit.units) for hit in found.hits]
+
+
+def _noted(recorder: Recorder, call: Call) -> Note:
+    if call.is_joint:
+        return recorder.joint(call.parts(), **call.record())
+    return recorder.attempt("p", call.subjects[0], **call.record())
 
 
 def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
@@ -89,13 +98,11 @@ def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
                 time.sleep(sleep_s)
             return call.on(limiter)
 
-        if call.is_joint:
-            answer = recorder.joint(call.parts(), sent, **call.record())
-        else:
-            answer = recorder.attempt("p", call.subjects[0], sent, **call.record())
+        answer = recorder.tell(_noted(recorder, call), sent)
         then = caller.after(call.hits(answer))
         if then is not None:
-            recorder.refund("p", then.subject, then.hit, partial(then.on, limiter), then.verb, then.cost)
+            note = recorder.change(then.verb, "p", then.subject, then.hit, then.cost)
+            caller.hear(then, recorder.tell(note, partial(then.on, limiter)))
 
 
 def _process(case: Case, number: int, url: str, namespace: str, begin: Any, directory: str) -> None:
@@ -163,13 +170,11 @@ def _tasks(case: Case, url: str, limiter: Limiter) -> list[str]:
                 await asyncio.sleep(sleep_s)
                 return await call.on(on)
 
-            if call.is_joint:
-                answer = await recorder.joint_later(call.parts(), sent, **call.record())
-            else:
-                answer = await recorder.attempt_later("p", call.subjects[0], sent, **call.record())
+            answer = await recorder.tell_later(_noted(recorder, call), sent)
             then = caller.after(call.hits(answer))
             if then is not None:
-                await recorder.refund_later("p", then.subject, then.hit, partial(then.on, on), then.verb, then.cost)
+                note = recorder.change(then.verb, "p", then.subject, then.hit, then.cost)
+                caller.hear(then, await recorder.tell_later(note, partial(then.on, on)))
 
     async def whole() -> None:
         async with AsyncLimiter(url, _policies(case), namespace=limiter.namespace) as on:
@@ -179,7 +184,7 @@ def _tasks(case: Case, url: str, limiter: Limiter) -> list[str]:
                 async def stored(subject: str = subject) -> list[tuple[int, int]]:
                     return _stored(await on.explain("p", subject))
 
-                await recorders[0].final_later("p", subject, stored)
+                await recorders[0].tell_later(recorders[0].final("p", subject), stored)
 
     asyncio.run(whole())
     return [line for recorder in recorders for line in recorder.lines]

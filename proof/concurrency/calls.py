@@ -37,6 +37,10 @@ COMMITS = SETTLES = 0.25
 COMMITS_LATE = SETTLES_LATE = 0.02
 """Share of the grants, and of the refusals, after which one of the last hits is committed or settled: in time, late, or
 twice."""
+LEAVES, LEAVES_LATE = 0.3, 0.05
+"""Where slots are moved: share of the grants, and of the refusals, after which one of the last is given back."""
+QUEUE = 20
+"""Where slots are moved, how many may wait."""
 SETTLED_AT = (0, 1, 1, 2, 3)
 
 
@@ -95,7 +99,7 @@ class Call(NamedTuple):
 
 
 class Then(NamedTuple):
-    """What becomes of a hit: refunded, committed, or settled at this cost."""
+    """What becomes of a hit: refunded, committed, moved, or settled at this cost."""
 
     verb: str
     subject: str
@@ -114,7 +118,8 @@ class Caller:
     def __init__(self, case: Case, number: int) -> None:
         self._draw = random.Random(secrets.randbits(64))
         self._quota, self._window_us = LIMITS[case.limit]
-        self._slots = case.slots
+        self._slots = case.slots or case.moves
+        self._moves = case.moves
         self._reservations = case.reservations
         self._settlements = case.settlements
         self._subjects = case.subjects
@@ -157,6 +162,8 @@ class Caller:
         draw, window_us = self._draw, self._window_us
         if not self._slots:
             return None
+        if self._moves and draw.random() < 0.7:
+            return QUEUE * window_us // self._quota, 0
         if time.monotonic() > self._last_from and draw.random() < 0.01:
             return draw.choice((None, 3 * window_us)), 0
         # Not a whole number of windows: else the free part would always be the same.
@@ -175,6 +182,9 @@ class Caller:
     def after(self, hits: list[tuple[str, int]]) -> Then | None:
         """What to do after this answer, if anything."""
         self._held += hits
+        if self._moves and self._held:
+            leaves = self._draw.random() < (LEAVES if hits else LEAVES_LATE)
+            return Then("refund" if leaves else "move", *self._draw.choice(self._held[-9:]))
         if self._slots or not self._held:
             return None
         if hits and self._draw.random() < 0.05:
@@ -186,3 +196,8 @@ class Caller:
         if self._reservations and self._draw.random() < (COMMITS if hits else COMMITS_LATE):
             return Then("commit", *self._draw.choice(self._held[-3:]))
         return None
+
+    def hear(self, then: Then, answer: Any) -> None:
+        """Where a slot is that was asked to move."""
+        if then.verb == "move" and answer.hit not in (None, then.hit):
+            self._held.append((then.subject, answer.hit))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,33 +24,9 @@ JOINT = (
     ("redis cluster", "threads", True),
 )
 """The last says whether they take slots too."""
-CHARGES = (
-    ("memory", "threads"),
-    ("lmdb", "processes"),
-    ("redis", "tasks"),
-    ("valkey", "threads"),
-    ("redis cluster", "processes"),
-    ("valkey cluster", "tasks"),
-)
-RESERVATIONS = (
-    ("memory", "tasks"),
-    ("lmdb", "threads"),
-    ("redis", "processes"),
-    ("valkey", "tasks"),
-    ("redis cluster", "threads"),
-    ("valkey cluster", "processes"),
-)
-SETTLEMENTS = (
-    ("memory", "threads", False),
-    ("lmdb", "processes", False),
-    ("redis", "tasks", True),
-    ("valkey", "threads", False),
-    ("redis cluster", "processes", True),
-    ("valkey cluster", "tasks", False),
-    ("memory", "tasks", True),
-    ("lmdb", "threads", True),
-)
-"""The last says whether they reserve too."""
+OPTIONS = ("charges", "reservations", "settlements", "moves")
+KINDS = ("threads", "tasks", "processes")
+"""Each option on every store, with callers of these kinds in turn; but memory is of one process."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +43,12 @@ class Case:
     charges: bool = False
     reservations: bool = False
     settlements: bool = False
+    moves: bool = False
 
     @property
     def name(self) -> str:
         """For people."""
-        more = [word for word in ("slots", "joint", "charges", "reservations", "settlements") if getattr(self, word)]
+        more = [word for word in ("slots", "joint", *OPTIONS) if getattr(self, word)]
         return ", ".join([self.store, f"{self.callers} {self.kind}", self.limit, *more])
 
     @property
@@ -98,7 +75,12 @@ def cases() -> Iterator[Case]:
             yield Case(store, limit, "processes", 8, seconds, joint=True)
         for store, kind, slots in JOINT:
             yield Case(store, limit, kind, 64, seconds, slots=slots, joint=True)
-        yield from (Case(store, limit, kind, 8, seconds, charges=True) for store, kind in CHARGES)
-        yield from (Case(store, limit, kind, 8, seconds, reservations=True) for store, kind in RESERVATIONS)
-        for store, kind, reserves in SETTLEMENTS:
-            yield Case(store, limit, kind, 8, seconds, reservations=reserves, settlements=True)
+        yield from _with_options(limit, seconds)
+
+
+def _with_options(limit: str, seconds: float) -> Iterator[Case]:
+    for turn, option in enumerate(OPTIONS):
+        for place, store in enumerate(("memory", *STORES)):
+            case = Case(store, limit, KINDS[(turn + place) % 3 if place else turn % 2], 8, seconds)
+            both = option == "settlements" and place % 2 == 0
+            yield replace(case, **{option: True}, **({"reservations": True} if both else {}))

@@ -195,7 +195,7 @@ def _judged(directory: Path, crashes: int) -> Outcome:
     try:
         with _copied(directory / "store" / "data.mdb") as limiter:
             for policy, subject in product(KEEPING, SUBJECTS):
-                recorder.final(policy, subject, partial(_content, limiter, policy, subject))
+                recorder.tell(recorder.final(policy, subject), partial(_content, limiter, policy, subject))
     except StoreError as error:
         refused = f"the store cannot be read: {error}"
     lines += recorder.lines

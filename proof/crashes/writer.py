@@ -71,13 +71,12 @@ def write(url: str, directory: Path, number: int, life: int, pause_s: float) -> 
                 return limiter.decide(policy, subject, cost, attempt_id)
 
             more = {} if ttl_us is None else {"verb": "reserve", "ttl_us": ttl_us}
-            return recorder.attempt(policy, subject, sent, cost=cost, id=attempt_id, **more)
+            return recorder.tell(recorder.attempt(policy, subject, cost=cost, id=attempt_id, **more), sent)
 
         def change(verb: str, policy: str, subject: str, hit: int, units: int) -> None:
             more = (units,) if verb == "settle" else ()
-            recorder.refund(
-                policy, subject, hit, lambda: getattr(limiter, verb)(policy, subject, hit, *more), verb, units
-            )
+            note = recorder.change(verb, policy, subject, hit, units)
+            recorder.tell(note, lambda: getattr(limiter, verb)(policy, subject, hit, *more))
 
         if "hit" in last:
             change(last["verb"], last["policy"], last["subject"], last["hit"], last["cost"])

@@ -9,16 +9,16 @@ back, and there slots are taken too.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from proof.record import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
-    from proof.record import Answer, JointAnswer, Part
+    from proof.record import Part
 
-__all__ = ["POLICIES", "Clock", "Tried", "play"]
+__all__ = ["POLICIES", "Clock", "play"]
 
 POLICIES = {"narrow": ((3, 10_000), (5, 40_000)), "wide": ((9, 40_000),), "wider": ((400, 2_000_000),)}
 """(quota, window_us) of each limit; all over one log a subject."""
@@ -39,36 +39,8 @@ class Clock:
         return self.time_us
 
 
-class Tried(Protocol):
-    """The verbs that a history uses."""
-
-    def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
-        """Consume or refuse."""
-        ...
-
-    def decide_many(self, policy: str, subjects: Iterable[str]) -> Iterable[Answer]:
-        """One unit for each."""
-        ...
-
-    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
-        """Take the next free instant."""
-        ...
-
-    def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
-        """Consume in all of these, or in none."""
-        ...
-
-    def refund(self, subject: str, stamp_us: int) -> bool:
-        """Give back."""
-        ...
-
-    def hits(self, subject: str) -> list[tuple[int, int]]:
-        """What is stored, (stamp, units)."""
-        ...
-
-
-def play(make: Callable[[Clock], Tried], *, seed: int = 1, calls: int = 600) -> list[str]:
-    """The records of one history; the same seed asks the same of every limiter."""
+def play(make: Callable[[Clock], Any], *, seed: int = 1, calls: int = 600) -> list[str]:
+    """The records of one history; the same seed asks the same of every limiter, by the verbs of `right.Right`."""
     clock = Clock()
     recorder = Recorder(clock.now_us)
     for name, limits in POLICIES.items():
@@ -80,12 +52,12 @@ def play(make: Callable[[Clock], Tried], *, seed: int = 1, calls: int = 600) -> 
         if together.random() < 0.2:
             player.step_together(together)
     for subject in (*SUBJECTS, QUEUE):
-        recorder.final("narrow", subject, lambda subject=subject: player.tried.hits(subject))
+        recorder.tell(recorder.final("narrow", subject), lambda subject=subject: player.tried.hits(subject))
     return recorder.lines
 
 
 class _Player:
-    def __init__(self, tried: Tried, clock: Clock, recorder: Recorder, draw: random.Random) -> None:
+    def __init__(self, tried: Any, clock: Clock, recorder: Recorder, draw: random.Random) -> None:
         self.tried = tried
         self._clock = clock
         self._recorder = recorder
@@ -117,7 +89,8 @@ class _Player:
             self._decide(policy, subject, cost, name)
         elif verb < 18 and self._given:
             subject, stamp_us = self._given[-1] if draw.random() < 0.7 else draw.choice(self._given)
-            self._recorder.refund("narrow", subject, stamp_us, lambda: self.tried.refund(subject, stamp_us))
+            note = self._recorder.change("refund", "narrow", subject, stamp_us)
+            self._recorder.tell(note, lambda: self.tried.refund(subject, stamp_us))
         else:
             subjects = [draw.choice(SUBJECTS) for _ in range(4)]
             rows = [(policy, subject, 1) for subject in subjects]
@@ -133,12 +106,11 @@ class _Player:
                 parts.append((policy, subject, cost, name))
             else:
                 parts.append((draw.choice(("narrow", "wide")), subject, draw.choice((1, 1, 2)), None))
-        self._recorder.joint(parts, lambda: self.tried.decide_all(parts))
+        self._recorder.tell(self._recorder.joint(parts), lambda: self.tried.decide_all(parts))
 
     def _decide(self, policy: str, subject: str, cost: int, attempt_id: str | None = None) -> None:
-        answer: Any = self._recorder.attempt(
-            policy, subject, lambda: self.tried.decide(policy, subject, cost, attempt_id), cost=cost, id=attempt_id
-        )
+        note = self._recorder.attempt(policy, subject, cost=cost, id=attempt_id)
+        answer: Any = self._recorder.tell(note, lambda: self.tried.decide(policy, subject, cost, attempt_id))
         if answer.allowed and answer.hit is not None:
             self._given.append((subject, answer.hit))
 
@@ -147,20 +119,15 @@ class _Player:
         draw = self._draw
         policy, cost = draw.choice(("narrow", "narrow", "wide")), draw.choice((1, 1, 2, 3, 4))
         if draw.random() < 0.6:
-            self._recorder.attempt(policy, QUEUE, lambda: self.tried.decide(policy, QUEUE, cost), cost=cost)
+            note = self._recorder.attempt(policy, QUEUE, cost=cost)
+            self._recorder.tell(note, lambda: self.tried.decide(policy, QUEUE, cost))
             return
         bounds: dict[str, Any] = {
             "max_wait_us": draw.choice((0, 1, 3000, 9000, 9999, 12_000, None)),
             "not_before_us": draw.choice((0, 0, 0, 1, 2, 5000)),
         }
-        self._recorder.attempt(
-            policy,
-            QUEUE,
-            lambda: self.tried.schedule(policy, QUEUE, cost, **bounds),
-            cost=cost,
-            verb="schedule",
-            **bounds,
-        )
+        note = self._recorder.attempt(policy, QUEUE, cost=cost, verb="schedule", **bounds)
+        self._recorder.tell(note, lambda: self.tried.schedule(policy, QUEUE, cost, **bounds))
 
     def _to_an_edge(self) -> None:
         """To where a hit of late leaves a window, or a microsecond before; never back."""

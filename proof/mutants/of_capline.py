@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from proof.mutants.history import Clock
     from proof.mutants.right import Limits
-    from proof.record import Answer, JointAnswer, Part
+    from proof.record import Part
 
 __all__ = ["Capline"]
 
@@ -27,17 +27,17 @@ class Capline:
         self._limiter = Limiter(url, kept, clock=clock, namespace=namespace)
         self._any = kept[0].name
 
-    def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
+    def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Any:
         return self._limiter.decide(policy, subject, cost, id)
 
     def decide_many(self, policy: str, subjects: Iterable[str]) -> Iterable[Any]:
         return self._limiter.decide_batch([Attempt(policy, subject) for subject in subjects])
 
-    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
+    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Any:
         max_wait = None if max_wait_us is None else max_wait_us / 1e6
         return self._limiter.schedule(policy, subject, cost, max_wait=max_wait, not_before=not_before_us / 1e6)
 
-    def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
+    def decide_all(self, parts: Sequence[Part]) -> Any:
         return self._limiter.decide_all([Attempt(*part) for part in parts])
 
     def refund(self, subject: str, stamp_us: int) -> bool:

@@ -108,7 +108,7 @@ def run(mutant: type[Caller], url: str, key: str, seconds: float = 0.4) -> list[
         begin.wait()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            recorder.attempt("p", key, caller.decide)
+            recorder.tell(recorder.attempt("p", key), caller.decide)
 
     threads = [
         threading.Thread(target=ask, args=(mutant(url, key, number), recorders[number + 1]), daemon=True)

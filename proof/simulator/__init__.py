@@ -1,6 +1,6 @@
 """The server store under faults, without servers: one seed plays a run, and the same seed plays it again.
 
-    python -m proof.simulator --seeds 280     runs, and the wrong engines that must be found
+    python -m proof.simulator --seeds 320     runs, and the wrong engines that must be found
     python -m proof.simulator --seed 17       one run with its trace
 
 The store is the real one: limiter, verbs, router, breaker, connection pool. Simulated is what is below it: the event

@@ -14,7 +14,7 @@ from proof.simulator.wrong import WRONG, find
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SEEDS = 280
+SEEDS = 320
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capline import Attempt
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
 from proof.checker.events import FOREVER_US
+from proof.record import part_of
 
 if TYPE_CHECKING:
     import random
@@ -102,7 +104,7 @@ class Caller:
 
     async def schedule(self) -> None:
         """A slot in the near future."""
-        subject, max_wait_us = self._subject(), self._draw.choice((0, 50_000, 400_000))
+        subject, max_wait_us = self._subject(), self._draw.choice((0, 50_000, 400_000, 2_000_000))
         more = {"verb": "schedule", "max_wait_us": max_wait_us}
         call = self._limiter.schedule("p", subject, max_wait=max_wait_us / 1e6)
         await self._answer([{"policy": "p", "subject": subject, "cost": 1, "id": None, **more}], call, _one)
@@ -115,29 +117,35 @@ class Caller:
 
     async def refund(self) -> None:
         """Give something back, at times twice."""
-        await self._change("refund", lambda subject, hit, cost: self._limiter.refund("p", subject, hit, cost))
+        await self._change("refund")
 
     async def commit(self) -> None:
         """Keep what may be reserved: in time, late, or twice."""
-        await self._change("commit", lambda subject, hit, _: self._limiter.commit("p", subject, hit))
+        await self._change("commit")
 
     async def settle(self) -> None:
         """Give a hit more units, or fewer, or as many."""
-        units = self._draw.choice((1, 1, 2, 3))
         # Once it has other units, a retry of the attempt that was granted it is an error.
         self._last = None
-        await self._change("settle", lambda subject, hit, _: self._limiter.settle("p", subject, hit, units), units)
+        await self._change("settle", self._draw.choice((1, 1, 2, 3)))
 
-    async def _change(self, verb: str, ask: Callable[[str | int, int, int], Awaitable[bool]], units: int = 0) -> None:
+    async def move(self) -> None:
+        """Ask whether a slot may go earlier."""
+        await self._change("move")
+
+    async def _change(self, verb: str, units: int = 0) -> None:
         """Do this with one of the last hits."""
         if not self._held:
             return
         subject, stamp_us, cost = self._draw.choice(self._held[-4:])
+        more = {"refund": (cost,), "settle": (units,)}.get(verb, ())
+        call = partial(getattr(self._limiter, verb), "p", subject, stamp_us, *more)
         try:
-            done = await self._told.recorder.refund_later(
-                "p", subject, stamp_us, lambda: ask(subject, stamp_us, cost), verb, units
-            )
+            note = self._told.recorder.change(verb, "p", subject, stamp_us, units)
+            done: Any = await self._told.recorder.tell_later(note, call)
             self._tell(f"{self._name} {verb} of {stamp_us} of {subject} {units or ''}: {done}")
+            if verb == "move" and done.hit not in (None, stamp_us):
+                self._held.append((subject, done.hit, cost))
         except Exception as error:  # noqa: BLE001 - a wrong engine raises anything
             self._told.no_answer(self._name, error)
             self._tell(f"{self._name} {verb} of {stamp_us} of {subject}: {error}")
@@ -164,7 +172,7 @@ class Caller:
         name = f"{self._name}-{self._made}"
 
         def rows_of(answer: Any) -> list[Any]:
-            return [_Part(answer, number) for number in range(len(asked))]
+            return [part_of(answer, number) for number in range(len(asked))]
 
         rows = [_row(one) | {"joint": name} for one in asked]
         await self._answer(rows, self._limiter.decide_all(asked), rows_of, len(asked) + 1)
@@ -209,15 +217,6 @@ class Caller:
             told.recorder.outcome(row, asked_us, answered_us, answer)
             if answer.hit is not None:
                 self._held.append((row["subject"], answer.hit, row["cost"]))
-
-
-class _Part:
-    """The answer to one of several subjects, as the recorder takes it."""
-
-    def __init__(self, answer: Any, number: int) -> None:
-        self.allowed = answer.allowed
-        self.hit = answer.hits[number] if number < len(answer.hits) else None
-        self.retry_after_us = answer.retry_after_us
 
 
 def _one(answer: Any) -> list[Any]:

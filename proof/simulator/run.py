@@ -6,7 +6,6 @@ import asyncio
 import random
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capline import AsyncLimiter, Limit, Policy
@@ -35,7 +34,7 @@ POPULATION = 1000
 CALLERS, CALLS = 2, 16
 SETTLED_S = 30.0
 """Longer than any message takes."""
-KINDS = ("single", "slots", "together", "across", "failover", "settled", "reserved")
+KINDS = ("single", "slots", "together", "across", "failover", "settled", "reserved", "moved")
 EXCUSED = frozenset(("refusal-unjustified", "retry-after-wrong", "remaining-wrong"))
 """Kinds that the checker cannot judge in some runs. There, refusals may be due to hits that it does not know: hits that
 a joint attempt takes in one cluster slot and gives back, hits that a failover loses, and slots of unanswered calls,
@@ -60,11 +59,12 @@ class Scenario:
     def of(cls, seed: int) -> Scenario:
         """The seed's own; the kinds take turns."""
         draw, kind = random.Random(f"scenario {seed}"), KINDS[seed % len(KINDS)]
-        shape = "cluster" if kind in ("across", "slots") else draw.choice(("cluster", "sentinel"))
+        shape = "cluster" if kind in ("across", "slots", "moved") else draw.choice(("cluster", "sentinel"))
         buckets = kind != "across" and draw.random() < 0.3
         verbs = {
             "single": ("decide", "decide", "named", "batch", "refund"),
             "slots": ("decide", "decide", "named", "schedule"),
+            "moved": ("decide", "schedule", "schedule", "refund", "refund", "move", "move", "move"),
             "together": ("decide", "named", "joint", "joint"),
             "across": ("decide", "named", "joint", "joint"),
             "failover": ("decide", "decide", "named", "batch"),
@@ -82,7 +82,7 @@ class Scenario:
         elif kind == "across":
             subjects = ("a", "b", "c")
         else:
-            subjects = ("{s}:0", "{s}:1", "{s}:2")
+            subjects = ("{s}:0", "{s}:1", "{s}:2")[: 1 if kind == "moved" else 3]
         return cls(kind, shape, buckets, draw.choice((0.0, 0.01, 0.03, 0.08)), verbs, server_faults, subjects)
 
 
@@ -104,7 +104,7 @@ class Outcome:
     @property
     def broken(self) -> set[str]:
         """The kinds of promise that were broken: the checker's, `late`, `strange` for odd errors, and `over`."""
-        untold = self.scenario.kind == "slots" and self.told.unknown
+        untold = self.scenario.kind in ("slots", "moved") and self.told.unknown
         excused = EXCUSED if self.scenario.kind == "across" or self.lost or untold else frozenset[str]()
         kinds = self.report.kinds() - excused - (BEHIND_SLOTS if untold else frozenset[str]())
         own = {"late": self.told.late, "strange": self.told.strange, "over": self.over}
@@ -186,7 +186,7 @@ async def _play(
     await asyncio.sleep(SETTLED_S)
     for subject in scenario.subjects:
         held = _held(scenario, fleet, subject)
-        told.recorder.final("p", subject, partial(list[Any], held))
+        told.recorder.final("p", subject)(held, None)
     for limiter in limiters:
         await limiter.close()
 

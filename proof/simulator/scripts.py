@@ -21,7 +21,7 @@ from capline.window.charge import refund, settle
 from capline.window.joint import joint
 from capline.window.log import NEVER, Draft, Hit, Log
 from capline.window.reservation import Pending, commit, end_all, ended, forget, pending_in, reserve, take_along
-from capline.window.rule import Slot, attempt, peek
+from capline.window.rule import Slot, attempt, move, peek
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ SCRIPTS = {script.sha: script for script in (ONE, ATTEMPT, LOOK, JOINT, JOINT_LO
 Logs = dict[bytes, dict[bytes, Log]]
 """What a server holds: of each key the log of each field; a key of its own has one without a name."""
 
-_DECIDE, _PEEK, _PLACE, _RESERVE = 0, 1, 2, 4
+_DECIDE, _PEEK, _PLACE, _RESERVE, _MOVE = 0, 1, 2, 4, 5
 _RECORD_ALONE = [[0, -2], 0]
 """What attempt.lua is told of a sliding log and its record of reservations, and of refusals."""
 _REFUSED, _ALLOWED, _CONFLICT, _KNOWN = 0, 1, 2, 4
@@ -118,10 +118,10 @@ def _attempts(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: 
         own = asked[15 * i : 15 * i + 15]
         units, fingerprint = (int.from_bytes(own[:7]), int.from_bytes(own[7:])) if own else (cost, 0)
         rows.append(_Row(key, field, _limits(terms[code][0][0]), retention_us, units, fingerprint, record))
-    if mode not in (_DECIDE, _PEEK, _PLACE, _RESERVE):
+    if mode not in (_DECIDE, _PEEK, _PLACE, _RESERVE, _MOVE):
         raise NotImplementedError("charges are not simulated")
     slot = _slot(max_wait_us, not_before_us) if mode == _PLACE else None
-    return _rows(rows, mode, slot, logs, _now(now, now_us), ttl_us=max_wait_us, tell=bool(tell))
+    return _rows(rows, mode, slot, logs, _now(now, now_us), time_us=max_wait_us, tell=bool(tell))
 
 
 def _stored(key: bytes, row: _Row, logs: Logs) -> Log:
@@ -159,7 +159,7 @@ def _keep_record(row: _Row, pending: list[Pending], logs: Logs) -> None:
 
 
 def _rows(
-    rows: Sequence[_Row], mode: int, slot: Slot | None, logs: Logs, now_us: int, *, ttl_us: int = 0, tell: bool
+    rows: Sequence[_Row], mode: int, slot: Slot | None, logs: Logs, now_us: int, *, time_us: int = 0, tell: bool
 ) -> bytes:
     """Each row's two bytes, then the records of those that need one, then the states of the limits."""
     short, records, states = b"", b"", b""
@@ -169,7 +169,9 @@ def _rows(
             if mode == _PEEK:
                 answer = peek(sites, now_us, row.fingerprint)
             elif mode == _RESERVE:
-                answer = reserve(sites, pending, now_us, ttl_us, row.fingerprint)
+                answer = reserve(sites, pending, now_us, time_us, row.fingerprint)
+            elif mode == _MOVE:
+                answer = move(sites, time_us, now_us, row.fingerprint)
             else:
                 answer = attempt(sites, now_us, row.fingerprint, slot)
         except IdConflictError:

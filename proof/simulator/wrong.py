@@ -22,6 +22,9 @@ from capline.store.redis.io import aio, lease
 from capline.store.redis.io.wire import NoReply, pack
 from capline.store.redis.scripting.scripts import ATTEMPT, JOINT
 from capline.store.redis.session import Session
+from capline.window import rule
+from capline.window.log import LogBefore
+from proof.simulator import scripts
 from proof.simulator.network import commands_of
 from proof.simulator.run import KINDS, Outcome, run
 
@@ -203,6 +206,33 @@ def goes_by_the_callers_clock() -> AbstractContextManager[Any]:
     return _instead(Session, "now", lambda _: now)
 
 
+def moves_and_stays() -> AbstractContextManager[Any]:
+    """A slot that moves to an earlier instant is at its old one as well."""
+
+    def move(real: Any) -> Any:
+        def twice(logs: Any, stamp_us: int, *asked: int) -> Any:
+            units, decision = logs[0].log.units_at(stamp_us), real(logs, stamp_us, *asked)
+            logs[0].log.amend(stamp_us, units)
+            return decision
+
+        return twice
+
+    return _instead(scripts, "move", move)
+
+
+def moves_past_the_quota() -> AbstractContextManager[Any]:
+    """A slot moves to a millisecond before the instant that is free."""
+
+    def take_slot(real: Any) -> Any:
+        def early(parts: Any, *asked: Any) -> Any:
+            found = real(parts, *asked)
+            return msgspec.structs.replace(found, hit=found.hit - 1000) if type(parts[0][0].log) is LogBefore else found
+
+        return early
+
+    return _instead(rule, "take_slot", take_slot)
+
+
 _FULL = frozenset(("over-quota-by-stamps", "over-quota-by-wall", "final-extra"))
 
 WRONG: dict[Engine, tuple[str, frozenset[str]]] = {
@@ -216,6 +246,8 @@ WRONG: dict[Engine, tuple[str, frozenset[str]]] = {
     waits_for_no_replica: ("failover", frozenset(("final-lost", "over-quota-by-wall"))),
     settles_without_a_replica: ("settled", frozenset(("final-units",))),
     commits_without_a_replica: ("reserved", frozenset(("final-lost",))),
+    moves_and_stays: ("moved", frozenset(("final-extra",))),
+    moves_past_the_quota: ("moved", frozenset(("over-quota-by-stamps", "over"))),
     says_that_it_did_not_run: ("single", _FULL),
     goes_by_the_callers_clock: ("single", frozenset(("stamp-outside-call", "over-quota-by-wall"))),
 }

@@ -45,7 +45,9 @@ def ask(client: httpx.Client, recorder: Recorder, policy: str, subject: str) -> 
     deadline = time.monotonic() + ANSWERED_WITHIN_S
     while True:
         try:
-            return recorder.attempt(policy, subject, lambda: _answer(client, policy, subject, name), id=name)
+            return recorder.tell(
+                recorder.attempt(policy, subject, id=name), lambda: _answer(client, policy, subject, name)
+            )
         except (httpx.HTTPError, NotAnsweredError):
             if time.monotonic() > deadline:
                 raise

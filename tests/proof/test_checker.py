@@ -53,6 +53,15 @@ def settled(at: int, stamp: int, cost: int, *, done: bool | None = True, to: int
     return refund(at, stamp, done=done, to=to) | {"event": "settle", "cost": cost}
 
 
+def moved(at: int, stamp: int, to: int, **more: Any) -> dict[str, Any]:
+    row = refund(at, stamp, done=True) | {"event": "move", "moved": to, "wait_us": max(0, to - at)}
+    return row | more
+
+
+def slot(at: int, stamp: int, **more: Any) -> dict[str, Any]:
+    return hit(at, hit=stamp, verb="schedule", wait_us=stamp - at, **more)
+
+
 def final(at: int, *hits: tuple[int, int]) -> dict[str, Any]:
     return {"event": "final", "policy": "p", "subject": "s", "asked_us": at, "answered_us": at, "hits": hits}
 
@@ -63,6 +72,8 @@ def kinds(*rows: dict[str, Any], limits: list[list[int]] = LIMITS) -> set[str]:
 
 
 FULL = hit(1000), hit(1010)
+QUEUE = *FULL, slot(1020, 1100), slot(1021, 1110), slot(1022, 1200)
+LEFT = *QUEUE, refund(1030, 1100, done=True), moved(1040, 1110, 1101)
 MORE = hit(1000), settled(1010, 1000, 2)
 LESS = hit(1000, cost=2), settled(1010, 1000, 1)
 OPEN, SLOW = (hit(1000), settled(1010, 1000, 2, done=None)), (hit(1000), settled(1010, 1000, 2, to=1020))
@@ -103,6 +114,25 @@ KEPT = {
         refused(1060, 140, verb="schedule", max_wait_us=139),
         refused(1070, 130),
         refused(1105, 95),
+    ),
+    "a slot moves where another left": (
+        *QUEUE,
+        refused(1025, 185),
+        refund(1030, 1100, done=True),
+        refused(1031, 179),
+        moved(1040, 1110, 1101),
+        refused(1045, 155),
+        moved(1050, 1200, 1111),
+        moved(1055, 1200, 0, done=False),
+        refused(1060, 141),
+        moved(1060, 1111, 1111),
+        final(1070, (1000, 1), (1010, 1), (1101, 1), (1111, 1)),
+    ),
+    "a slot moves, or perhaps not": (
+        *QUEUE,
+        refund(1030, 1100, done=True),
+        moved(1040, 1110, 0, done=None),
+        final(1070, (1000, 1), (1010, 1), (1101, 1), (1200, 1)),
     ),
     "before a slot everybody waits": (
         hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50),
@@ -381,6 +411,21 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     "the former of two settlements": ("final-units", (*MORE, settled(1020, 1000, 3), final(1050, (1000, 2)))),
     "a settled hit lost": ("final-lost", (*MORE, final(1050))),
     "a hit that was settled at nothing": ("final-extra", (hit(1000), settled(1010, 1000, 0), final(1050, (1000, 1)))),
+    "a slot that is said to be gone": ("move-refused", (*QUEUE, moved(1030, 1110, 0, done=False))),
+    "a slot that moves though it was given back": (
+        "move-too-late",
+        (*QUEUE, refund(1030, 1200, done=True), moved(1040, 1200, 1200)),
+    ),
+    "a slot that moves where none is free": ("over-quota-by-stamps", (*QUEUE, moved(1030, 1110, 1099))),
+    "a slot that passes another": (
+        "queue-jumped",
+        (hit(1000), slot(1020, 1150, not_before_us=130), slot(1021, 1160, not_before_us=139), moved(1040, 1160, 1140)),
+    ),
+    "a slot that moves back": ("slot-not-first", (*QUEUE, moved(1030, 1110, 1190))),
+    "a slot that moves onto another": ("one-stamp-twice", (*QUEUE, moved(1030, 1110, 1100))),
+    "a slot at both places": ("final-extra", (*LEFT, final(1070, *((at, 1) for at in (1000, 1010, 1101, 1110, 1200))))),
+    "a slot at neither place": ("final-lost", (*LEFT, final(1070, (1000, 1), (1010, 1), (1200, 1)))),
+    "a refusal until where a slot was": ("retry-after-wrong", (*LEFT, refused(1060, 150))),
     "a settlement refused": ("settle-refused", (hit(1000), settled(1010, 1000, 2, done=False))),
     "a settlement of what was given back": (
         "settle-of-nothing",

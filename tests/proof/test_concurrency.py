@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 from proof.checker.report import Report
 from proof.concurrency.callers import run
-from proof.concurrency.cases import LIMITS, STORES, SUBJECTS, Case, cases
+from proof.concurrency.cases import LIMITS, OPTIONS, STORES, SUBJECTS, Case, cases
 from tests.conformance.test_oracle import consumes_part_by_part, forgets_commits, records_only_the_first
 from tests.kit.server import SLOW
 from tests.kit.servers import shared
 
-from capline import Decision
+from capline import Decision, Limit
 from capline.store.local import operations as local
 from capline.store.local import reservations
 from capline.window import reservation
 from capline.window.bound_log import BoundLog, OpenLog
 from capline.window.charge import charge, settle
+from capline.window.limit_reader import RollingReader
 from capline.window.reservation import commit
-from capline.window.rule import attempt
+from capline.window.rule import attempt, move
 
 pytestmark = pytest.mark.alone
 
@@ -67,6 +68,12 @@ SETTLEMENTS = [
     Case("redis", "10/s", "tasks", 4, 1.3, settlements=True),
     Case("lmdb", "1/50ms", "processes", 2, 0.5, reservations=True, settlements=True),
     pytest.param(Case("memory", "10/s", "threads", 4, 1.3, settlements=True), marks=pytest.mark.deep),
+]
+MOVES = [
+    Case("memory", "10/s", "threads", 4, 0.8, moves=True),
+    Case("redis", "1/50ms", "tasks", 8, 0.5, moves=True),
+    pytest.param(Case("lmdb", "1/50ms", "processes", 2, 0.5, moves=True), marks=pytest.mark.deep),
+    pytest.param(Case("redis cluster", "10/s", "threads", 8, 1.3, moves=True), marks=pytest.mark.deep),
 ]
 LONGER = (1, 1, 2, 4, 8, 8)
 """Of each further run of a case its length: on a busy machine a short one may not bring about what it is for."""
@@ -231,6 +238,53 @@ def test_an_engine_that_is_wrong_about_settlements_is_found(monkeypatch: pytest.
     assert any("over-quota-by-stamps" in run(longer, "memory://")[0].kinds() for longer in runs_of(case))
 
 
+@pytest.mark.parametrize("case", MOVES, ids=lambda case: case.name)
+def test_so_do_those_whose_slots_move_up_where_others_left(case: Case, tmp_path: Path) -> None:
+    for _, report, rows in kept(case, tmp_path):
+        if any(row["event"] == "move" and row["done"] and row["moved"] < row["hit"] for row in rows):
+            assert report.excused < 0.1 * report.attempts
+            return
+    pytest.fail(f"{len(LONGER)} runs in which no slot moved")
+
+
+def stays_where_it_was_too(logs: Sequence[BoundLog], stamp_us: int, *asked: int) -> Decision:
+    """An engine that leaves the slot at its old place as well."""
+    units, decision = logs[0].log.units_at(stamp_us), move(logs, stamp_us, *asked)
+    logs[0].log.amend(stamp_us, units)
+    return decision
+
+
+def gives_back_twice(logs: Sequence[BoundLog], stamp_us: int, *asked: int) -> Decision:
+    """An engine that takes as many units off another hit."""
+    decision = move(logs, stamp_us, *asked)
+    if decision.hit not in (None, stamp_us):
+        logs[0].log.give_back(logs[0].log.stamp_of_unit(1), 1)
+    return decision
+
+
+def moves_past_the_quota(logs: Sequence[BoundLog], stamp_us: int, now_us: int, *asked: int) -> Decision:
+    """An engine that leaves one unit too much room."""
+    for bound in logs:
+        bound.readers = tuple([RollingReader(Limit(11, reader.limit.window_us)) for reader in bound.readers])
+    return move(logs, stamp_us, now_us, *asked)
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        (stays_where_it_was_too, "final-extra"),
+        (gives_back_twice, "final-lost"),
+        (moves_past_the_quota, "over-quota-by-stamps"),
+    ],
+)
+def test_an_engine_that_is_wrong_about_moves_is_found(
+    engine: Callable[..., Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "move", engine)
+    case = Case("memory", "10/s", "threads", 4, 0.8, moves=True)
+    assert any(kind in run(longer, "memory://")[0].kinds() for longer in runs_of(case))
+
+
 def met(case: Case, rows: list[dict[str, Any]]) -> bool:
     """Whether there was what such a case is for; of a short one on a busy machine, chance may bring about nothing."""
     rows = [row for row in rows if row["event"] == "attempt" and row["allowed"]]
@@ -240,7 +294,7 @@ def met(case: Case, rows: list[dict[str, Any]]) -> bool:
     return len(slots) > 2 and any("verb" not in row and row["hit"] > min(slots) for row in rows)
 
 
-@pytest.mark.parametrize("of", ["charges", "joint", "reservations", "settlements"])
+@pytest.mark.parametrize("of", ["joint", *OPTIONS])
 def test_the_long_form_has_each_kind_of_case_on_every_store(of: str) -> None:
     chosen = [case for case in cases() if getattr(case, of)]
     assert {case.store for case in chosen} == {"memory", *STORES}

@@ -96,7 +96,7 @@ class RedisRule(msgspec.Struct):
     flat: bool
     """Whether flat.lua can."""
     decide_one: Callable[[Subject], Decision]
-    ask: None = None
+    ask: Callable[..., Decision] | None = None
     place_unit: Callable[[Subject, tuple[int, int]], Decision] | None = None
     """The same for a slot of one unit, if there is a fast path."""
 

@@ -19,12 +19,14 @@ from capline.store.local.base import LocalStore
 from capline.store.local.batches import NO_ANSWER, Work, as_columns, decided_once, parts_of, rows_of
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
+from capline.store.local.numbers import StoredNumbers
 from capline.store.local.operations import step
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import Batch, Kind, Mode, Operation
 from capline.support.override import override
 from capline.support.polled_lock import PolledLock
+from capline.window.carry import NumberRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -147,6 +149,10 @@ class MemoryStore(LocalStore, LogTransaction):
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
 
+        # What a peek at a new subject reads, and leaves as it is.
+        readers = [ref.readers[0] for ref in compiled.refs[1:]]
+        nothing = StoredNumbers([NumberRow(reader, ColumnLog()) for reader in readers]) if numbers else ColumnLog()
+
         def ask(
             subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
         ) -> Decision:
@@ -160,7 +166,8 @@ class MemoryStore(LocalStore, LogTransaction):
                 now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
                 if value is None:
                     check_subject(subject)
-                elif subject not in others:
+                    value = nothing if kind == "peek" else None
+                if value is not None and subject not in others:
                     decision = quick(value, cost, fingerprint, kind, max_wait_us, now_us)
                     if decision is not None:
                         return decision

@@ -364,9 +364,13 @@ class _Gatherer:
                     self._report.add("id-forgotten", attempt.line, f"id {attempt.id!r} was granted {hit.stamp_us}")
 
     def _by_id(self) -> dict[str, list[Hit]]:
-        """The hits of each id, by their stamps; those that were moved behind, in that order."""
+        """The hits of each id, in the order of their decisions and moves."""
+
+        def made(hit: Hit) -> tuple[int, int]:
+            return hit.stamp_us - hit.wait_us if hit.begins_us is None else hit.begins_us[0], hit.stamp_us
+
         found: dict[str, list[Hit]] = {}
-        for hit in sorted(self._by_stamp.values(), key=lambda hit: (hit.begins_us or (0, 0), hit.stamp_us)):
+        for hit in sorted(self._by_stamp.values(), key=made):
             if hit.attempt.id is not None:
                 found.setdefault(hit.attempt.id, []).append(hit)
         return found

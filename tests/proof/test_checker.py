@@ -128,6 +128,15 @@ KEPT = {
         moved(1060, 1111, 1111),
         final(1070, (1000, 1), (1010, 1), (1101, 1), (1111, 1)),
     ),
+    "an id is free again once its slot has moved and was given back": (
+        *FULL,
+        slot(1020, 1100),
+        slot(1021, 1110, id="x"),
+        refund(1030, 1100, done=True),
+        moved(1040, 1110, 1101),
+        refund(1045, 1101, done=True),
+        slot(1050, 1102, id="x"),
+    ),
     "a slot moves, or perhaps not": (
         *QUEUE,
         refund(1030, 1100, done=True),

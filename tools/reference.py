@@ -22,7 +22,7 @@ from tools.dashboard import PANELS
 import capline
 from capline import AsyncLimiter, Configuration
 from capline.campaign.queue.watch import QueueDepth
-from capline.campaign.queue.worker import Worked
+from capline.campaign.queue.worker import WorkerReport
 from capline.cli.main import command
 from capline.model.server_state import ServerState
 from capline.observe.worker import WorkerMetrics
@@ -143,7 +143,7 @@ def form(content: dict[str, Any]) -> str:
 async def families() -> list[tuple[str, Any]]:
     """Give who serves it and the family, for everything that a service and a worker export."""
     worker = CollectorRegistry()
-    WorkerMetrics(Worked("a worker"), worker).show(QueueDepth(0, []))
+    WorkerMetrics(WorkerReport("a worker"), worker).show(QueueDepth(0, []))
     metrics = Metrics()
     EnvoyMetrics(metrics.figures)
     metrics.reloaded("policies", refused=True, changed=True)

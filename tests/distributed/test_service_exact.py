@@ -78,7 +78,7 @@ def test_one_service_is_killed_and_a_primary_fails_over(tmp_path: Path) -> None:
         with closing(Limiter.from_file(tmp_path / "policies.yaml", f"{cluster.url}?deadline=30s")) as limiter:
             for subject in SUBJECTS:
                 hits = [(hit.stamp_us, hit.units) for hit in limiter.explain("p", subject).hits]
-                head.final("p", subject, lambda hits=hits: hits)
+                head.final("p", subject)(hits, None)
     report = check(read([*head.lines, *lines]))
     assert report, report.text()
     assert report.hits > QUOTA * len(SUBJECTS)

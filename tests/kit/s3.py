@@ -58,11 +58,11 @@ class S3:
             "AUTH": str(auth).lower(),
             "S3_DATA_DIR": str(self._directory / "s3"),
         }
-        mortal = shutil.which("setpriv")
+        with_parent = shutil.which("setpriv")
         log = (self._directory / "log").open("wb")
         with log:
             self._process = subprocess.Popen(
-                [*([mortal, "--pdeathsig", "KILL", "--"] if mortal else []), str(PROGRAM), "-m", "ministack"],
+                [*([with_parent, "--pdeathsig", "KILL", "--"] if with_parent else []), str(PROGRAM), "-m", "ministack"],
                 env=environment,
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,

@@ -266,10 +266,10 @@ class Server:
 
 def _command(kind: str) -> list[str]:
     """The start of the command line: the kernel is to kill the server when the thread that started it ends."""
-    program, mortal = _binary(kind), shutil.which("setpriv")
-    if mortal is None:
+    program, with_parent = _binary(kind), shutil.which("setpriv")
+    if with_parent is None:
         raise ServerError("setpriv is not on PATH; install the package util-linux")
-    return [mortal, "--pdeathsig", "KILL", "--", program]
+    return [with_parent, "--pdeathsig", "KILL", "--", program]
 
 
 def _binary(kind: str) -> str:

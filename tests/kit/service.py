@@ -8,7 +8,7 @@ import httpx
 
 from capline import AsyncLimiter, Policy
 from capline.service.access.guard import Guard
-from capline.service.access.newcomers import POLICY, Newcomers
+from capline.service.access.new_subjects import POLICY, NewSubjects
 from capline.service.gateways.check import check_route
 from capline.service.http.app import App, Observer
 from capline.service.http.openapi import described
@@ -36,9 +36,9 @@ class Service:
         self._runner = asyncio.Runner()
         self.limiter = self.run(_limiter(url, policies, options))
         self.counting = self.run(_limiter("memory://", [Policy(POLICY, [f"{new_subjects or 1}/minute"])], options))
-        newcomers = Newcomers(self.counting) if new_subjects else None
+        subject_bound = NewSubjects(self.counting) if new_subjects else None
         local = url.startswith(("memory:", "lmdb:"))
-        served = routes(self.limiter, (bounds or Bounds()).batch_rows, newcomers, local=local)
+        served = routes(self.limiter, (bounds or Bounds()).batch_rows, subject_bound, local=local)
         served |= check_route(self.limiter)
         served |= segments.routes(options.get("segments")) | probes(
             self.limiter, options.get("segments"), allows=options.get("on_store_error") == "allow"

@@ -243,7 +243,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cost of 2x ends in a traceback",
-        "cli/input/subjects.py",
+        "cli/input/target.py",
         "not _COST.fullmatch(cost)",
         "not _COST.match(cost)",
         "unit/cli/test_subjects.py::test_what_is_none_is_one_line_that_says_how_to_write_it",
@@ -328,7 +328,7 @@ MUTANTS = (
     ),
     Mutant(
         "a token that fills the store uses up the bound of all others",
-        "service/access/newcomers.py",
+        "service/access/new_subjects.py",
         "who or _NOBODY, min(count, quota)",
         "_NOBODY, min(count, quota)",
         "unit/service/test_bounds.py::test_each_token_has_a_bound_of_its_own",
@@ -385,8 +385,8 @@ MUTANTS = (
     Mutant(
         "of two who write at once one is told that the change is made, and it is lost",
         "config/local.py",
-        "return own is not None and read_commit(own).token == token",
-        "return own is not None",
+        "return made is not None and read_commit(made).token == token",
+        "return made is not None",
         "unit/config/test_backends.py::TestMemory::test_a_commit_that_is_sent_twice_is_one",
     ),
     Mutant(

@@ -95,7 +95,7 @@ class CaplineStorage(Storage, MovingWindowSupport):
     def clear(self, key: str) -> None:
         """Forget the key under its limit, which the key names."""
         limits = _limits(*_limit_of(key))
-        self._limiter._under(POLICY, limits).erase(_subject(key))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - its log has no policy of its own
+        self._limiter._with_limits(POLICY, limits).erase(_subject(key))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - its log has no policy of its own
 
     def check(self) -> bool:
         """Whether the store answers."""
@@ -107,7 +107,7 @@ class CaplineStorage(Storage, MovingWindowSupport):
 
     def reset(self) -> int:
         """Forget every key under the limits that this process has used; returns how many."""
-        under = self._limiter._under  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as in `clear`
+        under = self._limiter._with_limits  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as in `clear`
         return sum(under(POLICY, _limits(*limit)).flush(POLICY) for limit in tuple(self._seen))
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:

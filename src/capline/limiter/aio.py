@@ -135,7 +135,7 @@ class AsyncLimiter(Verbs):
     ) -> Decision:
         """May the subject have `cost` units now? As `Limiter.decide`, awaited."""
         if limits is not None:
-            return await self._under(policy, limits).decide(
+            return await self._with_limits(policy, limits).decide(
                 policy, subject, cost, id, segment=segment, channel=channel, zone=zone
             )
         try:

@@ -239,7 +239,7 @@ class LimiterBase(ABC):
             f"{type(self).__name__}(url, policies=...) in a pool's initializer; threads share one"
         )
 
-    def _under(self, policy: str, limits: Sequence[Limit | str]) -> Self:
+    def _with_limits(self, policy: str, limits: Sequence[Limit | str]) -> Self:
         """A limiter of this one policy on the same store; see `limiter.unnamed`."""
         if isinstance(policy, str) and policy in self._rules.policies:  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidValueError(f"policy {quoted(policy)} is defined; leave limits= out, or use another name")

@@ -58,7 +58,7 @@ class CheckedCalls(LimiterBase):
 
     def _limiter_of(self, policy: str, limits: Sequence[Limit | str] | None) -> Self:
         """This limiter; where limits came with the call, the one of them."""
-        return self if limits is None else self._under(policy, limits)
+        return self if limits is None else self._with_limits(policy, limits)
 
     def log_of(self, policy: str, limits: Sequence[Limit | str] | None = None) -> str:
         """The name of the log that is decided on, which other policies may share; raises as `decide` does."""
@@ -69,7 +69,7 @@ class CheckedCalls(LimiterBase):
         policy, limits = attempt.policy, attempt.limits
         if limits is not None:
             plain = msgspec.structs.replace(attempt, limits=None)
-            checked = self._under(policy, limits)._checked(plain)  # noqa: SLF001 - of its kind
+            checked = self._with_limits(policy, limits)._checked(plain)  # noqa: SLF001 - of its kind
             return msgspec.structs.replace(checked, limits=limits)
         if self._next is not None:
             self._turn()
@@ -90,7 +90,7 @@ class CheckedCalls(LimiterBase):
         """A store's arguments for a checked attempt."""
         if attempt.limits is not None:
             own = msgspec.structs.replace(attempt, limits=None)
-            return self._under(attempt.policy, attempt.limits)._arguments(own)  # noqa: SLF001 - of its kind
+            return self._with_limits(attempt.policy, attempt.limits)._arguments(own)  # noqa: SLF001 - of its kind
         compiled = self._bound(attempt.names)  # also under an override, so that the next attempt finds a fast path
         own = self._overrides and self._overrides.compiled(attempt.names, attempt.subject)
         return own or compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)

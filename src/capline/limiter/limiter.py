@@ -162,7 +162,7 @@ class Limiter(Verbs):
         limits under it has its own history. `erase` does not reach it; it expires by itself, after the widest window.
         """
         if limits is not None:
-            return self._under(policy, limits).decide(
+            return self._with_limits(policy, limits).decide(
                 policy, subject, cost, id, segment=segment, channel=channel, zone=zone
             )
         try:

@@ -42,7 +42,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 Slot = TypeVar("Slot", "Decision", "Joint")
 
 
-class Patience:
+class WaitBudget:
     """One `acquire`: the seconds left of its timeout, and the backoff between two tries.
 
     `may_lose_answers`: whether the store is behind a network. Only then is an id needed, which costs some bytes.
@@ -160,7 +160,7 @@ class Acquisition(Generic[Slot]):
 
     def __init__(
         self,
-        patience: Patience,
+        patience: WaitBudget,
         take: Callable[[], Steps[Slot]],
         give_back: Callable[[Slot], Steps[object]],
         refusal: Callable[[Slot], LimitExceeded],

@@ -28,7 +28,7 @@ from capline.limiter.arguments.checks import (
 from capline.limiter.arguments.columns import spread
 from capline.limiter.checked import CheckedCalls
 from capline.limiter.explain import explain
-from capline.limiter.patience import Acquisition, Patience, Wanted
+from capline.limiter.patience import Acquisition, WaitBudget, Wanted
 from capline.model.attempt import Attempt, check_cost
 from capline.model.decision import LimitExceeded
 from capline.model.errors import InvalidValueError, StoreError
@@ -761,7 +761,7 @@ class Verbs(CheckedCalls):
     ) -> Acquisition[Decision]:
         """What `acquire` does until its slot."""
         named = attempt.id is not None
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
+        patience = WaitBudget(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
 
         def move(slot: Decision) -> Steps[Decision]:
             [named] = patience.named([attempt])
@@ -781,7 +781,7 @@ class Verbs(CheckedCalls):
     ) -> Acquisition[Joint]:
         """What `acquire_all` does until its slot."""
         named = self._slot_attempts(attempts)[0].id is not None
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
+        patience = WaitBudget(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
         return Acquisition(
             patience,
             lambda: self._jointly(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WorkedFigures(Protocol):
-    """What a worker did; `capline.campaign.queue.worked.Worked` is one."""
+    """What a worker did; `capline.campaign.queue.worker_report.WorkerReport` is one."""
 
     settled: int
     lost: int

@@ -3,7 +3,7 @@
     plan        what starts, in which order, by which commands: from what is installed here
     files       what the parts read: settings, policies, users, nginx and Prometheus
     processes   starts the parts, waits until they answer, restarts those that died, ends them all
-    mortal      runs a program that ends with its parent
+    with_parent      runs a program that ends with its parent
     folder      the one directory of a run: made anew, locked, removed at the end
     ports       free ports of loopback
     publisher   a part: builds the users' segments and publishes a version a minute

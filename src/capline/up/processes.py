@@ -1,8 +1,8 @@
 """Starts the parts, waits until each answers, restarts those that died, and ends them all.
 
 Each part has a session of its own: Ctrl-C in a terminal is for us alone, and at the end all that a part started goes
-with it. The kernel ends a part when we are killed (`mortal`). A part's output is in NAME.log, which is truncated at a
-restart if it has grown too long.
+with it. The kernel ends a part when we are killed (`with_parent`). A part's output is in NAME.log, which is truncated
+at a restart if it has grown too long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capline.up import mortal
+from capline.up import with_parent
 from capline.up.ports import HOST
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class _Child:
         mode = "wb" if log.exists() and log.stat().st_size > _LARGEST_LOG_BYTES else "ab"
         with log.open(mode) as said:
             self.process = subprocess.Popen(  # noqa: S603 - the plan's own words
-                [sys.executable, "-I", "-S", mortal.__file__, str(os.getpid()), *self.part.words],
+                [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), *self.part.words],
                 cwd=self._folder,
                 env=_environment(self.part),
                 stdin=subprocess.DEVNULL,

@@ -133,7 +133,7 @@ def build_answer(
                 if reading.left < left:
                     left, tightest = reading.left, (reader.limit, bound)
                 empty_us = max(empty_us, reading.empty_us)
-                numbers += reading.left, max(0, reading.more_us - now_us), max(0, reading.whole_us - now_us)
+                numbers += reading.left, max(0, reading.more_us - now_us), max(0, reading.full_us - now_us)
     limit, binds = binding or tightest or (None, stamped[0][0][0])
     binds.binds = True
     return Decision(
@@ -148,7 +148,7 @@ def build_answer(
     )
 
 
-def known_answer(
+def replayed_answer(
     logs: Sequence[BoundLog], fingerprint: int, time_us: int, now_us: int, *, slot: bool
 ) -> Decision | None:
     """That the hit of this id was allowed, for a retry; None for a new id.
@@ -183,7 +183,7 @@ def answer_then(logs: Sequence[BoundLog], stamp_us: int, time_us: int, now_us: i
             if reading.left < left:
                 left, binding = reading.left, reader.limit
             empty_us = max(empty_us, reading.empty_us)
-            numbers += max(0, reading.left), reading.more_us, reading.whole_us
+            numbers += max(0, reading.left), reading.more_us, reading.full_us
     return Decision(
         allowed=True,
         limit=binding,
@@ -212,12 +212,12 @@ def allowed_now(logs: Sequence[BoundLog], now_us: int) -> Decision | None:
     left, limit, empty_us = LARGEST_QUOTA + 1, None, now_us
     states: list[int] = []
     for reader, log in [(reader, bound.log) for bound in logs for reader in bound.readers]:
-        after, more_us, whole_us, _ = reader.after_hit(log, stamp_us, cost, table)
+        after, more_us, full_us, _ = reader.after_hit(log, stamp_us, cost, table)
         if after < 0:
             return None
         if after < left:
             left, limit = after, reader.limit
-        states += after, max(0, more_us - now_us), max(0, whole_us - now_us)
-        empty_us = max(empty_us, whole_us)
+        states += after, max(0, more_us - now_us), max(0, full_us - now_us)
+        empty_us = max(empty_us, full_us)
     seen = (states_of, [bound.log_limits for bound in logs], states)
     return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, _seen=seen)

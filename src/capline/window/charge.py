@@ -13,7 +13,7 @@ import msgspec
 
 from capline.model.clock import LATEST_US
 from capline.model.errors import InvalidValueError
-from capline.window.answer import build_answer, known_answer, stamp_from, time_of
+from capline.window.answer import build_answer, replayed_answer, stamp_from, time_of
 from capline.window.log import NEVER
 from capline.window.recording import give_back, has_room, record_hit, shift_units
 
@@ -31,7 +31,7 @@ def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decis
     a log can count; `IdConflictError` if the id was recorded with another cost.
     """
     time_us = time_of(logs, now_us)
-    known = known_answer(logs, fingerprint, time_us, now_us, slot=False)
+    known = replayed_answer(logs, fingerprint, time_us, now_us, slot=False)
     if known is not None:
         return known
     stamp_us = stamp_from(logs, time_us, NEVER)

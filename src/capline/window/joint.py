@@ -12,7 +12,7 @@ import msgspec
 
 from capline.model.errors import IdConflictError
 from capline.model.limit_status import NUMBERS, LimitStatus, states_of
-from capline.window.answer import allowed_now, known_answer, time_of
+from capline.window.answer import allowed_now, replayed_answer, time_of
 from capline.window.charge import check_room
 from capline.window.log import NEVER
 from capline.window.recording import record_hit
@@ -39,7 +39,7 @@ def joint(
     All or nothing. A part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
     """
     known = [
-        known_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
+        replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
         for logs, fingerprint in zip(parts, fingerprints, strict=True)
     ]
     new = [logs for logs, answer in zip(parts, known, strict=True) if answer is None]
@@ -86,7 +86,7 @@ def joint_slot(
     it is so old that some of its logs have forgotten it. Raises `IdConflictError` where the ids name no one slot.
     """
     known = [
-        known_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=True)
+        replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=True)
         for logs, fingerprint in zip(parts, fingerprints, strict=True)
     ]
     if any(known):

@@ -35,13 +35,13 @@ class Reading(NamedTuple):
 
     `left`      units left; negative if the quota is exceeded
     `more_us`   from when on more is left; `NEVER` if all is left
-    `whole_us`  from when on all is left, if nothing more is recorded
+    `full_us`  from when on all is left, if nothing more is recorded
     `empty_us`  from when on nothing counts in any of the attempt's logs, as far as this limit reaches; it may be over
     """
 
     left: int
     more_us: int
-    whole_us: int
+    full_us: int
     empty_us: int
 
 
@@ -78,11 +78,11 @@ class LimitReader(msgspec.Struct, frozen=True):
         more_us = self._more_us(log, at_us, left, cost, table)
         empty_us = NEVER if last_us == NEVER else self._empty_us(log, last_us, cost, table)
         newest_us = at_us if cost else log.newest_us()
-        whole_us = empty_us if newest_us == last_us else self._empty_us(log, newest_us, cost, table)
-        return Reading(left - cost, more_us, NEVER if more_us == NEVER else whole_us, empty_us)
+        full_us = empty_us if newest_us == last_us else self._empty_us(log, newest_us, cost, table)
+        return Reading(left - cost, more_us, NEVER if more_us == NEVER else full_us, empty_us)
 
     def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
-        """`left`, `more_us` and `whole_us` just after a hit of `cost`, above 0, later than all; then the hit's level.
+        """`left`, `more_us` and `full_us` just after a hit of `cost`, above 0, later than all; then the hit's level.
 
         Where `left` is below 0 nothing else means anything. Only a log that is a level has one.
         """

@@ -31,9 +31,9 @@ from capline.window.answer import (
     answer_then,
     build_answer,
     fits_all,
-    known_answer,
     newest_of,
     opens_from,
+    replayed_answer,
     stamp_from,
     tightest_of,
     time_of,
@@ -106,7 +106,7 @@ def attempt(
     count, as it may hold those of windows that are over.
     """
     time_us = time_of(logs, now_us)
-    known = known_answer(logs, fingerprint, time_us, now_us, slot=slot is not None)
+    known = replayed_answer(logs, fingerprint, time_us, now_us, slot=slot is not None)
     if known is not None:
         return known
     if slot is None:
@@ -159,7 +159,7 @@ def move(
 
 def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
     """What `attempt` would answer, with `hit` None unless the id is known; changes nothing."""
-    known = known_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
+    known = replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
     if known is not None:
         return known
     return msgspec.structs.replace(allowed_now(logs, now_us) or judge([logs], now_us)[0], hit=None)

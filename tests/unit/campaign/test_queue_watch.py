@@ -11,7 +11,7 @@ from capline.campaign.queue import watch
 from capline.campaign.queue.queue import Queue
 from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.watch import CampaignDepth, QueueDepth, watching
-from capline.campaign.queue.worker import Worked
+from capline.campaign.queue.worker import WorkerReport
 from capline.model.errors import CaplineError
 from capline.observe.serving import new_registry, served
 from capline.observe.worker import WorkerMetrics
@@ -26,7 +26,7 @@ def batches(registry: CollectorRegistry, state: str) -> float | None:
 
 
 def test_the_queue_is_what_was_shown_last_and_the_worker_what_it_is_now() -> None:
-    registry, worked = CollectorRegistry(), Worked("me")
+    registry, worked = CollectorRegistry(), WorkerReport("me")
     metrics = WorkerMetrics(worked, registry)
     assert registry.get_sample_value("capline_queue_up") == 0
     metrics.show(QueueDepth(1, [depth("a")]))

@@ -3,7 +3,7 @@
 import pytest
 
 from capline.limiter import patience as module
-from capline.limiter.patience import Patience
+from capline.limiter.patience import WaitBudget
 from capline.model.decision import Decision
 from capline.model.errors import StoreError, StoreUnavailableError
 
@@ -19,7 +19,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_it_pauses_as_long_as_that_ends_before_the_timeout(now: list[float]) -> None:
-    one, pauses = Patience(1.0, may_lose_answers=False), list[float]()
+    one, pauses = WaitBudget(1.0, may_lose_answers=False), list[float]()
     for _ in range(4):
         pauses.append(one.pause(AWAY))
         now[0] += pauses[-1]
@@ -32,8 +32,8 @@ def test_it_pauses_as_long_as_that_ends_before_the_timeout(now: list[float]) -> 
 
 def test_it_does_not_wait_for_what_no_waiting_helps(now: list[float]) -> None:
     with pytest.raises(StoreError, match="wrong"):
-        Patience(None, may_lose_answers=True).pause(StoreError("wrong"))
-    given_up = Patience(None, may_lose_answers=True)
+        WaitBudget(None, may_lose_answers=True).pause(StoreError("wrong"))
+    given_up = WaitBudget(None, may_lose_answers=True)
     given_up.give_up()
     with pytest.raises(StoreUnavailableError):
         given_up.pause(AWAY)
@@ -41,7 +41,7 @@ def test_it_does_not_wait_for_what_no_waiting_helps(now: list[float]) -> None:
 
 
 def test_a_slot_is_missed_where_it_is_past_by_more_than_the_slack(now: list[float]) -> None:
-    one, slot = Patience(None, may_lose_answers=False, slack=0.25), Decision(True, None, 0, 0, 0, 1, "store")
+    one, slot = WaitBudget(None, may_lose_answers=False, slack=0.25), Decision(True, None, 0, 0, 0, 1, "store")
     one.asks()
     now[0] += 0.25
     assert not one.is_late(slot)

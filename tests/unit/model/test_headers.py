@@ -40,8 +40,8 @@ def one(*limits: str, **options: Any) -> tuple[Limiter, ManualClock]:
     return Limiter("memory://", [Policy("api", list(limits), **options)], clock=clock), clock
 
 
-def state(limit: str, left: int = 1, frees_us: int | None = 1, whole_us: int = 1, name: str = "api") -> LimitStatus:
-    return LimitStatus(Limit.parse(limit), left, frees_us, whole_us, name)
+def state(limit: str, left: int = 1, frees_us: int | None = 1, full_us: int = 1, name: str = "api") -> LimitStatus:
+    return LimitStatus(Limit.parse(limit), left, frees_us, full_us, name)
 
 
 def told(*states: LimitStatus, **answer: Any) -> dict[str, str]:

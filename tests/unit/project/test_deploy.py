@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from capline import Configuration
 from capline.campaign.queue.watch import QueueDepth
-from capline.campaign.queue.worker import Worked
+from capline.campaign.queue.worker import WorkerReport
 from capline.cli.main import app
 from capline.observe.worker import WorkerMetrics
 from capline.policy.file import loads
@@ -40,7 +40,7 @@ PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 
 def exported() -> set[str]:
     """The names of all series that a service and a worker export."""
-    worker = WorkerMetrics(Worked("a worker"), CollectorRegistry())
+    worker = WorkerMetrics(WorkerReport("a worker"), CollectorRegistry())
     worker.show(QueueDepth(0, []))
     metrics = Metrics()
     EnvoyMetrics(metrics.figures)

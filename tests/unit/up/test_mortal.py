@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from capline.up import mortal
+from capline.up import with_parent
 
 
 def test_it_becomes_the_program() -> None:
@@ -17,5 +17,5 @@ def test_where_the_parent_is_gone_nothing_is_started() -> None:
 
 
 def start(parent: int) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-I", "-S", mortal.__file__, str(parent), "/bin/echo", "here"]
+    words = [sys.executable, "-I", "-S", with_parent.__file__, str(parent), "/bin/echo", "here"]
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)

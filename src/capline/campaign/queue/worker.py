@@ -33,7 +33,7 @@ from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.queue import Queue, UnreadableRunError
 from capline.campaign.queue.records import Claimed, DeadLetter, Over, QueuedRun, Waiting
 from capline.campaign.queue.server import QueueServer
-from capline.campaign.queue.worked import DeliveredBatch, Worked, delivered_batch
+from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
 from capline.campaign.store_facts import claim_run, store_input, why_no_rehearsal
@@ -85,7 +85,7 @@ class Worker:
                 f"a batch is taken over after {LEAST_TAKEOVER_S:g} to {LONGEST_TAKEOVER_S:g} s, not {takeover_s:g}"
             )
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-        self.worked = Worked(self.name)
+        self.worked = WorkerReport(self.name)
         self._stop = stop
         self._takeover_s = takeover_s
         self._store = store

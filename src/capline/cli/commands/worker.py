@@ -16,7 +16,7 @@ from capline.cli.input.declare import Commands
 from capline.cli.render.console import BAD_INPUT, FAILED, Answer, note, stop_lines, warn
 
 if TYPE_CHECKING:
-    from capline.campaign.queue.worked import DeliveredBatch, Worked
+    from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport
 
 app = Commands()
 
@@ -102,7 +102,7 @@ def worker(
         return _answer(working.worked, BAD_INPUT if working.worked.trouble or working.worked.aside else 0)
 
 
-def _answer(worked: Worked, code: int) -> Answer:
+def _answer(worked: WorkerReport, code: int) -> Answer:
     counts = (
         f"{worked.settled:,} batches, {worked.subjects:,} subjects: {worked.sent:,} sent, {worked.refused:,} refused, "
         f"{worked.failed:,} failed, {worked.not_known:,} not known"

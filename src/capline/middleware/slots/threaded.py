@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capline.limiter.arguments.checks import refusal_text
-from capline.limiter.patience import Patience
+from capline.limiter.patience import WaitBudget
 from capline.model.decision import LimitExceeded
 from capline.model.errors import StoreError
 
@@ -34,7 +34,7 @@ async def acquired(
 ) -> AsyncGenerator[Decision]:
     """`Limiter.acquire`, awaited, without blocking the loop."""
     loop = asyncio.get_running_loop()
-    patience = Patience(timeout, may_lose_answers=True, slack=slack)
+    patience = WaitBudget(timeout, may_lose_answers=True, slack=slack)
 
     def given_back(slot: Decision) -> Awaitable[bool]:
         return loop.run_in_executor(None, partial(limiter.refund, policy, subject, slot.hit, cost))
@@ -63,7 +63,7 @@ async def acquired(
 
 
 async def _taken(
-    patience: Patience, schedule: Callable[..., Decision], give_back: Callable[[Decision], object]
+    patience: WaitBudget, schedule: Callable[..., Decision], give_back: Callable[[Decision], object]
 ) -> Decision:
     """The slot that a thread takes, once the store answers."""
     loop = asyncio.get_running_loop()

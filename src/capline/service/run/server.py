@@ -27,7 +27,7 @@ from capline.model.policy import Policy, check_no_replicas
 from capline.policy.watch import PolicyWatch
 from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
-from capline.service.access.newcomers import NAMESPACE, POLICY, Newcomers
+from capline.service.access.new_subjects import NAMESPACE, POLICY, NewSubjects
 from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
 from capline.service.envoy.files import load
@@ -110,13 +110,13 @@ async def open_parts(
         else:
             limiter = AsyncLimiter(settings.store, **options)
         stack.push_async_callback(limiter.close)
-        newcomers = None
+        subject_bound = None
         if settings.bounds.new_subjects:
             bound = Policy(POLICY, [f"{settings.bounds.new_subjects}/minute"])
             counting = AsyncLimiter(settings.store, [bound], namespace=NAMESPACE, create=create)
             stack.push_async_callback(counting.close)
-            newcomers = Newcomers(counting)
-        public = routes(limiter, settings.bounds.batch_rows, newcomers, local=settings.is_local) | segments.routes(
+            subject_bound = NewSubjects(counting)
+        public = routes(limiter, settings.bounds.batch_rows, subject_bound, local=settings.is_local) | segments.routes(
             source
         )
         public |= check_route(limiter)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec.structs import asdict
 
-from capline.service.access.newcomers import Newcomers, is_new
+from capline.service.access.new_subjects import NewSubjects, is_new
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
 from capline.service.http.forms import AttemptRequest, Cost, Name, Seconds, Stamp, SubjectForm, described_as
 from capline.service.http.table import post
@@ -107,8 +107,8 @@ class Cancelled(msgspec.Struct):
 class Attempts:
     """See `Limiter` for what each does."""
 
-    def __init__(self, limiter: AsyncLimiter, newcomers: Newcomers | None) -> None:
-        self._limiter, self._newcomers = limiter, newcomers
+    def __init__(self, limiter: AsyncLimiter, subject_bound: NewSubjects | None) -> None:
+        self._limiter, self._subject_bound = limiter, subject_bound
 
     @post("/v1/decide", AttemptRequest, Answer, direct=True, sends=LIMIT_HEADERS)
     async def decide(self, request: Request, body: AttemptRequest) -> Reply:
@@ -173,13 +173,13 @@ class Attempts:
     ) -> Reply:
         """The answer of a verb that may create its subject."""
         segment = self._segment(body)
-        if self._newcomers is not None:
+        if self._subject_bound is not None:
             # The peek is for the attempt as it came: the limiter looks its segment up.
             peek = partial(_decision, self._limiter.peek, body, body.segment)
-            await self._newcomers.check(request.who, peek, body.cost, charged=charged)
+            await self._subject_bound.check(request.who, peek, body.cost, charged=charged)
         decision = await _decision(verb, body, segment)
-        if self._newcomers is not None and is_new(decision, body.cost):
-            await self._newcomers.created(request.who, 1)
+        if self._subject_bound is not None and is_new(decision, body.cost):
+            await self._subject_bound.created(request.who, 1)
         return Reply((answer or answer_of)(body.policy, segment, decision), decision.headers("draft-11"))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError
 from capline.model.subject import Subject
-from capline.service.access.newcomers import Newcomers, count_new, is_new
+from capline.service.access.new_subjects import NewSubjects, count_new, is_new
 from capline.service.http.app import BATCH_BYTES, Reply, Request
 from capline.service.http.forms import AttemptRequest, Cost, Name, Reader, Stamp
 from capline.service.http.problems import Problem
@@ -119,8 +119,8 @@ class BatchReader(Reader):
 class Batch:
     """See `Limiter.decide_batch` and `decide_many`."""
 
-    def __init__(self, limiter: AsyncLimiter, newcomers: Newcomers | None, most_rows: int) -> None:
-        self._limiter, self._newcomers, self._most_rows = limiter, newcomers, most_rows
+    def __init__(self, limiter: AsyncLimiter, subject_bound: NewSubjects | None, most_rows: int) -> None:
+        self._limiter, self._subject_bound, self._most_rows = limiter, subject_bound, most_rows
         self._reader, self._refund_reader = BatchReader(), Reader(BatchRefundRequest)
 
     @post("/v1/decide/batch", BatchRequest, Columns, body_bytes=BATCH_BYTES, reads=True)
@@ -128,8 +128,8 @@ class Batch:
         """Many attempts, each decided by itself, as columns."""
         large = len(request.body) > LOOP_BYTES
         batch, attempts = await _threaded(partial(self._read, request), large=large)
-        if self._newcomers is not None:
-            self._newcomers.check_many(request.who)
+        if self._subject_bound is not None:
+            self._subject_bound.check_many(request.who)
         if attempts is not None:
             decided = await self._limiter.decide_batch(attempts)
             columns, new = partial(columns_of_rows, decided), partial(_count_new_rows, decided, attempts)
@@ -145,8 +145,8 @@ class Batch:
                 receipt=batch.receipt,
             )
             columns, new = partial(columns_of, many), partial(count_new, many, batch.cost)
-        if self._newcomers is not None:
-            await self._newcomers.created(request.who, await _threaded(new, large=large))
+        if self._subject_bound is not None:
+            await self._subject_bound.created(request.who, await _threaded(new, large=large))
         return await _threaded(partial(_encoded, request, columns), large=large)
 
     @post("/v1/refund/batch", BatchRefundRequest, RefundedRows, body_bytes=BATCH_BYTES, reads=True)

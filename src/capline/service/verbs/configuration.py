@@ -234,7 +234,7 @@ def configuration_state(limiter: AsyncLimiter) -> dict[str, object]:
     return {key: what for key, what in said.items() if what}
 
 
-class Configured:
+class ConfigurationVerbs:
     """The paths of policies and of overrides; `local` as of `routes`."""
 
     def __init__(self, limiter: AsyncLimiter, *, local: bool) -> None:

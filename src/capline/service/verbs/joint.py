@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from capline.limiter.base import MOST_JOINT
 from capline.model.errors import InvalidValueError
-from capline.service.access.newcomers import Newcomers, new_parts
+from capline.service.access.new_subjects import NewSubjects, new_parts
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
 from capline.service.http.forms import AttemptRequest, Seconds, Stamp, described_as
 from capline.service.http.table import post
@@ -71,8 +71,8 @@ class RefundedAll(msgspec.Struct):
 class JointVerbs:
     """See `Limiter` for what each does."""
 
-    def __init__(self, limiter: AsyncLimiter, newcomers: Newcomers | None) -> None:
-        self._limiter, self._newcomers = limiter, newcomers
+    def __init__(self, limiter: AsyncLimiter, subject_bound: NewSubjects | None) -> None:
+        self._limiter, self._subject_bound = limiter, subject_bound
 
     @post("/v1/decide/all", JointRequest, JointAnswer, sends=LIMIT_HEADERS)
     async def decide_all(self, request: Request, body: JointRequest) -> Reply:
@@ -107,11 +107,11 @@ class JointVerbs:
             else replace(attempt, segment=self._limiter.segment_of(attempt.policy, attempt.subject))
             for attempt in attempts
         ]
-        if self._newcomers is not None:
-            self._newcomers.check_many(request.who)
+        if self._subject_bound is not None:
+            self._subject_bound.check_many(request.who)
         joint = await verb(attempts)
-        if self._newcomers is not None:
-            await self._newcomers.created(request.who, new_parts(joint, [attempt.cost for attempt in attempts]))
+        if self._subject_bound is not None:
+            await self._subject_bound.created(request.who, new_parts(joint, [attempt.cost for attempt in attempts]))
         return Reply(answer(attempts, joint), joint.headers("draft-11"))
 
 

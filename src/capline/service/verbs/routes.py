@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 from capline.service.http.table import routes_of
 from capline.service.verbs.attempts import Attempts
 from capline.service.verbs.batch import MOST_ROWS, Batch
-from capline.service.verbs.configuration import Configured
+from capline.service.verbs.configuration import ConfigurationVerbs
 from capline.service.verbs.joint import JointVerbs
 from capline.service.verbs.subjects import Subjects
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
-    from capline.service.access.newcomers import Newcomers
+    from capline.service.access.new_subjects import NewSubjects
     from capline.service.http.app import Route
 
 
 def routes(
-    limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcomers | None = None, *, local: bool = False
+    limiter: AsyncLimiter, most_rows: int = MOST_ROWS, subject_bound: NewSubjects | None = None, *, local: bool = False
 ) -> dict[str, Route]:
     """The routes of this limiter. Where its store is `local` no policy is set that waits for replicas."""
     return routes_of(
-        Attempts(limiter, newcomers),
-        JointVerbs(limiter, newcomers),
-        Batch(limiter, newcomers, most_rows),
+        Attempts(limiter, subject_bound),
+        JointVerbs(limiter, subject_bound),
+        Batch(limiter, subject_bound, most_rows),
         Subjects(limiter),
-        Configured(limiter, local=local),
+        ConfigurationVerbs(limiter, local=local),
     )

@@ -79,15 +79,15 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         for at, row in enumerate(rows):
             log = row.log
             read = judges[at](log, stamp_us, cost)
-            after, _, whole_us, level = read
+            after, _, full_us, level = read
             if after < 0 or (
                 level <= 0 and log.total >= MOST_UNITS and not row.reader.fits_in(log, stamp_us, cost, horizon_us)
             ):
                 return None
             if after < left:
                 left, limit = after, row.reader.limit
-            if whole_us > empty_us:  # noqa: PLR1730 - as above
-                empty_us = whole_us
+            if full_us > empty_us:  # noqa: PLR1730 - as above
+                empty_us = full_us
             found += read
         seen = _states, logs, found, now_us
         if kind == "peek":
@@ -121,12 +121,12 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         horizon_us = stamp_us - retention_us
         if last_us == stamp_us:
             stamp_us += 1
-        read = after, _, whole_us, level = judge(log, stamp_us, cost)
+        read = after, _, full_us, level = judge(log, stamp_us, cost)
         if (
             after < 0
             or level == 0
             or not NEVER < last_us <= stamp_us
-            or whole_us >= LATEST_US
+            or full_us >= LATEST_US
             or before is None
             or (level < 0 and log.total >= MOST_UNITS)
             or log.denied
@@ -135,13 +135,13 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
             return step(numbers, cost, fingerprint, kind, max_wait_us, now_us)
         seen = _states, logs, read, now_us
         if kind == "peek":
-            return Decision(True, limit, after, 0, whole_us - now_us, None, "store", 0, 0, seen)
+            return Decision(True, limit, after, 0, full_us - now_us, None, "store", 0, 0, seen)
         if stamps[log.start] <= horizon_us:
             return step(numbers, cost, fingerprint, kind, max_wait_us, now_us)
         stamps[-1] = log.high_water_us = stamp_us
         log.total = before[-1] + level if level > 0 else log.total + cost
         wait_us = stamp_us - now_us if kind == "schedule" else 0
-        return Decision(True, limit, after, 0, whole_us - now_us, stamp_us, "store", wait_us, 0, seen)
+        return Decision(True, limit, after, 0, full_us - now_us, stamp_us, "store", wait_us, 0, seen)
 
     judge, limit = judges[0], meters[0].limit
     return alone if len(meters) == 1 else step

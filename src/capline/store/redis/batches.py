@@ -22,7 +22,7 @@ from capline.store.redis.scripting.plans import MOVED, asked_of_plan, head_of_pl
 from capline.store.redis.scripting.replies import ReplyColumns, decisions
 from capline.store.redis.scripting.requests import DECIDE, MODES, PEEK, Head
 from capline.store.redis.scripting.scripts import Call
-from capline.store.redis.session import sound
+from capline.store.redis.session import unwrap
 from capline.store.redis.steps import replicas_of, step_answer, step_call
 
 if TYPE_CHECKING:
@@ -230,13 +230,13 @@ def _claim(
             [Call(slot, pack(*sent), repeatable=True) for sent in (keep, (*command, *options))],
             session.bulk_until(),
         )
-        _, kept = map(sound, outcomes)
+        _, kept = map(unwrap, outcomes)
         if kept is None or (kept[8:] == digest and int.from_bytes(kept[:8]) > now_us):
             return None
         if session.clock is None or int.from_bytes(kept[:8]) > now_us:
             read = Call(slot, pack(b"GET", plans + kept[8:].hex().encode()), repeatable=True)
             [outcome] = yield from session.router.run([read], session.bulk_until())
-            before = sound(outcome)
+            before = unwrap(outcome)
             if before is None or not batch.asked or asked_of_plan(before) != batch.asked:
                 raise receipt_conflict(receipt)
             return kept[8:], before

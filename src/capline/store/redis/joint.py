@@ -10,7 +10,7 @@ from capline.model.errors import CaplineError, InvalidValueError, StoreUnknownEr
 from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.scripting.replies import JointReply, joint_reply
 from capline.store.redis.scripting.requests import hit_call, joint_call, joint_groups
-from capline.store.redis.session import Session, sound
+from capline.store.redis.session import Session, unwrap
 from capline.store.redis.steps import alone, replicas_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def at_once(session: Session, operations: Sequence[Operation]) -> Call | None:
 
 def joint_answer(outcome: Reply, operations: Sequence[Operation]) -> Joint:
     """The answer in the outcome of this one call; raises its error, also where too few replicas have the hits."""
-    answer = joint_reply(sound(outcome), operations).joint
+    answer = joint_reply(unwrap(outcome), operations).joint
     if type(outcome) is UnderReplicated and answer.allowed:
         raise outcome.error
     return answer
@@ -75,7 +75,7 @@ def _peek(session: Session, operations: Sequence[Operation]) -> Steps[Joint]:
     parts = [[operations[i] for i in group] for group in groups]
     now = session.now()
     outcomes = yield from session.router.run([joint_call(part, now) for part in parts], session.until())
-    answers = [joint_reply(sound(outcome), part) for outcome, part in zip(outcomes, parts, strict=True)]
+    answers = [joint_reply(unwrap(outcome), part) for outcome, part in zip(outcomes, parts, strict=True)]
     return _together(groups, answers)
 
 
@@ -111,7 +111,7 @@ def _decide_slot(session: Session, operations: Sequence[Operation], until: float
         if answer.joint.allowed:
             raise _NotReplicated(answer, outcome.error)
         return answer
-    answer = joint_reply(sound(outcome), operations)
+    answer = joint_reply(unwrap(outcome), operations)
     known = len(answer.new) < len(answer.joint.hits)
     return msgspec.structs.replace(answer, in_doubt=True) if call.resent and known else answer
 

@@ -26,7 +26,7 @@ from capline.store.redis.scripting.replies import NO_ROOM, damaged
 from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
-from capline.store.redis.session import CHANNELS_TAG, channels_key, confirmed, sound
+from capline.store.redis.session import CHANNELS_TAG, channels_key, confirmed, unwrap
 from capline.window.bound_log import draft_logs
 from capline.window.carry import carry_hits, carry_numbers, take_over
 from capline.window.charge import too_many
@@ -68,8 +68,8 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
         payloads = [pack(b"GET", key) for key in keys]
     calls = [Call(slot, payload, repeatable=True) for payload in (*payloads, _TIME)]
     *values, asked = yield from session.router.run(calls, session.until())
-    now_us = _time_us(sound(asked)) if session.clock is None else session.clock.now_us()
-    logs = [_stored(sound(value), compiled) for value in values]
+    now_us = _time_us(unwrap(asked)) if session.clock is None else session.clock.now_us()
+    logs = [_stored(unwrap(value), compiled) for value in values]
     beside, pending = logs.pop(), logs.pop() if ends else None
     if logs[0].rows is not None or compiled.rule.algorithm not in LOGS:
         logs = _taken_over(compiled, logs, beside, now_us)
@@ -132,7 +132,7 @@ def scan(
 ) -> Steps[Page]:
     """The logs of some keys of one server; `after` is the servers that are left, and the cursor of the first."""
     [outcome] = yield from session.router.run([Call(0, _TIME, repeatable=True)], session.bulk_until())
-    now_us = _time_us(sound(outcome)) if session.clock is None else session.clock.now_us()
+    now_us = _time_us(unwrap(outcome)) if session.clock is None else session.clock.now_us()
     nodes, cursor = (session.router.topology.primaries(), b"0") if after is None else after
     if not nodes:
         return Page([])
@@ -167,7 +167,7 @@ def scan(
             if isinstance(scanned, CaplineError):
                 found += _found(log_of_key(key), compiled, tag, [(b"", scanned)], now_us)
                 continue
-            at, flat = sound(scanned)
+            at, flat = unwrap(scanned)
             found += _found(log_of_key(key), compiled, tag, zip(flat[::2], flat[1::2], strict=True), now_us)
             if at != b"0":
                 left.append((key, compiled, tag, at))
@@ -196,7 +196,7 @@ def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) ->
     noted = Call(slot_of(CHANNELS_TAG), pack(b"HGETALL", channels_key(all_terms[0].rule.logs[0].log)), repeatable=True)
     [outcome] = yield from session.router.run([noted], session.until())
     channels: dict[bytes, list[bytes]] = {}
-    for name in sound(outcome)[::2]:
+    for name in unwrap(outcome)[::2]:
         channels.setdefault(name.rpartition(b"/")[0], []).append(name)
     replicas = max([one.family.replicas for one in all_terms], default=0)
     calls: list[Call] = []
@@ -235,7 +235,7 @@ def sweep(session: Session, all_terms: Sequence[RedisRule]) -> Steps[int]:
             outcomes = yield from session.router.run(
                 [call for key in keys if (call := _sweep_call(session, of_log, key))], session.bulk_until()
             )
-            removed += sum(sound(outcome) for outcome in outcomes)
+            removed += sum(unwrap(outcome) for outcome in outcomes)
             if cursor == b"0":
                 break
     return removed
@@ -256,7 +256,7 @@ def try_write(session: Session) -> Steps[None]:
     """Ask one server: it refuses the script whole where it takes no writes; without a key that does nothing."""
     call = Call(0, pack(b"EVALSHA", SWEEP.sha, b"0", b"0", b"", b"0"), SWEEP, repeatable=True)
     [outcome] = yield from session.router.run([call], session.until())
-    sound(outcome)
+    unwrap(outcome)
 
 
 def now_us(session: Session) -> Steps[int]:
@@ -264,7 +264,7 @@ def now_us(session: Session) -> Steps[int]:
     if session.clock is not None:
         return session.clock.now_us()
     [outcome] = yield from session.router.run([Call(0, _TIME, repeatable=True)], session.until())
-    return _time_us(sound(outcome))
+    return _time_us(unwrap(outcome))
 
 
 def _found(
@@ -290,7 +290,7 @@ def _found(
 def _merged(outcome: Reply, one: Merge) -> Merged | CaplineError:
     if isinstance(outcome, CaplineError):
         return outcome
-    counts: list[int] = sound(outcome)
+    counts: list[int] = unwrap(outcome)
     if counts[0] < 0:
         return damaged(one.compiled) if counts[0] != NO_ROOM else too_many(sum(hit[1] for hit in one.hits))
     merged = Merged(*counts)

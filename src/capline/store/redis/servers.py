@@ -15,7 +15,7 @@ from capline.model.server_state import ServerState
 from capline.store.redis.io.server_check import QUESTIONS, advice, info_of
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
 from capline.store.redis.scripting.scripts import SWEEP, Call
-from capline.store.redis.session import sound
+from capline.store.redis.session import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def examine(session: Session) -> Steps[list[Examined]]:
     """Ask each server that holds logs what `advice` needs, and time it; raises what keeps it from deciding."""
     router, found = session.router, list[Examined]()
     [outcome] = yield from router.run([Call(0, _TIME, repeatable=True)], session.until())
-    sound(outcome)
+    unwrap(outcome)
     script = pack(b"EVALSHA", SWEEP.sha, b"0", b"0", b"", b"0")
     questions = b"".join((pack(b"SCRIPT", b"LOAD", SWEEP.text), script, *QUESTIONS))
     for node in router.topology.primaries():

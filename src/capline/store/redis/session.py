@@ -65,10 +65,10 @@ def confirmed(outcome: Reply) -> Any:
     """The reply itself; raises it if it is an error, or if too few replicas have its writes."""
     if isinstance(outcome, UnderReplicated):
         raise outcome.error
-    return sound(outcome)
+    return unwrap(outcome)
 
 
-def sound(outcome: Reply) -> Any:
+def unwrap(outcome: Reply) -> Any:
     """The reply itself; raises it if it is an error."""
     if isinstance(outcome, UnderReplicated):
         outcome = outcome.reply

@@ -17,7 +17,7 @@ from capline.store.redis.scripting.requests import (
     slot_of_kind,
 )
 from capline.store.redis.scripting.scripts import ONE, Call
-from capline.store.redis.session import sound
+from capline.store.redis.session import unwrap
 from capline.window.charge import too_many
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def step_answer(outcome: Reply, operation: Operation) -> Any:
 
     Less units of a settlement wait too: a replica may lack the one before this, and have fewer still.
     """
-    kind, compiled, reply = operation.kind, operation.compiled, sound(outcome)
+    kind, compiled, reply = operation.kind, operation.compiled, unwrap(outcome)
     if _is_flat(operation):
         decision = flat_decision(reply, compiled, operation.cost, peeked=kind == "peek")
         done = decision.allowed

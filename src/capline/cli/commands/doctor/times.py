@@ -64,14 +64,14 @@ def _bare(limiter: Limiter) -> Iterator[tuple[str, Callable[[], Any]]]:
     from capline.store.redis.io.wire import pack  # noqa: PLC0415 - as the store
     from capline.store.redis.scripting.keys import slot_of  # noqa: PLC0415 - as the store
     from capline.store.redis.scripting.scripts import Call  # noqa: PLC0415 - as the store
-    from capline.store.redis.session import sound  # noqa: PLC0415 - as the store
+    from capline.store.redis.session import unwrap  # noqa: PLC0415 - as the store
     from capline.store.redis.steps import alone  # noqa: PLC0415 - as the store
 
     store: Any = limiter._store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     key = b"%b:bare:{0}" % NAMESPACE.encode()
     for name, words in (("SET", (b"SET", key, b"x" * 16, b"PX", b"60000")), ("GET", (b"GET", key))):
         call = Call(slot_of(b"0"), pack(*words), repeatable=True)
-        yield name, lambda call=call: sound(store.drive(alone(store.session, call)))
+        yield name, lambda call=call: unwrap(store.drive(alone(store.session, call)))
 
 
 def _each(name: str, ask: Callable[[int], object]) -> Finding:

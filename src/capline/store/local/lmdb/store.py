@@ -60,7 +60,6 @@ from capline.store.local.log_pages import (
     EPOCH_WORD,
     MIXED_WORD,
     TAIL_HITS,
-    IdTables,
     PageIds,
     SeenPages,
     UnitPages,
@@ -118,14 +117,12 @@ class LmdbStore(LocalStore):
         self._unmade: set[bytes] = set()
 
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T:
-        def within(txn: Transaction) -> tuple[_T, IdTables]:
+        def within(txn: Transaction) -> tuple[_T, LmdbTransaction]:
             transaction = self._logs_in(txn)
-            answer = work(transaction)
-            self._sweeper.pace.fresh += transaction.fresh
-            return answer, transaction.ids
+            return work(transaction), transaction
 
-        answer, ids = self._run(within)
-        ids.commit()
+        answer, transaction = self._run(within)
+        self._note(transaction)
         return answer
 
     def _run(self, work: Callable[[Transaction], _T]) -> _T:
@@ -219,26 +216,34 @@ class LmdbStore(LocalStore):
             subject = check_subject(subject)
             key = prefix + subject_key(subject)
 
-            def work(txn: Transaction) -> Decision | None:
-                logs = self._table(b"logs")
+            def work(txn: Transaction) -> tuple[Decision, LmdbTransaction | None]:
+                logs, now_us = self._table(b"logs"), now_us_of()
                 value = txn.get(key, None, logs)
-                form, words = (PAGED, array("Q")) if value is None else read_words(value, key)
-                if form & PAGED:
-                    return None
-                log, _ = unpack_log(form, words)
-                decision = quick(log, cost, fingerprint, kind, max_wait_us, now_us_of())
-                if decision is not None and decision.hit is not None:
-                    if len(log) > TAIL_HITS:
-                        return None
-                    txn.put(key, pack_log(log, key), True, True, False, logs)
-                return decision
+                form, words = (0, None) if value is None else read_words(value, key)
+                if not form & PAGED:
+                    log = ColumnLog() if words is None else unpack_log(form, words)[0]
+                    decision = quick(log, cost, fingerprint, kind, max_wait_us, now_us)
+                    if decision is not None and decision.hit is None:
+                        return decision, None
+                    if decision is not None and len(log) <= TAIL_HITS:
+                        txn.put(key, pack_log(log, key), True, True, False, logs)
+                        self._sweeper.pace.fresh += value is None
+                        return decision, None
+                transaction = self._logs_in(txn)
+                asked = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
+                return step(transaction, asked, now_us), transaction
 
-            decision = run(work)
-            if decision is not None:
-                return decision
-            return self.step(Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us))
+            decision, transaction = run(work)
+            if transaction is not None:
+                self._note(transaction)
+            return decision
 
         return ask
+
+    def _note(self, transaction: LmdbTransaction) -> None:
+        """Take over what a transaction learned, once it is committed."""
+        self._sweeper.pace.fresh += transaction.fresh
+        transaction.ids.commit()
 
     def _unit(self, txn: Transaction, compiled: LocalRule, unit: FastRule, subject: Subject, key: bytes) -> Decision:
         retention_us = compiled.refs[0].retention_us

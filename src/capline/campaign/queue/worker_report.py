@@ -26,7 +26,7 @@ class DeliveredBatch(msgspec.Struct, frozen=True):
     elapsed_s: float
 
 
-class Worked(msgspec.Struct):
+class WorkerReport(msgspec.Struct):
     """What a worker did. `sent`, `refused`, `failed` and `not_known` count the subjects of the batches it delivered.
 
     `lost` batches went to another worker, `aside` became dead letters; `trouble` counts campaigns that did not open.

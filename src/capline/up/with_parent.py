@@ -1,6 +1,6 @@
 """Replaces itself by a program that is killed when `capline up` ends, in whatever way.
 
-    python mortal.py PARENT PROGRAM WORDS…
+    python with_parent.py PARENT PROGRAM WORDS…
 
 The kernel is asked to kill this process when its parent ends. If the parent ended before that, it is no longer our
 parent, and nothing is started. Linux only: elsewhere the program is started all the same.

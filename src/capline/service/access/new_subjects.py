@@ -27,7 +27,7 @@ _NOBODY = "nobody"
 _MOST_HELD = 10_000
 
 
-class Newcomers:
+class NewSubjects:
     """Counts with a limiter that has the policy `POLICY`, for each token."""
 
     def __init__(self, limiter: AsyncLimiter, clock: Callable[[], float] = time.monotonic) -> None:

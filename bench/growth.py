@@ -220,7 +220,7 @@ def ratios(url_of: Callable[[], str], grow: Callable[[str, int], Grown], sizes: 
 
 def configured(url_of: Callable[[], str], size: int) -> float:
     """What it takes to change one policy of so many in a configuration store, and to decide by all, in seconds."""
-    with Configuration(url_of()) as configuration:
+    with Configuration(url_of().partition("?")[0]) as configuration:
         configuration.set_policies([policy(f"p{i}") for i in range(size)])
         with Limiter.from_config(configuration, "memory://") as limiter:
             for i in range(size):
@@ -449,6 +449,7 @@ def main() -> None:
         stores: dict[str, Callable[[], str]] = {
             "memory": lambda: "memory://",
             "lmdb": lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store",
+            "lmdb with forms=next": lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store?forms=next",
             "redis": lambda: _emptied(server),
             "redis with forms=next": lambda: f"{_emptied(server)}?forms=next",
         }

@@ -1,5 +1,6 @@
 """A paged log, with pages of 4 hits so that every seam is crossed often, answers every look as the plain value does."""
 
+from itertools import cycle
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from tests.profiles import size
 
 from capline.store.local import log_pages as paged
 from capline.store.local.log import ColumnLog
-from capline.store.local.log_bytes import PAGED, pack_log, read_words, unpack_log
+from capline.store.local.log_bytes import BLOCKS, PAGED, pack_log, read_words, unpack_log
 from capline.window import log as window
 
 Step = tuple[str, int, int]
@@ -61,11 +62,13 @@ class StoredPages:
             self.values[number] = value
 
 
-def reopened(value: bytes, stored: StoredPages) -> paged.PagedLog:
+def reopened(value: bytes, stored: StoredPages, *, next_forms: bool = False) -> paged.PagedLog:
     kind, words = read_words(value, KEY)
     if kind & PAGED:
         tail, lead = unpack_log(kind, words, paged.LEAD_WORDS)
-        return paged.PagedLog(tail, stored, tables(), lead)
+        blocks = bool(kind & BLOCKS)
+        assert blocks is (paged.AHEAD in stored.values)
+        return paged.PagedLog(tail, stored, tables(), lead, blocks=blocks, next_forms=next_forms)
     return paged.PagedLog(unpack_log(kind, words)[0], stored, tables())
 
 
@@ -137,17 +140,19 @@ def apply(
 
 
 @settings(max_examples=size(30, 300), deadline=None)
-@given(st.one_of(steps, unit_steps))
-def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_reopenings(script: list[Step]) -> None:
-    with patch.object(paged, "PAGE_HITS", 4), patch.object(paged, "TAIL_HITS", 6):
+@given(st.one_of(steps, unit_steps), st.sampled_from([(False,), (True,), (True, False)]))
+def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_reopenings(
+    script: list[Step], forms: tuple[bool, ...]
+) -> None:
+    with patch.multiple(paged, PAGE_HITS=4, TAIL_HITS=6, BLOCK_PAGES=2):
         stored, now_us, plain = StoredPages(), 1000, window.Log()
         first = ColumnLog()
         first.record(now_us, 1, now_us)
         log = paged.PagedLog(first, stored, tables())
         plain = window.record(plain, window.Hit(now_us, 1), now_us)
-        for step in script:
+        for step, next_forms in zip(script, cycle(forms)):
             log, plain, now_us = apply(step, log, plain, now_us, stored)
-            log = reopened(log.value(), stored)
+            log = reopened(log.value(), stored, next_forms=next_forms)
             oldest_us = plain.hits[0].stamp_us
             assert log.newest_us() == plain.newest_us()
             assert log.last_us() == plain.last_us()
@@ -187,3 +192,28 @@ def test_a_short_log_stays_one_value_of_eight_bytes_a_hit() -> None:
     for stamp in range(10):
         log.record(stamp, 1, stamp)
     assert len(pack_log(log, KEY)) == 8 + 10 * 8
+
+
+def test_sums_by_block_stay_true_as_a_log_moves_on() -> None:
+    """Blocks come at the end and go at the beginning between changes, which no short script does."""
+    with patch.multiple(paged, PAGE_HITS=4, TAIL_HITS=6, BLOCK_PAGES=2):
+        stored, plain = StoredPages(), ColumnLog()
+        plain.record(1, 1, 1)
+        log = paged.PagedLog(ColumnLog.copy_of(plain), stored, tables())
+        for now_us in range(2, 600):
+            for each in (log, plain):
+                each.record(now_us, 1 + now_us % 3, now_us)
+                if now_us % 23 == 0:
+                    each.trim(now_us - 120)
+            log = reopened(log.value(), stored, next_forms=True)
+            oldest_us = max(1, now_us - 90)
+            cutoffs = range(oldest_us, now_us, 7)
+            for stamp_us in (now_us - 30, now_us - 65, now_us - 31) if now_us % 41 == 0 else ():
+                assert [log.units_after(us) for us in cutoffs] == [plain.units_after(us) for us in cutoffs]
+                for each in (log, plain):
+                    each.amend(stamp_us, now_us % 5)
+                assert [log.units_after(us) for us in cutoffs] == [plain.units_after(us) for us in cutoffs]
+            assert [log.units_after(us) for us in cutoffs] == [plain.units_after(us) for us in cutoffs]
+            units = range(1, plain.units_after(oldest_us), 5)
+            assert [log.stamp_of_unit(k) for k in units] == [plain.stamp_of_unit(k) for k in units]
+        assert paged.AHEAD in stored.values

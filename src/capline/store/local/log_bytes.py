@@ -6,6 +6,7 @@
     +------+------+----------+------------+---------------------------------------------------------------+
 
     kind   bits: UNITS 1, IDS 2, FLOOR 4, PAGED 8          form   2: this layout
+           BLOCKS 32, of heads: see `capline.store.local.log_pages`
            or NUMBERS 16: rows, see `capline.store.local.numbers`
     words  [floor]           with FLOOR: the floor, where it is not the last stamp
            [total]           with UNITS: units of all hits here
@@ -35,11 +36,11 @@ from capline.store.local.log import ColumnLog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-UNITS, IDS, FLOOR, PAGED, NUMBERS = 1, 2, 4, 8, 16
+UNITS, IDS, FLOOR, PAGED, NUMBERS, BLOCKS = 1, 2, 4, 8, 16, 32
 FORM = 2
 _HEAD = struct.Struct("<BBHI")
 HEAD_BYTES = _HEAD.size
-_SEED = [kind | FORM << 8 for kind in range(NUMBERS + 1)]
+_SEED = {kind: kind | FORM << 8 for kind in (*range(NUMBERS + 1), *range(PAGED | BLOCKS, 2 * BLOCKS - NUMBERS))}
 _UNIT_SEED = _SEED[0]
 _pack_head = _HEAD.pack
 _unpack_head = _HEAD.unpack_from
@@ -83,7 +84,7 @@ def read_words(value: bytes, key: bytes) -> tuple[int, array[int]]:
     if form != FORM:
         raise StoreVersionError(f"a stored log has form {form}, this capline reads form {FORM}; it is left as it is")
     body = value[HEAD_BYTES:]
-    if kind >= len(_SEED) or zero or len(body) % 8:
+    if kind not in _SEED or zero or len(body) % 8:
         raise _damaged("no such kind")
     if crc32(key, crc32(body, _SEED[kind])) != crc:
         raise _damaged("its checksum does not match")

@@ -3,13 +3,15 @@
     head    kind PAGED, lead words [first, next, sealed, mixed, epoch], then the newest 4 to 36 hits, as in
     `capline.store.local.log_bytes`
     page p  lead word [base], then 32 hits, for each p in first..next-1
+    ahead   with BLOCKS, at page 2^32 - 1: [first block], then what is added to the bases of each 16 pages, modulo 2^64
 
 `base` is the units sealed before the page, and `sealed` those in all pages ever sealed, so each unit has a number in
 the whole log. While every page holds 32 units (`mixed` is 0) that number gives the page. The widest window ends in the
 first page, since pages out of it are removed. So a decision reads the head and one page, and writes the head: its cost
 does not grow with the quota. The end of a narrower window, or a unit among mixed pages, is found by bisection over
 pages, some 12 reads in a log of 100,000. A refund of a hit in a sealed page rewrites that page, and the base of each
-later one. An id is looked up in a table of the process (`PageIds`), so each page is read for it once.
+later one: by blocks only of those in its block, and `ahead`. With `forms=next` the first change with more than a block
+behind it begins them. An id is looked up in a table of the process (`PageIds`), so each page is read for it once.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 from capline.model.clock import LATEST_US
 from capline.model.errors import StoreDamagedError
 from capline.store.local.log import ColumnLog
-from capline.store.local.log_bytes import IDS, PAGED, UNITS, pack_log, pack_words, read_words, unpack_log
+from capline.store.local.log_bytes import BLOCKS, IDS, PAGED, UNITS, pack_log, pack_words, read_words, unpack_log
 from capline.window.log import NEVER
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
 PAGE_HITS = 32
 TAIL_HITS = 36
 """A tail that grows past this seals its oldest `PAGE_HITS`. It never gets empty: the newest hit is always in it."""
+
+BLOCK_PAGES = 16
+AHEAD = (1 << 32) - 1
+"""The number of the page that is none: what the bases of each block are ahead."""
+_WORD = (1 << 64) - 1
 
 LEAD_WORDS = 5
 MIXED_WORD, EPOCH_WORD = 3, 4
@@ -118,10 +125,25 @@ class IdTables:
 class PagedLog:
     """A `StoredLog` over a tail and sealed pages; see the module's text."""
 
-    __slots__ = ("_epoch", "_first", "_ids", "_mixed", "_next", "_pages", "_sealed", "_seen", "tail")
+    __slots__ = (
+        "_ahead", "_blocks", "_epoch", "_first", "_ids", "_mixed", "_next", "_next_forms", "_pages", "_sealed", "_seen",
+        "tail",
+    )  # fmt: skip
 
-    def __init__(self, tail: ColumnLog, pages: Pages, ids: IdTables, lead: tuple[int, ...] = (0,) * LEAD_WORDS) -> None:
+    def __init__(
+        self,
+        tail: ColumnLog,
+        pages: Pages,
+        ids: IdTables,
+        lead: tuple[int, ...] = (0,) * LEAD_WORDS,
+        *,
+        blocks: bool = False,
+        next_forms: bool = False,
+    ) -> None:
         self.tail = tail
+        self._blocks = blocks
+        self._next_forms = next_forms
+        self._ahead: array[int] | None = None
         self._pages = pages
         self._ids = ids
         self._first, self._next, self._sealed, self._mixed, self._epoch = lead
@@ -295,16 +317,18 @@ class PagedLog:
         if len(self.tail) > TAIL_HITS:
             self._seal()
         if self._first == self._next:
+            self._end_blocks()
             return pack_log(self.tail, self._pages.key)
-        return pack_log(
-            self.tail, self._pages.key, PAGED, (self._first, self._next, self._sealed, self._mixed, self._epoch)
-        )
+        kind = PAGED | BLOCKS if self._blocks else PAGED
+        lead = (self._first, self._next, self._sealed, self._mixed, self._epoch)
+        return pack_log(self.tail, self._pages.key, kind, lead)
 
     def remove_pages(self) -> None:
         """Remove every page, for a log that is erased or swept."""
         for number in range(self._first, self._next):
             self._pages.write(number, None)
         self._first = self._next
+        self._end_blocks()
 
     def _remove_first(self) -> None:
         self._pages.write(self._first, None)
@@ -319,7 +343,7 @@ class PagedLog:
         self._mixed |= whole.before is not None
         for first in cuts[:-1]:
             page = whole.part(first, first + PAGE_HITS, names)
-            self._pages.write(self._next, pack_log(page, page_key(self._pages.key, self._next), lead=(self._sealed,)))
+            self._write(self._next, page, self._sealed)
             self._next += 1
             self._sealed += page.units_after(NEVER)
         self.tail = whole.part(cuts[-1], len(whole), names)
@@ -332,16 +356,60 @@ class PagedLog:
         units = page.units_after(NEVER)
         change(page)
         more = page.units_after(NEVER) - units
-        key = self._pages.key
-        self._pages.write(number, pack_log(page, page_key(key, number), lead=(base,)))
-        for later in range(number + 1, self._next):
+        self._write(number, page, base)
+        after = self._next
+        if self._blocks or (self._next_forms and after - number > BLOCK_PAGES):
+            after = min(after, (number // BLOCK_PAGES + 1) * BLOCK_PAGES)
+            self._move_blocks(number // BLOCK_PAGES + 1, more)
+        for later in range(number + 1, after):
             kind, words = _page_words(self._pages, later)
-            words[kind & UNITS] += more  # the base: behind the total, where there is one
-            self._pages.write(later, pack_words(kind, words, page_key(key, later)))
-            self._seen.pop(later, None)
+            place = kind & UNITS  # the base: behind the total, where there is one
+            words[place] = (words[place] + more) & _WORD
+            self._pages.write(later, pack_words(kind, words, page_key(self._pages.key, later)))
+        self._seen = {number: (page, base)}
         self._sealed += more
         self._mixed = 1
         self._epoch = _new_epoch()
+
+    def _write(self, number: int, page: ColumnLog, base: int) -> None:
+        """Keep a page, before which so many units are sealed."""
+        lead = ((base - self._ahead_of(number)) & _WORD,)
+        self._pages.write(number, pack_log(page, page_key(self._pages.key, number), lead=lead))
+
+    def _aheads(self) -> array[int]:
+        """The first block, and by how much the bases of each block are ahead."""
+        if self._ahead is None:
+            kind, words = _read_page(self._pages, AHEAD) if self._blocks else (0, array("Q", (self._first_block(),)))
+            if kind or not words or words[0] > self._first_block():
+                raise StoreDamagedError("a stored log is damaged: its sums by block; nothing is decided on it")
+            self._ahead = words
+        return self._ahead
+
+    def _ahead_of(self, number: int) -> int:
+        if not self._blocks:
+            return 0
+        ahead = self._aheads()
+        place = number // BLOCK_PAGES - ahead[0] + 1
+        return ahead[place] if place < len(ahead) else 0
+
+    def _move_blocks(self, first: int, more: int) -> None:
+        """Add to the bases of the blocks from this one on."""
+        ahead, begin = self._aheads(), self._first_block()
+        del ahead[1 : 1 + begin - ahead[0]]
+        ahead[0] = begin
+        ahead.frombytes(bytes(8 * max(0, self._next // BLOCK_PAGES - begin + 2 - len(ahead))))
+        for place in range(1 + first - begin, len(ahead)):
+            ahead[place] = (ahead[place] + more) & _WORD
+        self._blocks = True
+        self._pages.write(AHEAD, pack_words(0, ahead, page_key(self._pages.key, AHEAD)))
+
+    def _end_blocks(self) -> None:
+        if self._blocks:
+            self._pages.write(AHEAD, None)
+        self._blocks, self._ahead = False, None
+
+    def _first_block(self) -> int:
+        return self._first // BLOCK_PAGES
 
     def _take_back(self, stamp_us: int) -> None:
         """Take every page that holds later hits than this back into the tail; `value` seals them again."""
@@ -355,6 +423,7 @@ class PagedLog:
             self._pages.write(sealed, None)
         self.tail, self._seen, self._next, self._sealed, self._epoch = whole, {}, number, base, _new_epoch()
         if number == self._first:
+            self._end_blocks()
             self._first = self._next = self._sealed = self._mixed = self._epoch = 0
 
     def _whole(self, number: int) -> ColumnLog:
@@ -393,7 +462,7 @@ class PagedLog:
         if seen is None:
             kind, words = _page_words(self._pages, number)
             page, (base,) = unpack_log(kind, words, 1)
-            seen = self._seen[number] = page, base
+            seen = self._seen[number] = page, (base + self._ahead_of(number)) & _WORD
         return seen
 
 
@@ -514,11 +583,15 @@ def _new_epoch() -> int:
     return int.from_bytes(os.urandom(8)) or 1
 
 
-def _page_words(pages: Pages, number: int) -> tuple[int, array[int]]:
+def _read_page(pages: Pages, number: int) -> tuple[int, array[int]]:
     value = pages.read(number)
     if value is None:
         raise StoreDamagedError(f"a stored log is damaged: page {number} is missing; nothing is decided on it")
-    kind, words = read_words(value, page_key(pages.key, number))
+    return read_words(value, page_key(pages.key, number))
+
+
+def _page_words(pages: Pages, number: int) -> tuple[int, array[int]]:
+    kind, words = _read_page(pages, number)
     if len(words) < 1 + PAGE_HITS or kind & ~(UNITS | IDS):
         raise StoreDamagedError(f"a stored log is damaged: page {number} is not one; nothing is decided on it")
     return kind, words

@@ -4,14 +4,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
-from capline import Attempt, Decision, Limiter, ManualClock, Policy
+from capline import Attempt, Decision, Limiter, ManualClock, Policy, StoreDamagedError
+from capline.store.local.lmdb.check import check_store
 from capline.store.local.lmdb.environment import Environment
 from capline.store.local.lmdb.transaction import LmdbPages
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import PAGED, read_words
-from capline.store.local.log_pages import PAGE_HITS, IdTables, PagedLog, PageIds, SeenPages, UnitPages
+from capline.store.local.log_pages import (
+    AHEAD,
+    BLOCK_PAGES,
+    PAGE_HITS,
+    IdTables,
+    PagedLog,
+    PageIds,
+    SeenPages,
+    UnitPages,
+)
 
 START_US = 1_700_000_000_000_000
 KEY = b"log"
@@ -147,3 +158,39 @@ def test_a_thread_that_tells_late_what_it_committed_hides_no_later_page() -> Non
     earlier.commit()
     found = IdTables(kept).of(KEY, 1)
     assert (found.page_of(7), found.next) == (9, 10)
+
+
+def test_a_change_far_back_writes_as_many_pages_in_a_log_of_any_length(tmp_path: Path) -> None:
+    """By blocks, which `forms=next` begins and every process goes on with; and what is missing of them is seen."""
+    writes: list[int] = []
+
+    def wrote(self: LmdbPages, number: int, value: bytes | None) -> None:
+        writes.append(number)
+        write(self, number, value)
+
+    write = LmdbPages.write
+    path = tmp_path / "store"
+    clock = ManualClock(START_US)
+    policy = Policy("p", ["99999/h"])
+    with Limiter(f"lmdb://{path}?forms=next", [policy], clock=clock) as limiter:
+        for _ in range(3_000):
+            clock.advance_us(1)
+            limiter.decide("p", "s")
+    for forms, used in (("next", 2_999), ("present", 2_998)):
+        with (
+            pytest.MonkeyPatch.context() as patched,
+            Limiter(f"lmdb://{path}?forms={forms}", [policy], clock=clock) as limiter,
+        ):
+            patched.setattr(LmdbPages, "write", wrote)
+            assert limiter.refund("p", "s", START_US + used - 2_000)
+            assert limiter.usage("p", "s")[0].used == used
+        assert AHEAD in writes
+        assert len(writes) <= BLOCK_PAGES + 1
+        writes.clear()
+    assert not check_store(path).faults
+    with lmdb.open(str(path), max_dbs=8) as env, env.begin(write=True) as txn:
+        pages = env.open_db(b"pages", txn)
+        assert txn.delete(next(key for key, _ in txn.cursor(pages) if key.endswith(b"\xff" * 4)), db=pages)
+    assert "sums by block are missing" in check_store(path).faults[0]
+    with Limiter(f"lmdb://{path}", [policy], clock=clock) as limiter, pytest.raises(StoreDamagedError, match="missing"):
+        limiter.usage("p", "s")

@@ -24,8 +24,8 @@ from capline.store.local.lmdb.files import DATABASES, FORMAT, META, find_store
 from capline.store.local.lmdb.keys import subject_of
 from capline.store.local.lmdb.lock import StoreLock
 from capline.store.local.lmdb.pages import SUBTABLE, TABLE, Meta, Table, Walk, read_metas
-from capline.store.local.log_bytes import NUMBERS, PAGED, read_words, unpack_log, unseal
-from capline.store.local.log_pages import LEAD_WORDS, PAGE_HITS
+from capline.store.local.log_bytes import BLOCKS, NUMBERS, PAGED, read_words, unpack_log, unseal
+from capline.store.local.log_pages import AHEAD, BLOCK_PAGES, LEAD_WORDS, PAGE_HITS
 from capline.store.local.numbers import unpack_numbers
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ class _Values:
         self._logs: dict[bytes, str] = {}
         self._sealed: dict[bytes, tuple[int, int]] = {}
         """By the key of a long log: its first page that was not met yet, and the one after its last."""
+        self._by_blocks: set[bytes] = set()
+        """The keys of long logs by blocks whose `ahead` was not met yet."""
         self._format: bytes | None = None
         self._readers = {b"meta": self._note, b"logs": self._log, b"pages": self._page, b"receipts": self._receipt}
 
@@ -172,6 +174,8 @@ class _Values:
         for key, (first, after) in self._sealed.items():
             if first < after:
                 self._report.fault(f"table pages, {self._named(key)}: pages {first} to {after - 1} are missing")
+        for key in self._by_blocks:
+            self._report.fault(f"table pages, {self._named(key)}: its sums by block are missing")
 
     def _named(self, key: bytes) -> str:
         log = self._logs.get(key[:4])
@@ -210,11 +214,19 @@ class _Values:
             raise StoreDamagedError("its hits are out of order")
         if kind & PAGED:
             self._sealed[key] = lead[0], lead[1]
+        if kind & BLOCKS:
+            self._by_blocks.add(key)
 
     def _page(self, key: bytes, value: bytes) -> None:
         self._report.sealed_pages += 1
         head, number = key[:-4], _U32.unpack(key[-4:].rjust(4, b"\0"))[0]
         first, after = self._sealed.get(head, (0, 0))
+        if number == AHEAD and head in self._by_blocks:
+            self._by_blocks.remove(head)
+            kind, words = read_words(value, key)
+            if kind or not words or words[0] > first // BLOCK_PAGES:
+                raise StoreDamagedError("these are no sums by block")
+            return
         if not first <= number < after:
             raise StoreDamagedError(f"page {number} belongs to no log")
         if number > first:

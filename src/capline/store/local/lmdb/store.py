@@ -143,7 +143,7 @@ class LmdbStore(LocalStore):
             raise self._closed()
         if self._unmade and any(txn.get(key, db=self._table(b"meta")) for key in self._unmade):
             raise StoreError(f"{self._path}: logs were begun there since it was opened to read; open it again")
-        return LmdbTransaction(txn, self._environment.tables, self._clock, self._ids)
+        return LmdbTransaction(txn, self._environment.tables, self._clock, self._ids, next_forms=self._next_forms)
 
     def _table(self, name: bytes) -> Any:
         """A table of the open environment; a fork or a reopening gives new ones."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from capline.model.errors import CaplineError, StoreError
 from capline.store.local.lmdb.keys import log_key, log_prefix, subject_key
 from capline.store.local.log import ColumnLog
-from capline.store.local.log_bytes import NUMBERS, PAGED, pack_log, read_words, seal, unpack_log, unseal
+from capline.store.local.log_bytes import BLOCKS, NUMBERS, PAGED, pack_log, read_words, seal, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, IdTables, PagedLog, PageIds, Pages, page_key
 from capline.store.local.numbers import StoredNumbers, pack_numbers, unpack_numbers
 from capline.store.local.transaction import SWEEP_RECEIPTS, LogRef, LogTransaction, StoredLog
@@ -29,14 +29,23 @@ _EXPIRY = struct.Struct(">Q")
 class LmdbTransaction(LogTransaction):
     """`fresh` counts the subjects that got their first hit: old logs are swept at the pace of new ones."""
 
-    __slots__ = ("_clock", "fresh", "ids", "tables", "txn")
+    __slots__ = ("_clock", "_next_forms", "fresh", "ids", "tables", "txn")
 
-    def __init__(self, txn: Transaction, tables: Mapping[bytes, Any], clock: Clock, ids: dict[bytes, PageIds]) -> None:
+    def __init__(
+        self,
+        txn: Transaction,
+        tables: Mapping[bytes, Any],
+        clock: Clock,
+        ids: dict[bytes, PageIds],
+        *,
+        next_forms: bool,
+    ) -> None:
         self.txn = txn
         self.tables = tables
         self.ids = IdTables(ids)
         self.fresh = 0
         self._clock = clock
+        self._next_forms = next_forms
 
     @override
     def stored(self, ref: LogRef, subject: Subject) -> StoredLog | None:
@@ -132,7 +141,8 @@ class LmdbTransaction(LogTransaction):
         if not kind & PAGED:
             return unpack_log(kind, words)[0]
         tail, lead = unpack_log(kind, words, LEAD_WORDS)
-        return PagedLog(tail, LmdbPages(self.txn, self.tables[b"pages"], key), self.ids, lead)
+        pages, blocks = LmdbPages(self.txn, self.tables[b"pages"], key), bool(kind & BLOCKS)
+        return PagedLog(tail, pages, self.ids, lead, blocks=blocks, next_forms=self._next_forms)
 
 
 def _has_expired(name: bytes, kept: bytes, now_us: int) -> bool:

@@ -220,7 +220,8 @@ class LmdbStore(LocalStore):
                 logs, now_us = self._table(b"logs"), now_us_of()
                 value = txn.get(key, None, logs)
                 form, words = (0, None) if value is None else read_words(value, key)
-                if not form & PAGED:
+                # Where logs were not there at the opening, the general way says whether they are now.
+                if not form & PAGED and not self._unmade:
                     log = ColumnLog() if words is None else unpack_log(form, words)[0]
                     decision = quick(log, cost, fingerprint, kind, max_wait_us, now_us)
                     if decision is not None and decision.hit is None:

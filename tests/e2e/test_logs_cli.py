@@ -147,6 +147,19 @@ def test_files_that_cannot_be_used_are_one_line_with_exit_2() -> None:
         assert done.stderr.count("\n") == 1
 
 
+def test_an_export_takes_the_place_of_no_device(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "stdout"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/stdout")
+    answer("import", "-", stdin=past())
+    for name in (pipe, link):
+        done = capline("export", str(name))
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "not a regular file" in done.stderr
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+
+
 def is_full(subject: str) -> bool:
     """Whether it was imported; before the first one there is no store."""
     done = capline("peek", "promo", subject, "--json")

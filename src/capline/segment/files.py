@@ -6,6 +6,7 @@ crash there is the old file or the new one, never half of one. Every `OSError` b
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import secrets
@@ -100,7 +101,12 @@ def write(path: str | Path, data: bytes | memoryview) -> None:
 
 @contextmanager
 def replacing(final: Path, opener: Callable[[str, int], int] | None = None) -> Generator[BinaryIO]:
-    """A new file to write in the block; afterwards it is on disk under this name, or not at all. Raises OSError."""
+    """A new file to write in the block; afterwards it is on disk under this name, or not at all. Raises OSError.
+
+    Only a regular file is replaced: whoever is root could else replace a device, or /dev/stdout.
+    """
+    if final.is_symlink() or (final.exists() and not final.is_file()):
+        raise OSError(errno.EINVAL, "not a regular file")
     temporary = beside(final)
     try:
         with open(temporary, "xb", opener=opener) as target:

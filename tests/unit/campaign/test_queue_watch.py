@@ -73,6 +73,9 @@ def test_metrics_are_served_on_loopback_until_the_end() -> None:
     with served(registry, "127.0.0.1:0") as url:
         text = httpx.get(url, trust_env=False).text
         assert "process_resident_memory_bytes" in text
+        # A page whose name was made to lead here.
+        assert httpx.get(url, headers={"Host": "evil.example"}, trust_env=False).status_code == 421
+        assert httpx.get(url, headers={"Host": "localhost"}, trust_env=False).status_code == 200
         with pytest.raises(CaplineError, match="in use"), served(registry, url.split("/")[2]):
             pass
     with pytest.raises(httpx.ConnectError):

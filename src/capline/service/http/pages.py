@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from http import HTTPStatus
-from ipaddress import ip_address
 
 from capline.model.errors import quoted
+from capline.observe.serving import names_loopback
 from capline.service.http.problems import Problem
 
 _ITS_OWN = (b"same-origin", b"none")
@@ -60,19 +60,8 @@ class Pages:
             )
 
     def _is_ours(self, host: bytes) -> bool:
-        name, colon, port = host.decode("latin-1").rpartition(":")
-        if not colon or port.endswith("]"):
-            name, port = f"{name}{colon}{port}", ""
-        if port and not port.isdecimal():
+        if not names_loopback(host.decode("latin-1"), self._hosts):
             return False
-        name = name.lower()
-        if name not in self._hosts and name != "localhost":
-            try:
-                address = ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
-            except ValueError:
-                return False
-            if not address.is_loopback or (address.version == 6) != name.startswith("["):  # noqa: PLR2004 - IPv6
-                return False
         if len(self._good) < _MOST_SEEN:
             self._good.add(host)
         return True

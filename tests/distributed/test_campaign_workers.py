@@ -535,7 +535,7 @@ def test_a_campaign_has_one_run_wherever_it_was_begun(redis_server: Server, tmp_
         ended(start(redis_server))
         for words in (run, again):
             refused(*words)
-        assert "no run here" in capline(*run, "--retry-failed").stderr
+        assert "a campaign that was enqueued has none" in capline(*run, "--retry-failed").stderr
         by_webhook(site, far, campaign="autumn")
         capline(*run)
         for words in (again, queue):

@@ -395,7 +395,7 @@ def test_progress_of_a_killed_run(site: Site) -> None:
 def test_a_dead_receiver_is_exit_1_and_the_failed_are_tried_again(site: Site) -> None:
     site.write(sender="{webhook: 'http://127.0.0.1:9/push', breaker: 100000}", retry="{attempts: 1}")
     again = ["campaign", "run", site.file, "--retry-failed"]
-    assert "no run here, so nobody failed" in refusal(*again)
+    assert "no run here; name its directory" in refusal(*again)
     done = capline("campaign", "run", site.file)
     assert done.returncode == 1
     assert "failed; try these again with: capline campaign run" in done.stderr

@@ -96,7 +96,7 @@ def run(
     directory = ledger or default_directory(campaign)
     if retry_failed and not directory.exists():
         raise CampaignError(
-            f"{directory}: no run here, so nobody failed; name it with --ledger DIR, or leave out --retry-failed"
+            f"{directory}: no run here; name its directory with --ledger DIR; a campaign that was enqueued has none"
         )
     job = prepare(load_campaign(campaign), begun_version(Ledger.begun_inputs(directory)))
     again = ["capline", "campaign", "run", str(campaign), *(["--ledger", str(ledger)] if ledger else [])]

@@ -157,6 +157,8 @@ def test_two_services_follow_one_configuration(tmp_path: Path) -> None:
         metrics = one.client.get(f"{one.admin}/metrics").text
         assert "capline_config_version 2.0" in metrics
         assert "capline_config_up 1.0" in metrics
+        # Which process has heard of it, watched every two seconds.
+        wait_for(lambda: "capline_config_known_version 2.0" in two.client.get(f"{two.admin}/metrics").text)
         for service in (one, two):
             assert service.stop() == 0
 

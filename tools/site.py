@@ -1,8 +1,8 @@
 """Builds the site, `make docs`:  python -m tools.site [FOLDER]
 
-The pages of docs/ are copied into build/docs-pages; the reference of the API and of the command line is written beside
-them from the program itself; Sphinx then builds the whole into build/docs (or FOLDER), and a warning is an error. Links
-that lead out of docs/ become the file's name: the site is read without the repository.
+The pages of docs/ are copied into a folder of this process in build/; the reference of the API and of the command line
+is written beside them from the program itself; Sphinx then builds the whole into build/docs (or FOLDER), and a warning
+is an error. Links that lead out of docs/ become the file's name: the site is read without the repository.
 
 The package `capline-docs`, whose copy of the site `capline docs` opens, is built beside that folder. No index has it,
 so no extra of capline asks for it.
@@ -29,7 +29,7 @@ from capline import __version__
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = ROOT / "build" / "docs-pages"
+PAGES = ROOT / "build" / f"docs-pages-{os.getpid()}"  # two that build at once are not in each other's way
 TO_ROOT = os.path.relpath(ROOT, PAGES)
 MOST_WORDS, MOST_WORDS_OF_ALL = 1_500, 30_000
 """Of a page, and of all: cut where you add, and never raise it."""
@@ -71,7 +71,6 @@ def within(page: Path) -> str:
 
 def lay_out() -> None:
     """Put the written and the generated pages into one folder."""
-    shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(DOCS, PAGES, ignore=shutil.ignore_patterns("__pycache__"))
     for page in DOCS.rglob("*.md"):
         (PAGES / page.relative_to(DOCS)).write_text(within(page), encoding="utf-8")
@@ -98,10 +97,14 @@ def wheel(site: Path) -> Path:
 def main() -> None:
     """Build, and tell the sizes."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs"
+    PAGES.parent.mkdir(exist_ok=True)
     lay_out()
     shutil.rmtree(target, ignore_errors=True)
     options = ("-W", "--keep-going", "-q", "-E", "-j", "2", "-d", PAGES / ".trees")
-    status = build([str(word) for word in (*options, PAGES, target)])
+    try:
+        status = build([str(word) for word in (*options, PAGES, target)])
+    finally:
+        shutil.rmtree(PAGES)
     for page in target.rglob("*.html"):  # Sphinx's captions of the contents are headings of no level
         text = page.read_text(encoding="utf-8")
         page.write_text(text.replace(' role="heading"><span', ' role="heading" aria-level="2"><span'), encoding="utf-8")

@@ -252,7 +252,7 @@ def _direct(connection: Connection, deadline_s: float) -> _Direct | None:
 
 def _undirected(connection: Any) -> None:
     """Leave the connection to redis-py, whose parser may keep bytes of its own."""
-    if connection.direct:
+    if sys.platform != "win32" and connection.direct:
         os.set_blocking(connection.direct[0], False)
         connection.direct = None
 

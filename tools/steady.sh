@@ -38,7 +38,7 @@ failed=0
 for ((run = 1; run <= times; run++)); do
     begun=$SECONDS said=build/steady/$run.txt ended=passed
     rm -f "$said" "$said.part"
-    for part in "-n 3 --dist worksteal|not alone and not deep" "-n 3 --dist loadfile|alone and not deep"; do
+    for part in "-n 5 --dist worksteal|not alone and not deep" "-n 3 --dist loadfile|alone and not deep"; do
         # shellcheck disable=SC2086 # the options are words
         timeout "${LIMIT_S:-3600}" "$pytest" ${part%%|*} -m "${part#*|}" "$@" >>"$said.part" 2>&1 </dev/null
         code=$?

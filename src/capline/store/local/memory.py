@@ -156,8 +156,8 @@ class MemoryStore(LocalStore, LogTransaction):
         def ask(
             subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
         ) -> Decision:
-            known = type(subject)
-            if known is not str and known is not int:
+            form = type(subject)
+            if form is not str and form is not int:
                 subject = check_subject(subject)
             if not try_acquire(False):
                 wait()

@@ -108,11 +108,11 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         return numbers.known is meters
 
     def alone(
-        numbers: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int, *own: int
+        numbers: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int, *times: int
     ) -> Decision | None:
         """The same under a single limit, where the last hit takes the units; all else is left to `step`."""
-        if fingerprint or own or not cost or (numbers.known is not meters and not is_known(numbers)):
-            return step(numbers, cost, fingerprint, kind, max_wait_us, now_us, *own)
+        if fingerprint or times or not cost or (numbers.known is not meters and not is_known(numbers)):
+            return step(numbers, cost, fingerprint, kind, max_wait_us, now_us, *times)
         log = numbers.rows[0].log
         stamp_us, stamps, before = log.high_water_us, log.stamps, log.before
         last_us = stamps[-1] if len(stamps) > log.start else NEVER

@@ -51,7 +51,7 @@ def serve(connection: socket.socket, far: Wire) -> None:
             elif word[:4] == b"sent":
                 for part in ANSWERS[int(word[5:])][0]:
                     connection.sendall(part)
-                    time.sleep(0.01)
+                    time.sleep(0.01)  # so that each is read by itself
             elif word == b"hang on":
                 far.ended.wait(HANGS_S)
                 connection.sendall(bulk(b"late"))

@@ -11,14 +11,23 @@ local function now_us()
   return time[1] .. string.format('%06d', tonumber(time[2]))
 end
 
--- A campaign that is due later lives so much longer; the list of all of them, as long as one may wait.
-local function renew_expiry()
+local DAY_MS = 86400000
+
+-- A campaign that is due later lives so much longer.
+local function expiry_ms()
   local wait_us = tonumber(redis.call('HGET', run, 'due_us') or 0) - tonumber(now_us())
-  local expiry_ms = string.format('%.0f', ARGV[2] + math.max(wait_us, 0) / 1000)
+  return ARGV[2] + math.ceil(math.max(wait_us, 0) / 1000)
+end
+
+-- The list of all of them outlives each, so that a worker meets the name of one that has expired.
+local function renew_expiry()
+  local ms = expiry_ms()
   for key = 1, 4 do
-    redis.call('PEXPIRE', KEYS[key], expiry_ms)
+    redis.call('PEXPIRE', KEYS[key], string.format('%.0f', ms))
   end
-  redis.call('PEXPIRE', open, '9000000000000')
+  if redis.call('PTTL', open) < ms + 2 * DAY_MS then
+    redis.call('PEXPIRE', open, string.format('%.0f', ms + 2 * DAY_MS))
+  end
 end
 
 -- The pending entry, if this consumer owns it.

@@ -1,4 +1,5 @@
--- steer: change when a campaign is due, or pause or resume it. A paused one is due never.
+-- steer: change when a campaign is due, or pause or resume it. A paused one is due when it has expired, so that
+-- a worker removes its name.
 --
 -- ARGV   1 campaign; 2 expiry in ms; 3 when it is due in us, 0 for since it began, or empty to keep that;
 --        4 'pause', 'resume', or empty to keep that
@@ -19,6 +20,7 @@ elseif ARGV[4] == 'resume' then
   redis.call('HDEL', run, 'paused')
 end
 local due = redis.call('HMGET', run, 'due_us', 'paused')
-redis.call('ZADD', open, due[2] and '+inf' or due[1] or now_us(), ARGV[1])
+local expired_us = string.format('%.0f', now_us() + (expiry_ms() + DAY_MS) * 1000)
+redis.call('ZADD', open, due[2] and expired_us or due[1] or now_us(), ARGV[1])
 renew_expiry()
 return 1

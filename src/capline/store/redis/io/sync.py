@@ -64,7 +64,6 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._deadline_ms = max(1, int(settings.deadline_s * 1000))
         self._met: set[Address] = set()
         self._start_afresh()
         self.closed = False

@@ -34,6 +34,7 @@ def test_the_whole_demo_and_every_command_that_it_names(tmp_path: Path) -> None:
         assert said in done.stdout
     assert done.stdout.count("holds") >= 4
     assert "FAILS" not in done.stdout
+    assert (tmp_path / "build/demo/report.html").stat().st_size < 1_000_000
     named = [line.strip() for line in done.stdout.splitlines() if line.startswith("  capline ")]
     assert [command.split()[1] for command in named] == ["campaign", "decide", "explain", "segments", "replay", "serve"]
     *named, serve = named

@@ -23,6 +23,11 @@ from tools.tutorial import PAGES, masked, minutes, played
 
 from capline.service.run.file import VARIABLES
 
+WITHOUT_NETWORK = """
+import runpy, socket
+socket.socket.connect = socket.create_connection = None
+runpy.run_module("tools.site", run_name="__main__")
+"""
 OUTSIDE = r"""["']?(?:https?:)?//"""
 LOADED = re.compile(rf"(?:src|srcset|action|data)={OUTSIDE}|<link [^>]*href={OUTSIDE}|@import|url\({OUTSIDE}")
 
@@ -74,10 +79,10 @@ def test_a_word_is_linked_where_a_page_first_says_it() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built strictly."""
+    """The site, built strictly, by a program that can reach no network."""
     place: Path = tmp_path_factory.mktemp("site") / "site"
     built = subprocess.run(
-        [sys.executable, "-m", "tools.site", place],
+        [sys.executable, "-c", WITHOUT_NETWORK, place],
         capture_output=True,
         text=True,
         check=False,

@@ -13,21 +13,22 @@ end
 
 local DAY_MS = 86400000
 
--- A campaign that is due later lives so much longer.
-local function expiry_ms()
-  local wait_us = tonumber(redis.call('HGET', run, 'due_us') or 0) - tonumber(now_us())
-  return ARGV[2] + math.ceil(math.max(wait_us, 0) / 1000)
+-- What is due later lives so much longer.
+local function expiry_ms(due_us)
+  return ARGV[2] + math.ceil(math.max((due_us or 0) - now_us(), 0) / 1000)
 end
 
--- The list of all of them outlives each, so that a worker meets the name of one that has expired.
+local function expire(key, ms)
+  redis.call('PEXPIRE', key, string.format('%.0f', ms))
+end
+
+-- The list of all campaigns outlives each, so that a worker meets the name of one that has expired.
 local function renew_expiry()
-  local ms = expiry_ms()
+  local ms = expiry_ms(redis.call('HGET', run, 'due_us'))
   for key = 1, 4 do
-    redis.call('PEXPIRE', KEYS[key], string.format('%.0f', ms))
+    expire(KEYS[key], ms)
   end
-  if redis.call('PTTL', open) < ms + 2 * DAY_MS then
-    redis.call('PEXPIRE', open, string.format('%.0f', ms + 2 * DAY_MS))
-  end
+  expire(open, expiry_ms(redis.call('ZRANGE', open, -1, -1, 'WITHSCORES')[2]) + 2 * DAY_MS)
 end
 
 -- The pending entry, if this consumer owns it.

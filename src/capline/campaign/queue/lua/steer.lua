@@ -20,7 +20,7 @@ elseif ARGV[4] == 'resume' then
   redis.call('HDEL', run, 'paused')
 end
 local due = redis.call('HMGET', run, 'due_us', 'paused')
-local expired_us = string.format('%.0f', now_us() + (expiry_ms() + DAY_MS) * 1000)
+local expired_us = string.format('%.0f', now_us() + (expiry_ms(due[1]) + DAY_MS) * 1000)
 redis.call('ZADD', open, due[2] and expired_us or due[1] or now_us(), ARGV[1])
 renew_expiry()
 return 1

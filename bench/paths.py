@@ -16,7 +16,7 @@ import limits
 import pyrate_limiter
 import throttled
 from _harness import Report, arguments, best_interleaved, check
-from limits.storage import MemoryStorage
+from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter, SlidingWindowCounterRateLimiter
 
 from capline import AsyncLimiter, Limiter, Policy
@@ -40,17 +40,18 @@ USING = {"sliding_log": "sliding_window", "fixed_window": "fixed_window", "gcra"
 """The sliding window of `throttled-py` is an estimate from two counters; its users take it for the log."""
 
 
-def peers(algorithm: str, quota: int) -> dict[str, Callable[[int], Ask]]:
-    """For each peer that has the algorithm, an attempt of a cost."""
+def peers(algorithm: str, quota: int, address: str = "") -> dict[str, Callable[[int], Ask]]:
+    """For each peer that has the algorithm, an attempt of a cost; in memory, or on the server at this address."""
     found: dict[str, Callable[[int], Ask]] = {}
     if algorithm in STRATEGIES:
-        strategy, item = STRATEGIES[algorithm](MemoryStorage()), limits.parse(f"{quota}/day")
+        storage = RedisStorage(f"redis://{address}", key_prefix=algorithm) if address else MemoryStorage()
+        strategy, item = STRATEGIES[algorithm](storage), limits.parse(f"{quota}/day")
         found["limits"] = lambda cost: lambda subject: strategy.hit(item, subject, cost=cost)
         found["limits, peek"] = lambda cost: lambda subject: strategy.test(item, subject, cost=cost)
     if algorithm in USING:
-        bucket = throttled.Throttled(
-            using=USING[algorithm], quota=throttled.per_day(quota, burst=quota), store=throttled.MemoryStore()
-        )
+        kept = throttled.RedisStore(server=f"redis://{address}/0") if address else throttled.MemoryStore()
+        daily = throttled.per_day(quota, burst=quota)
+        bucket = throttled.Throttled(using=USING[algorithm], quota=daily, store=kept)
         found["throttled-py"] = lambda cost: lambda subject: not bucket.limit(subject, cost).limited
     return found
 

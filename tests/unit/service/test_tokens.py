@@ -95,7 +95,7 @@ def test_a_chosen_secret_is_sent_with_its_name(service: Service, tokens: TokenFi
 def test_when_too_many_show_secrets_the_next_is_to_come_again(
     service: Service, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capline.service.access.guard._MOST_WAIT", 0)
+    monkeypatch.setattr("capline.service.access.guard._MOST_WAIT", (0, 0, 0))
     shown = tokens.create("billing", ["decide"])
     tokens.create("ann", ["decide"], CHOSEN)
     answer = service("POST", "/v1/decide", headers={"Authorization": basic("ann", CHOSEN)}, json={})
@@ -106,7 +106,7 @@ def test_when_too_many_show_secrets_the_next_is_to_come_again(
 def test_wrong_secrets_one_after_the_other_keep_nobody_out(
     service: Service, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capline.service.access.guard._MOST_IN_LINE", 1)
+    monkeypatch.setattr("capline.service.access.guard._MOST_WAIT", (1, 1, 1))
     tokens.create("ann", ["decide"], CHOSEN)
     shown = [basic("ann", "no"), basic("ann", "no"), basic("ann", CHOSEN)]
     assert [status(service, header) for header in shown] == [401, 401, 200]
@@ -115,12 +115,12 @@ def test_wrong_secrets_one_after_the_other_keep_nobody_out(
 async def test_forty_who_guess_keep_out_neither_the_right_secret_nor_other_names(
     tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each guesses again when it was answered: the right one waits for the others' turns, other names for one each."""
+    """Each guesses again when it was answered: the right one waits for the others' turns, other names and addresses
+    for one each."""
     tokens.create("ann", ["decide"], CHOSEN)
     tokens.create("bob", ["decide"], CHOSEN)
     shown = tokens.create("billing", ["decide"])
     guard, refused, begun = Guard(tokens), 0, asyncio.Event()
-    guard._key = bytes(32)  # pyright: ignore[reportPrivateUsage] - under this key the names have lines of their own
     is_right = partial(is_of, tokens.tokens["billing"])
 
     def quickly(token: Token | None, chosen: str) -> bool:
@@ -128,8 +128,8 @@ async def test_forty_who_guess_keep_out_neither_the_right_secret_nor_other_names
 
     monkeypatch.setattr("capline.service.access.guard.is_of", quickly)
 
-    async def who(header: str) -> str:
-        return await guard.who([(b"authorization", header.encode())], ("decide",))
+    async def who(header: str, client: str = "2001:db8::1") -> str:
+        return await guard.who([(b"authorization", header.encode())], ("decide",), client)
 
     async def guess(number: int) -> None:
         nonlocal refused
@@ -150,11 +150,38 @@ async def test_forty_who_guess_keep_out_neither_the_right_secret_nor_other_names
         assert refused == before, "it waited for nobody"
     assert await who(basic("bob", CHOSEN)) == "bob"
     assert refused - before <= 6, "a turn for each name that is guessed"
-    guard._proven.clear()  # pyright: ignore[reportPrivateUsage] - as in another worker
-    assert await who(basic("ann", CHOSEN)) == "ann"
+    for client, turns in (("2001:db8:0:1::1", 6), ("192.0.2.1", 6), ("::ffff:192.0.2.2", 6), ("2001:db8::2", 50)):
+        guard._proven.clear()  # pyright: ignore[reportPrivateUsage] - as in another worker
+        before = refused
+        assert await who(basic("ann", CHOSEN), client) == "ann"
+        assert refused - before <= turns
+    assert refused - before > 6, "of the same network it waits for those before it"
     for task in guessing:
         task.cancel()
     await asyncio.gather(*guessing, return_exceptions=True)
+
+
+async def test_those_who_leave_keep_nobody_out(tokens: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens.create("ann", ["decide"], CHOSEN)
+    guard, checked = Guard(tokens), list[str]()
+
+    def noted(_token: Token | None, chosen: str) -> bool:
+        checked.append(chosen)
+        return chosen == CHOSEN
+
+    monkeypatch.setattr("capline.service.access.guard.is_of", noted)
+
+    async def who(secret: str, *, has_left: bool) -> str:
+        headers = [(b"authorization", basic("ann", secret).encode())]
+        return await guard.who(headers, ("decide",), "192.0.2.1", lambda: has_left)
+
+    left = [asyncio.create_task(who(f"guess {number}", has_left=True)) for number in range(300)]
+    await asyncio.sleep(0)
+    assert await who(CHOSEN, has_left=False) == "ann"
+    assert checked == [CHOSEN]
+    assert all(isinstance(answer, Problem) for answer in await asyncio.gather(*left, return_exceptions=True))
+    assert not guard._waiting  # pyright: ignore[reportPrivateUsage] - nothing stays of any line
+    assert not guard._turns  # pyright: ignore[reportPrivateUsage] - as above
 
 
 def test_a_chosen_secret_in_the_form_of_a_generated_one_is_still_sent_with_its_name(

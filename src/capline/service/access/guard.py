@@ -4,9 +4,9 @@
     Authorization: Basic name:secret         a chosen one: scrypt, some 80 ms once; then a keyed hash
 
 The rule: without a good token no body is read, and an answer does not tell a wrong name from a wrong secret. scrypt
-runs in a thread, one at a time, the names in turn: guessing secrets slows neither tokens nor secrets that were shown
-before, and other names little. Names share lines by a keyed hash, whether they are known or not, so that waiting does
-not tell which are.
+runs in a thread, one at a time: clients' addresses in turn, and of each address its names in turn, known or not. So
+guessing secrets slows neither tokens nor secrets that were shown before, and those of other addresses or names little.
+Whoever has left meanwhile is not checked, so that guessing with short timeouts fills no line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import asyncio
 import base64
 import hashlib
 import secrets
+from collections import defaultdict
+from collections.abc import Callable
 from http import HTTPStatus
+from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
 from capline.service.access.tokens import Token, is_of, name_of
@@ -25,9 +28,9 @@ if TYPE_CHECKING:
     from capline.service.access.tokens import TokenFile
 
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="capline", Basic realm="capline"'}
-_LINES = 64
-_MOST_WAIT, _MOST_IN_LINE = 256, 64
-"""How many wait for scrypt at once, well below `bounds.requests`; and how many of one name, some five seconds long."""
+_MOST_WAIT = 64, 128, 256
+"""How many wait for scrypt at once: of one address with one name, some five seconds long; of one address; of all, well
+below `bounds.requests`."""
 _MOST_PROVEN = 1024
 _LONGEST = 1024
 """Characters of a header that can hold a token."""
@@ -42,16 +45,25 @@ class Guard:
         self._file = file
         self._key = secrets.token_bytes(32)
         self._proven: dict[bytes, Token] = {}
-        self._turn = asyncio.Semaphore(1)
-        self._lines = [asyncio.Semaphore(1) for _ in range(_LINES)]
-        self._waiting = [0] * _LINES
+        self._waiting = defaultdict[tuple[str, ...], list[Callable[[], bool]]](list)
+        self._turns = defaultdict[tuple[str, ...], asyncio.Lock](asyncio.Lock)
+        """By address and name, by address, and of all: the first of each line waits in the next."""
 
-    async def who(self, headers: list[tuple[bytes, bytes]], roles: tuple[str, ...]) -> str:
-        """The name of the caller's token, "" where anybody may call; raises the `Problem` that says why not."""
+    async def who(
+        self,
+        headers: list[tuple[bytes, bytes]],
+        roles: tuple[str, ...],
+        client: str = "",
+        has_left: Callable[[], bool] = lambda: False,
+    ) -> str:
+        """The name of the caller's token, "" where anybody may call; raises the `Problem` that says why not.
+
+        `client` is the caller's address; `has_left` says whether nobody waits for the answer any more.
+        """
         if not roles:
             return ""
         shown = next((value for name, value in headers if name == b"authorization"), b"")
-        token = await self._token(shown) if len(shown) <= _LONGEST else None
+        token = await self._token(shown, client, has_left) if len(shown) <= _LONGEST else None
         if token is None:
             said = "this token is not known" if shown else "who asks? send Authorization: Bearer, and a token"
             raise Problem(HTTPStatus.UNAUTHORIZED, said, _CHALLENGE)
@@ -60,7 +72,7 @@ class Guard:
             raise Problem(HTTPStatus.FORBIDDEN, f"token {token.name} has not the role {may}")
         return token.name
 
-    async def _token(self, header: bytes) -> Token | None:
+    async def _token(self, header: bytes, client: str, has_left: Callable[[], bool]) -> Token | None:
         kind, _, rest = header.partition(b" ")
         rest = rest.strip()
         if kind.lower() == b"bearer":
@@ -75,29 +87,51 @@ class Guard:
             name, _, chosen = base64.b64decode(rest, validate=True).decode().partition(":")
         except ValueError:
             return None
-        return await self._chosen(header, name, chosen)
-
-    async def _chosen(self, header: bytes, name: str, chosen: str) -> Token | None:
         token = self._file.tokens.get(name, _NOBODY)
         digest = hashlib.blake2b(header, key=self._key).digest()
         if self._proven.get(digest) == token:  # also once another token has changed the file
             return token
         if not token.hash.startswith("scrypt:"):
             token = _NOBODY
-        line = hashlib.blake2b(name.encode(), key=self._key).digest()[0] % _LINES
-        if self._waiting[line] >= _MOST_IN_LINE or sum(self._waiting) >= _MOST_WAIT:
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE, "too many ask who they are", {"Retry-After": str(RETRY_AFTER_S)}
-            )
-        self._waiting[line] += 1
-        try:
-            async with self._lines[line], self._turn:
-                good = await asyncio.to_thread(is_of, token, chosen)
-        finally:
-            self._waiting[line] -= 1
-        if not good:
+        near = _network(client)
+        if not await self._is_of(token, chosen, [(near, name), (near,), ()], has_left):
             return None
         if len(self._proven) >= _MOST_PROVEN:
             self._proven.clear()
         self._proven[digest] = token
         return token
+
+    async def _is_of(
+        self, token: Token, chosen: str, lines: list[tuple[str, ...]], has_left: Callable[[], bool]
+    ) -> bool:
+        """Whether this is the token's secret, once it was the first of each line."""
+        if any(self._is_full(line, most) for line, most in zip(lines, _MOST_WAIT, strict=True)):
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many ask who they are", {"Retry-After": str(RETRY_AFTER_S)}
+            )
+        for line in lines:
+            self._waiting[line].append(has_left)
+        named, near, everybody = lines
+        try:
+            async with self._turns[named], self._turns[near], self._turns[everybody]:
+                return not has_left() and await asyncio.to_thread(is_of, token, chosen)
+        finally:
+            for line in lines:
+                self._waiting[line].remove(has_left)
+                if not self._waiting[line]:
+                    del self._waiting[line], self._turns[line]
+
+    def _is_full(self, line: tuple[str, ...], most: int) -> bool:
+        waiting = self._waiting.get(line, ())
+        return len(waiting) >= most and sum(not has_left() for has_left in waiting) >= most
+
+
+def _network(client: str) -> str:
+    """The address; of IPv6 its network, as one subscriber has at least a /64."""
+    try:
+        address = ip_address(client)
+    except ValueError:
+        return client
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return address.packed[:8].hex()
+    return client

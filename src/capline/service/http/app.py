@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +25,7 @@ from capline.service.http.body import (
     body_of,
     check_head,
     check_size,
+    has_left,
     is_packed,
     is_unread,
     rest_of,
@@ -57,12 +58,13 @@ class Request:
     `route` is the path's template, like /v1/policies/{name}, "" before one is found; `names` is what stands for its
     names. `parameters` are those of the query, where the verb reads them. `packed` says that the body is msgpack; `who`
     is the name of its token, "" without tokens; `client` is the client's address, by X-Forwarded-For where proxies are
-    trusted.
+    trusted; `has_left` says whether the client has closed its connection.
     """
 
     __slots__ = (
         "body",
         "client",
+        "has_left",
         "headers",
         "method",
         "names",
@@ -75,10 +77,17 @@ class Request:
     )
 
     def __init__(
-        self, method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]], client: str, body: bytes = b""
+        self,
+        method: str,
+        path: bytes,
+        query: bytes,
+        headers: list[tuple[bytes, bytes]],
+        client: str,
+        has_left: Callable[[], bool],
+        body: bytes = b"",
     ) -> None:
         self.method, self.path, self.query = method, path, query
-        self.headers, self.client, self.body = headers, client, body
+        self.headers, self.client, self.has_left, self.body = headers, client, has_left, body
         self.names: tuple[bytes, ...] = ()
         self.parameters: dict[str, str] = {}
         self.route = self.who = ""
@@ -180,7 +189,13 @@ class Observer(Protocol):
 class Guard(Protocol):
     """Knows who calls; `service.access.guard` is the only one."""
 
-    async def who(self, headers: list[tuple[bytes, bytes]], roles: tuple[str, ...]) -> str:
+    async def who(
+        self,
+        headers: list[tuple[bytes, bytes]],
+        roles: tuple[str, ...],
+        client: str,
+        has_left: Callable[[], bool],
+    ) -> str:
         """The caller's name; raises the `Problem` that says why it may not."""
         ...
 
@@ -222,7 +237,8 @@ class App:
         began = perf_counter()
         headers = scope["headers"]
         client = self.client(scope.get("client"), headers)
-        request = Request(scope["method"], scope["raw_path"], scope["query_string"], headers, client)
+        head = scope["method"], scope["raw_path"], scope["query_string"], headers
+        request = Request(*head, client, partial(has_left, receive))
         answer = await self.answer(request, receive)
         if answer is None:
             return
@@ -282,7 +298,9 @@ class App:
             allowed = ", ".join(sorted(route.handlers))
             raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {allowed}", {"Allow": allowed})
         if self._guard is not None:
-            request.who = await self._guard.who(request.headers, route.roles_of(method))
+            request.who = await self._guard.who(
+                request.headers, route.roles_of(method), request.client, request.has_left
+            )
         if route.body_bytes and method in WITH_BODY:
             most_bytes = self._body_bytes.get(route.body_bytes, route.body_bytes)
             request.packed = check_head(request.headers, most_bytes, any_type=route.any_type)

@@ -87,6 +87,11 @@ def is_unread(receive: Receive) -> bool | None:
     return getattr(getattr(receive, "__self__", None), "more_body", None)
 
 
+def has_left(receive: Receive) -> bool:
+    """Whether the client has closed its connection, where the server says so."""
+    return getattr(getattr(receive, "__self__", None), "disconnected", False)
+
+
 async def rest_of(receive: Receive) -> None:
     """Read the rest of a request that was answered, and forget it, for some seconds at most."""
     with suppress(TimeoutError):

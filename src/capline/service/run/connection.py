@@ -230,7 +230,7 @@ class Connection(HttpToolsProtocol):
     def _answer(self, body: bytes) -> None:
         began = perf_counter()
         client = self.service.client(self.client, self.headers)
-        request = Request("POST", self.url, b"", self.headers, client, body)
+        request = Request("POST", self.url, b"", self.headers, client, self.transport.is_closing, body)
         answering: Any = self.service.answer(request)  # never None, as the body is there
         if self.waits:
             self._wait(answering, request, began)

@@ -1,9 +1,9 @@
-"""`redis://` and the other server URLs, driven by the synchronous transport; the fast path of one unit."""
+"""`redis://` and the other server URLs, driven by the synchronous transport; the fast paths of one attempt."""
 
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from capline.model.errors import StoreClosedError
 from capline.model.subject import check_subject
@@ -12,9 +12,8 @@ from capline.store.redis import batches, maintenance
 from capline.store.redis.io.sync import Transport
 from capline.store.redis.io.wire import NoReply, ServerError
 from capline.store.redis.joint import at_once, joint, joint_answer
-from capline.store.redis.scripting.replies import one_decision
-from capline.store.redis.scripting.requests import one_payload, slot_of_kind
-from capline.store.redis.scripting.scripts import ONE, Call
+from capline.store.redis.scripting.replies import flat_decision, one_decision
+from capline.store.redis.scripting.requests import flat_payload, one_payload
 from capline.store.redis.servers import servers
 from capline.store.redis.session import Session
 from capline.store.redis.steps import alone, replicas_of, step_answer, step_call
@@ -28,18 +27,14 @@ if TYPE_CHECKING:
     from capline.model.errors import CaplineError
     from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
+    from capline.store.protocol import Kind
     from capline.store.redis.io.url import Settings
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.compiled_rule import RedisRule
+    from capline.store.redis.scripting.scripts import Call
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-class _Unit(Protocol):
-    """`slot` asks for one at most (-1: no bound) and at least so many us away; None: decide now."""
-
-    def __call__(self, subject: Subject, slot: tuple[int, int] | None = None) -> Decision: ...
 
 
 def _driven(instruction: Callable[Concatenate[Session, _P], Steps[_T]]) -> Callable[Concatenate[RedisStore, _P], _T]:
@@ -64,32 +59,52 @@ class RedisStore(Store):
     @override
     def compiled(self, rule: BoundPolicy, /) -> RedisRule:
         compiled = self.session.compiled(rule)
-        if compiled.short and not compiled.family.replicas:
-            compiled.decide_one = compiled.place_unit = self._fast_path(compiled)
+        if compiled.flat and not compiled.family.replicas:
+            compiled.decide_one = compiled.ask = self._fast_path(compiled)
         else:
             compiled.decide_one = lambda subject: self.step(Operation("decide", compiled, check_subject(subject)))
         return compiled
 
-    def _fast_path(self, compiled: RedisRule) -> _Unit:
-        """A decision or a slot of one unit, in as few steps as it can take."""
+    def _fast_path(self, compiled: RedisRule) -> Callable[..., Decision]:
+        """A decision, peek or slot, in as few steps as it can take; see `CompiledRule.ask`."""
         session = self.session
         router, topology, breakers = session.router, session.router.topology, session.router.breakers
-        ask, now = self.transport.ask, session.now
+        ask_server, now, short, flat = self.transport.ask, session.now, compiled.short, flat_payload(compiled)
 
-        def unit(subject: Subject, slot: tuple[int, int] | None = None) -> Decision:
-            at, payload = one_payload(compiled, check_subject(subject), now(), slot)
-            node = topology.node(at)
-            if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.failures):
-                outcome = self.drive(alone(session, Call(at, payload, ONE)))
+        def ask(
+            subject: Subject,
+            cost: int = 1,
+            fingerprint: int = 0,
+            kind: Kind = "decide",
+            max_wait_us: int | None = None,
+        ) -> Decision:
+            subject = check_subject(subject)
+            unit = short and cost == 1 and not fingerprint and kind != "peek"
+            slot = None if kind != "schedule" else (-1 if max_wait_us is None else max_wait_us, 0)
+            if unit:
+                at, payload = one_payload(compiled, subject, now(), slot)
+            elif slot is None:
+                at, payload = flat(subject, now(), cost, fingerprint, kind)
             else:
-                until = session.until()
-                reply = ask(node, payload)
-                if type(reply) is bytes:
+                return self.step(Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us))
+            node = topology.node(at)
+            if (
+                node is None
+                or topology.stale
+                or ((breaker := breakers.get(node)) and breaker.failures)
+                or (router.names is not None and not unit)
+            ):
+                return self.step(Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us))
+            until = session.until()
+            reply = ask_server(node, payload)
+            if type(reply) is bytes:
+                if unit:
                     return one_decision(reply, compiled, 1, slot=slot is not None)
-                outcome = self.drive(router.resume(Call(at, payload, ONE), reply, node, until))
-            return step_answer(outcome, Operation("decide" if slot is None else "schedule", compiled, subject))
+                return flat_decision(reply, compiled, cost, peeked=kind == "peek")
+            operation = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
+            return step_answer(self.drive(router.resume(step_call(session, operation), reply, node, until)), operation)
 
-        return unit
+        return ask
 
     def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
         """The outcome of a single call: one command, one reply; any other reply goes to the router."""
@@ -111,14 +126,6 @@ class RedisStore(Store):
 
     @override
     def step(self, operation: Operation, /) -> Any:
-        compiled: RedisRule = operation.compiled
-        if (
-            operation.kind == "schedule"
-            and compiled.place_unit is not None
-            and operation.cost == 1
-            and not operation.fingerprint
-        ):
-            return compiled.place_unit(operation.subject, slot_of_kind(operation) or (-1, 0))
         return step_answer(self._ask(step_call(self.session, operation), replicas_of(operation)), operation)
 
     @override

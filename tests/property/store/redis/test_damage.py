@@ -23,7 +23,7 @@ START_US = 1_700_000_000_000_000
 POPULATION = 640
 
 READ = b"""
-local value = ARGV[1]
+local value, now = ARGV[1], '0'
 %b
 local log = decode(value)
 if not log then return {err = 'DAMAGED'} end

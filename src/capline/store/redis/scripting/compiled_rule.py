@@ -97,8 +97,6 @@ class RedisRule(msgspec.Struct):
     """Whether flat.lua can."""
     decide_one: Callable[[Subject], Decision]
     ask: Callable[..., Decision] | None = None
-    place_unit: Callable[[Subject, tuple[int, int]], Decision] | None = None
-    """The same for a slot of one unit, if there is a fast path."""
 
     def zone(self, now: bytes) -> list[int] | None:
         """The zone's offsets around now (empty: this host's clock, which is close enough: a table covers years)."""

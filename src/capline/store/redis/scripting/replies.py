@@ -67,7 +67,10 @@ def one_decision(reply: bytes, compiled: RedisRule, cost: int, *, slot: bool = F
     if len(reply) == compiled.simple_bytes:
         hit = None if peeked else int.from_bytes(reply[:8])
         seen = (_states, compiled, reply, SIMPLE_BYTES)
-        return Decision(True, compiled.limits[reply[8]], reply[9], 0, compiled.widest_us, hit, _seen=seen)
+        limit, left = reply[8], reply[9]
+        if left == _MARK:
+            left = int.from_bytes(reply[SIMPLE_BYTES + STATE_BYTES * limit : SIMPLE_BYTES + 8 + STATE_BYTES * limit])
+        return Decision(True, compiled.limits[limit], left, 0, compiled.widest_us, hit, _seen=seen)
     now_us, _, *record = _SINGLE.unpack_from(reply)
     answer = _special(compiled, record, cost, now_us, slot, peeked, (_states, compiled, reply, _SINGLE.size))
     if isinstance(answer, Decision):

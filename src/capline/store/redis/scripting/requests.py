@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
@@ -110,10 +110,46 @@ def one_payload(
     """The fast path: the cluster slot and the packed command of a decision of one unit, or of a `slot`."""
     family = compiled.family
     tag = tag_of(subject, family.buckets)
-    key = b"%b:{%b}" % (family.logs[0], tag)
+    log = family.logs[0]
     field = bulk(field_of(subject)) if family.buckets else _EMPTY
     head, asked = (_DECIDE_ONE, b"") if slot is None else (_PLACE_ONE, bulk(_SLOT.pack(*slot)))
-    return slot_of(tag), b"%b$%d\r\n%b\r\n%b%b%b%b" % (head, len(key), key, compiled.one, field, bulk(now), asked)
+    key_bytes, clock = len(log) + len(tag) + len(b":{}"), bulk(now) if now else _EMPTY
+    return slot_of(tag), b"%b$%d\r\n%b:{%b}\r\n%b%b%b%b" % (
+        head,
+        key_bytes,
+        log,
+        tag,
+        compiled.one,
+        field,
+        clock,
+        asked,
+    )
+
+
+def flat_payload(compiled: RedisRule) -> Callable[[Subject, bytes, int, int, str], tuple[int, bytes]]:
+    """The same for the kinds that flat.lua answers: a function of subject, now, cost, fingerprint and kind."""
+    family = compiled.family
+    logs = [(len(log) + len(b":{}"), log) for log in family.logs]
+    begin = b"*%d\r\n%%b%b" % (10 + len(logs), bulk(b"%d" % len(logs)))
+    begins = {kind: begin % head for kind, head in (("decide", _JOINT), ("peek", _JOINT_LOOK))}
+    modes = {kind: bulk(b"%d" % MODES[kind]) for kind in begins}
+
+    def payload(subject: Subject, now: bytes, cost: int, fingerprint: int, kind: str) -> tuple[int, bytes]:
+        tag = tag_of(subject, family.buckets)
+        keys = b"".join([b"$%d\r\n%b:{%b}\r\n" % (size + len(tag), log, tag) for size, log in logs])
+        return slot_of(tag), b"%b%b%b%b%b%b%b%b%b" % (
+            begins[kind],
+            keys,
+            modes[kind],
+            bulk(now) if now else _EMPTY,
+            compiled.one,
+            compiled.rest_anywhere,
+            _1 if cost == 1 else bulk(b"%d" % cost),
+            bulk(field_of(subject)) if family.buckets else _EMPTY,
+            b"$8\r\n%b\r\n" % fingerprint.to_bytes(8) if fingerprint else _EMPTY,
+        )
+
+    return payload
 
 
 def single_call(head: Head, subject: Subject, fingerprint: int) -> Call:

@@ -4,10 +4,10 @@
 --
 -- KEYS   for each group, the key of each of its logs; a group is one subject, or one bucket of subjects. All in
 --        one slot. After them, with a receipt, the receipt's key.
--- ARGV   1  msgpack: [mode, hash, retention_us, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
+-- ARGV   1  msgpack: [mode, hash, retention, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
 --             not_before_us, states, next]
 --             mode: 0 decide, 1 peek, 2 take a slot, 3 charge, 4 reserve, 5 move a slot. hash: 1 for buckets, hashes of subjects.
---             retention_us: how long hits are kept. grace_ms: how much longer keys live. logs: how many each attempt
+--             retention: how long hits are kept. grace_ms: how much longer keys live. logs: how many each attempt
 --             reads. max_wait_us: -1 for no bound; to reserve, how long in us; to move
 --             what has no id, its stamp. not_before_us: a slot is at least so far
 --             from now. states: 1 to return the state of each limit. next: 1 if a log may begin a next form.
@@ -33,13 +33,13 @@
 -- Invariant: nothing is written for a row that is not allowed, unless refusals count. Complexity: O(limits) a row,
 -- whatever the quota; two commands a bucket.
 
+local now = ARGV[2]
 --@include prelude
 --@include blocks
 local head = cmsgpack.unpack(ARGV[1])
-local mode, hash, retention_us, grace, width, bytes_a_stamp, same_cost = unpack(head, 1, 7)
+local mode, hash, retention, grace, width, stamp_bytes, same_cost = unpack(head, 1, 7)
 local max_wait, terms, not_before, with_states, begins_blocks = unpack(head, 8, 12)
 with_states = with_states == 1
-local now = clock(ARGV[2])
 local counts, codes, fields, asked, receipt = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local groups = #KEYS / width
 
@@ -57,14 +57,19 @@ if receipt ~= '' then
   local kept = call('GET', key)
   if kept and struct.unpack('>I7', kept) > now then
     if string.sub(kept, 8, 23) ~= receipt then return conflict_of_all() end
-    touch(key, math.ceil(retention_us / 1000) + grace)
+    touch(key, math.ceil(retention / 1000) + grace)
     return string.sub(kept, 24)
   end
 end
 
---@include unit
+local last_stamp = now   -- the latest stamp that was written
+local stamped, fmt, span = pack('>BI7', stamp_bytes, now), '>I' .. stamp_bytes, 256 ^ stamp_bytes
+local function unit(v, limits, least, number, widest)
+  local new, kind, limit, remaining, when, reset, states = false, nil, nil, nil, nil, nil, ''
+  --@include unit
+  return new, kind, limit, remaining, when, reset, states
+end
 --@include long
-keep_as(bytes_a_stamp, retention_us)
 
 local simple, special, states = {}, {}, {}
 local rows = 0
@@ -72,20 +77,15 @@ local rows = 0
 local plain_hit = mode == 1 and 2 ^ 60 or now
 local function say(kind, limit, remaining, when, reset, widest)
   if kind == 1 and when == plain_hit and remaining < 255 and (not widest or reset == widest) then
-    simple[rows] = char(limit, remaining)
+    simple[rows] = string.char(limit, remaining)
   else
-    simple[rows] = '\255' .. char(kind)
+    simple[rows] = '\255' .. string.char(kind)
     special[#special + 1] = pack('>BBI8I8I8', kind, limit or 255, remaining, when, reset)
   end
 end
 
 local function add_states(of_row)
   if with_states then states[#states + 1] = of_row end
-end
-
--- The states after an answer of `unit`.
-local function add_unit_states(v, limits, kind, stamp)
-  if with_states and kind < 2 then add_states(plain_states(v, limits, kind == 1 and stamp)) end
 end
 
 -- The general rule, for everything that is not one unit on a plain log.
@@ -240,9 +240,9 @@ local function distinct_subjects()
   local ttl_now = string.format('%d', ttl_ms())
   for g = 1, groups do
     local term, v = row_terms(), values[g]
-    local new, kind, limit, remaining, when, reset = false, nil, nil, nil, nil, nil
+    local new, kind, limit, remaining, when, reset, own_states = false, nil, nil, nil, nil, nil, nil
     if term[2] > 0 then
-      new, kind, limit, remaining, when, reset = unit(v, term[1][1], term[2], term[3], term[4])
+      new, kind, limit, remaining, when, reset, own_states = unit(v, term[1][1], term[2], term[3], term[4])
       if mode == 2 and not in_time(kind, when) then new = false end
     end
     if new == false then
@@ -251,7 +251,7 @@ local function distinct_subjects()
     elseif new and not v then
       if not call('SET', KEYS[g], new, 'PX', ttl_now, 'NX') then kind, limit, remaining, when, reset = 3, 255, 0, 0, 0 end
       say(kind, limit, remaining, when, reset)
-      add_unit_states(new, term[1][1], kind, when)
+      if kind < 2 then add_states(own_states) end
     else
       if new then
         call('SET', KEYS[g], new, 'PX', when == now and ttl_now or ttl_ms())
@@ -259,7 +259,7 @@ local function distinct_subjects()
         prolong(KEYS[g], now + reset - term[4], retention, now, grace)
       end
       say(kind, limit, remaining, when, reset)
-      add_unit_states(new or v, term[1][1], kind, when)
+      add_states(own_states)
     end
   end
 end
@@ -288,7 +288,7 @@ local function subjects()
         new, kind, limit, remaining, when, reset, own_states =
           long_unit(keys[1], bytes, term[1][1], term[4], mode == 2 and max_wait or nil)
       elseif plain and term[2] > 0 and type(values[1]) ~= 'table' then
-        new, kind, limit, remaining, when, reset = unit(values[1], term[1][1], term[2], term[3], term[4])
+        new, kind, limit, remaining, when, reset, own_states = unit(values[1], term[1][1], term[2], term[3], term[4])
         if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then
@@ -304,7 +304,7 @@ local function subjects()
         end
       else
         say(kind, limit, remaining, when, reset)
-        if long then add_states(own_states) else add_unit_states(new or values[1], term[1][1], kind, when) end
+        add_states(own_states)
         if new and long then
           call('SETRANGE', keys[1], bytes, new)
           call('PEXPIRE', keys[1], ttl_ms())
@@ -360,9 +360,9 @@ local function buckets()
         term = row_terms()
         own_limits, least, number, widest = term[1][1], term[2], term[3], term[4]
       end
-      local new, kind, limit, remaining, when, reset = false, nil, nil, nil, nil, nil
+      local new, kind, limit, remaining, when, reset, own_states = false, nil, nil, nil, nil, nil, nil
       if short and least > 0 then
-        new, kind, limit, remaining, when, reset = unit(own_values[r], own_limits, least, number, widest)
+        new, kind, limit, remaining, when, reset, own_states = unit(own_values[r], own_limits, least, number, widest)
         if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then
@@ -381,12 +381,12 @@ local function buckets()
         size = #own_list
       else
         if kind == 1 and when == now and remaining < 255 then
-          simple[rows] = char(limit, remaining)
+          simple[rows] = string.char(limit, remaining)
         else
           say(kind, limit, remaining, when, reset)
         end
         if kind == 0 then refused = math.max(refused, now + reset - widest) end
-        if with_states then add_unit_states(new or own_values[r], own_limits, kind, when) end
+        add_states(own_states)
         if new then
           own_list[size + 1], own_list[size + 2] = names[r], new
           size = size + 2

@@ -1,5 +1,5 @@
--- Where the entries of a long log lie, and what few attempts do with a key. Included by every script after prelude.lua, by
--- those of one decision only where they need it: each call of a script makes its functions anew.
+-- Where the entries of a long log lie, how long a key lives, and how a value is written. Included by every script after
+-- prelude.lua, by those of one decision only where they need it: each call of a script makes its functions anew.
 
 -- A long log by blocks (see log.lua): entries in a block, and blocks that a value has numbers of.
 local IN_BLOCK, BLOCKS = 1024, 256
@@ -45,4 +45,33 @@ end
 local function touch(key, ttl)
   local left = call('PTTL', key)
   call('PEXPIRE', key, math.max(left, ttl))
+end
+
+-- In how many ms a key expires whose last stamp is this one.
+local function lifetime(last, retention, now, grace)
+  return math.max(1, math.ceil((last + retention - now) / 1000)) + grace
+end
+
+-- Let a bucket live so many ms, or longer; ahead by half the grace, so that not every write has to say so.
+local function keep_bucket(key, ttl, grace)
+  if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + math.floor(grace / 2)) end
+end
+
+-- Let a key whose last stamp is this one live as long as this rule keeps hits: it may have been written under a rule that
+-- keeps them for less, and a refusal writes nothing. A write only where more than half the grace is missing.
+local function prolong(key, last, retention, now, grace)
+  keep_bucket(key, lifetime(last, retention, now, grace - math.floor(grace / 2)), grace)
+end
+
+-- Write the value, to expire in `ttl` ms. Of a long log `new` is appended after its `bytes`.
+local function put_value(key, field, bytes, new, ttl, grace)
+  if bytes then
+    call('SETRANGE', key, bytes, new)
+    call('PEXPIRE', key, ttl)
+  elseif field == '' then
+    call('SET', key, new, 'PX', ttl)
+  else
+    call('HSET', key, field, new)
+    keep_bucket(key, ttl, grace)
+  end
 end

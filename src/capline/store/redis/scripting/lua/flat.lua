@@ -1,5 +1,9 @@
 -- The fast path of one attempt that is no plain unit: any cost, an id that is new, a peek, and the algorithms that keep
 -- sums or numbers, on logs of at most 127 entries. Included by joint.lua after prelude.lua.
+--
+-- It judges as if now were later than every hit and the attempt allowed; where that is not so, once more as it is. So
+-- nearly always each log is read once, and what is known of it are names of one function: neither tables nor closures,
+-- which cost more than the reading.
 -- Invariant: the answers are those of rule.lua. Complexity: O(log hits) a limit; one read and one write a log.
 
 local COUNTER, LEVEL, FIXED, SUMS, HITS = 3, 4, 5, 6, 7
@@ -8,240 +12,260 @@ local MOST_COUNTED = 2 ^ 32   -- units of one log: a counter multiplies them by 
 
 -- The answer as joint.lua packs it; nil, and nothing is written, where the general rule has to answer.
 local function flat(static, cost, field, id)
-  local unpack_at, pack, byte, char, sub = struct.unpack, struct.pack, string.byte, string.char, string.sub
-  local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
   local plain_bytes, retention, grace, least, kind = unpack_at('>BI8I8I8B', static)
   if least > 0 then kind = HITS elseif kind == 0 or id ~= '' then return nil end
   if cost == 0 then return nil end
-  local numbers, apart = kind < SUMS, kind == HITS and 2 or 4
-  local limits = {unpack_at('>' .. string.rep('I8', (#static - 34) / 8), static, 35)}
-  local many = #limits - 1   -- struct.unpack's last value is a position
+  local ceil, numbers, news = math.ceil, kind < SUMS, {}
+  local stamp, time, final, allowed = now, now, now, true
+  local latest, newest, binding, left, tightest, empty, states
+  local fades_at = kind == COUNTER and function(window, tick, ticks, start, before, room)
+    local steps = before > 0 and floor(room * ticks / before) or ticks
+    local fades = steps < ticks and window - steps * tick or window - ticks * tick
+    return fades > 0 and start + fades or start
+  end
 
-  local logs, time, newest = {}, now, -1
-  for k = 1, #KEYS do
-    local v
-    if field == '' then v = redis.pcall('GETRANGE', KEYS[k], 0, MOST_READ - 1) else v = redis.pcall('HGET', KEYS[k], field) end
-    if v == '' then v = false end
-    local log   -- whole at once: a field more makes Lua lay out a table anew
-    if v then
-      -- The longest, and hits with ids beside the numbers, are not read here.
-      if type(v) == 'table' or #v < 8 or #v == MOST_READ or numbers and k == 1 then return nil end
-      local tag, size = byte(v), #v
-      if tag >= 5 and tag <= 7 then
-        local n = (size - 8) / tag + 1
-        local top = unpack_at('>I7', v, 2)
-        log = {
-          v = v, n = n, total = n, base = 0, last = top, oldest = 0, plain = tag, fmt = '>I' .. tag, span = 256 ^ tag,
-        }
-      else
-        local ids = tag >= 96 and 8 or 0
-        local rest = tag - 64 - 4 * ids
-        local width, c = rest % 4, floor(rest / 4)
-        if size < 16 or tag > 127 or width == 0 or c < 0 or c > 2 or sub(v, 2, 8) ~= '\255\255\255\255\255\255\255' then
-          return nil
+  for _ = 1, 2 do
+    if stamp >= MOST_UNITS - retention then return nil end
+    latest, newest, left, empty, states = -1, -1, MOST_UNITS, -1, ''
+    local horizon, units = time - retention, allowed and cost or 0
+    for k = 1, #KEYS do
+      local v, n, total, base, last, oldest = nil, 0, 0, 0, -1, 0
+      if field == '' then v = redis.pcall('GETRANGE', KEYS[k], 0, MOST_READ - 1) else v = redis.pcall('HGET', KEYS[k], field) end
+      -- Entry i, from the oldest on, is at `zeroth` + i * `entry`; a plain log has the newest first.
+      local plain, first, start, entry, zeroth, width, bytes, ids, fmt, span, sums
+      if v == '' then v = false end
+      if v then
+        -- The longest, and hits with ids beside the numbers, are not read here.
+        if type(v) == 'table' or #v < 8 or #v == MOST_READ or numbers and k == 1 then return nil end
+        local tag, size = byte(v), #v
+        if tag >= 5 and tag <= 7 then
+          plain, bytes, width = true, 0, tag
+          fmt, span = '>I' .. tag, 256 ^ tag
+          n = (size - 8) / tag + 1
+          entry, zeroth = -tag, size + 1
+          last, total = unpack_at('>I7', v, 2), n
+          oldest = n == 1 and last or last - (last - unpack_at(fmt, v, size + 1 - tag)) % span
+        else
+          local form = tag % 32
+          ids, width = tag >= 96 and 8 or 0, form % 4
+          bytes = (form - width) / 4
+          if size < 16 or tag < 64 or tag > 127 or width == 0 or bytes > 2
+            or sub(v, 2, 8) ~= '\255\255\255\255\255\255\255' then
+            return nil
+          end
+          width, start = width + 4, 15
+          if bytes == 2 then bytes, start, base = 7, 22, unpack_at('>I7', v, 16) end
+          entry = width + bytes + ids
+          n, zeroth = (size - start) / entry, start + 1 - entry
+          if n < 1 or ids > 0 and (kind ~= HITS or id ~= '' and string.find(v, id, start, true)) then return nil end
+          fmt, sums, first = '>I' .. width, bytes == 1 and '>B' or '>I7', unpack_at('>I7', v, 9)
+          last, total = first + unpack_at(fmt, v, size + 1 - entry), n
+          local before = n - 1
+          if bytes > 0 then
+            total = unpack_at(sums, v, size + 1 - entry + width)
+            before = n == 1 and base or unpack_at(sums, v, size + 1 - 2 * entry + width)
+          end
+          if total <= before then return nil end   -- a newest entry that was refunded
+          oldest = n == 1 and last or first + unpack_at(fmt, v, start + 1)
         end
-        width = width + 4
-        local units = c == 2 and 7 or c
-        local start, entry = c == 2 and 22 or 15, width + units + ids
-        local n = (size - start) / entry
-        if ids > 0 and (kind ~= HITS or id ~= '' and string.find(v, id, start, true)) then return nil end
-        log = {
-          v = v, n = n, total = 0, base = c == 2 and unpack_at('>I7', v, 16) or 0, last = -1, oldest = 0, level = 0,
-          first = unpack_at('>I7', v, 9), start = start, entry = entry, width = width, units = units, ids = ids,
-          fmt = '>I' .. width, fmt_units = '>I' .. units,
-        }
+        -- More units than capline writes.
+        if n < 1 or n > 127 or n % 1 ~= 0 or total + cost > MOST_COUNTED and kind ~= LEVEL then return nil end
+        if kind == LEVEL and n > 1 then return nil end
+        if last > newest then newest = last end
       end
-    end
-    logs[k] = log or {n = 0, total = 0, base = 0, last = -1}
-  end
 
-  -- Stamp of entry i, from the oldest on; units up to it.
-  local function stamp_of(log, i)
-    if not log.plain then return log.first + unpack_at(log.fmt, log.v, log.start + (i - 1) * log.entry + 1) end
-    if i == log.n then return log.last end
-    return log.last - (log.last - unpack_at(log.fmt, log.v, 9 + (log.n - 1 - i) * log.plain)) % log.span
-  end
-  local function units_to(log, i)
-    if i == 0 then return log.base end
-    if log.plain or log.units == 0 then return i end
-    return (unpack_at(log.fmt_units, log.v, log.start + (i - 1) * log.entry + log.width + 1))
-  end
-  for k = 1, #logs do
-    local log = logs[k]
-    local n = log.n
-    if log.v then
-      if n < 1 or n > 127 or n % 1 ~= 0 then return nil end
-      if not log.plain then log.last, log.total = stamp_of(log, n), units_to(log, n) end
-      -- A newest entry that was refunded, and more units or a later stamp than capline writes.
-      if log.total <= units_to(log, n - 1) or log.total + cost > MOST_COUNTED and kind ~= LEVEL then return nil end
-      if kind == LEVEL and n > 1 then return nil end
-      log.oldest = stamp_of(log, 1)
-      if log.last > newest then newest = log.last end
-    end
-  end
-  if newest > time then time = newest end
-  local stamp = max(time, newest + 1)
-  if stamp >= MOST_UNITS - retention then return nil end
-
-  local damaged = false   -- more units before an entry than up to the newest: the general rule says what is wrong
-  local function units_after(log, cutoff)
-    if log.last <= cutoff then return 0 end
-    local low, high = 0, log.n
-    if log.oldest > cutoff then high = 0 end
-    while high - low > 1 do
-      local mid = floor((low + high) / 2)
-      if stamp_of(log, mid) <= cutoff then low = mid else high = mid end
-    end
-    local units = log.total - units_to(log, low)
-    damaged = damaged or units < 0
-    return units
-  end
-  -- Of the k-th newest unit; -1 where there are fewer.
-  local function stamp_of_unit(log, k)
-    local target = log.total - k
-    if target < log.base then return -1 end
-    if log.plain or log.units == 0 then return stamp_of(log, target + 1) end
-    local low, high = 0, log.n
-    while high - low > 1 do
-      local mid = floor((low + high) / 2)
-      if units_to(log, mid) <= target then low = mid else high = mid end
-    end
-    return stamp_of(log, high)
-  end
-  local function fades_at(window, tick, ticks, start, before, room)
-    local steps = before > 0 and min(ticks, floor(room * ticks / before)) or ticks
-    return start + max(0, window - steps * tick)
-  end
-
-  local latest, binding = -1, nil
-  for j = 1, many, apart do
-    local log, quota, window, fits = numbers and logs[(j + 7) / 4] or logs[1], limits[j], limits[j + 1], -1
-    if cost > quota then return nil end
-    if not numbers then
-      local oldest = stamp_of_unit(log, quota - cost + 1)
-      if oldest ~= -1 then fits = oldest + window end
-    elseif log.v and kind == LEVEL then
-      local over = log.total - log.base - (limits[j + 3] - cost * window)
-      if over > 0 then fits = log.last + ceil(over / limits[j + 2]) end
-    elseif log.v then
-      local start = log.last - log.last % window
-      local used = units_after(log, start - 1)
-      if kind == FIXED then
-        if used + cost > quota then fits = start + window end
-      else
-        local tick, ticks, late = limits[j + 2], limits[j + 3], true
-        if used + cost <= quota then
-          local before = units_after(log, start - window - 1) - used
-          fits = fades_at(window, tick, ticks, start, before, quota - cost - used)
-          late = fits >= start + window
-        end
-        if late then fits = fades_at(window, tick, ticks, start + window, used, quota - cost) end
-      end
-    end
-    if fits > latest then latest, binding = fits, (j - 1) / apart end
-  end
-  if latest >= MOST_UNITS then return nil end
-  local allowed = latest <= stamp
-  local units, final = allowed and cost or 0, allowed and stamp or newest
-
-  local left, tightest, empty, states = MOST_UNITS, nil, -1, ''
-  for j = 1, many, apart do
-    local log, quota, window = numbers and logs[(j + 7) / 4] or logs[1], limits[j], limits[j + 1]
-    local last = allowed and stamp or log.last
-    local rest, more, whole, gone = 0, -1, -1, -1
-    if not numbers then
-      local used = units_after(log, stamp - window)
-      rest, gone, whole = quota - used - units, final + window, last + window
-      if used > 0 then more = stamp_of_unit(log, min(used, quota)) + window elseif allowed then more = stamp + window end
-    elseif kind == LEVEL then
-      local rise, fall, brim = window, limits[j + 2], limits[j + 3]
-      local stored = log.total - log.base
-      local level = max(0, stored - (stamp - log.last) * fall)
-      rest = floor((brim - level) / rise) - units
-      if allowed then
-        level = level + cost * rise
-        log.level, whole = level, stamp + ceil(level / fall)
-        gone = whole
-      elseif log.v then
-        whole = log.last + ceil(stored / fall)
-        local then_left = stored - (final - log.last) * fall
-        if then_left > 0 then gone = final + ceil(then_left / fall) end
-      end
-      if level > 0 then more = stamp + ceil((level - brim + (floor(max(0, brim - level) / rise) + 1) * rise) / fall) end
-    else
-      local start = stamp - stamp % window
-      local used = units_after(log, start - 1)
-      if kind == FIXED then
-        rest, gone, whole = quota - used - units, final - final % window + window, last - last % window + window
-        if rest < quota then more = start + window end
-      else
-        local tick, ticks = limits[j + 2], limits[j + 3]
-        local before = units_after(log, start - window - 1) - used
-        rest = quota - used - ceil(before * ceil((start + window - stamp) / tick) / ticks) - units
-        gone, whole = final - final % window + 2 * window, last - last % window + 2 * window
-        local counted, own = min(quota, quota - rest), used + units
-        if counted > 0 then
-          if own < counted then more = fades_at(window, tick, ticks, start, before, counted - 1 - own) end
-          if own >= counted or more >= start + window then
-            more = fades_at(window, tick, ticks, start + window, own, counted - 1)
+      local grain
+      local from, to = numbers and 32 * k - 29 or 35, numbers and 32 * k - 29 or #static
+      for at = from, numbers and k == 1 and 0 or to, kind == HITS and 16 or 32 do
+        local quota, window = unpack_at('>I8I8', static, at)
+        local fits, rest, more, whole, gone = -1, 0, -1, -1, -1
+        local final_last = allowed and stamp or last
+        if cost > quota then return nil end
+        if not numbers then
+          if kind == SUMS then grain = grain or unpack_at('>I8', static, 51) end
+          local used, cutoff = 0, stamp - window
+          if oldest > cutoff then
+            used = total - base
+          elseif last > cutoff then
+            local low, high = 0, n
+            while high - low > 1 do
+              local mid = floor((low + high) / 2)
+              local raw = unpack_at(fmt, v, zeroth + mid * entry)
+              if (plain and last - (last - raw) % span or first + raw) <= cutoff then low = mid else high = mid end
+            end
+            if bytes > 0 then
+              used = total - (low > 0 and unpack_at(sums, v, zeroth + low * entry + width) or base)
+            else
+              used = total - low
+            end
+            if used < 0 then return nil end   -- damaged: the general rule says what is wrong
+          end
+          rest, gone, whole = quota - used - units, final + window, final_last + window
+          -- The unit that has to leave first, then the oldest that counts: the entry with more units up to it than these.
+          local target = total - quota + cost - 1
+          for turn = v and 1 or 3, 2 do
+            if target >= base then
+              local low, high = 0, n
+              if bytes == 0 then
+                high = target + 1
+              elseif unpack_at(sums, v, zeroth + entry + width) > target then
+                high = 1
+              else
+                while high - low > 1 do
+                  local mid = floor((low + high) / 2)
+                  if unpack_at(sums, v, zeroth + mid * entry + width) <= target then low = mid else high = mid end
+                end
+              end
+              local found = last
+              if high == 1 then
+                found = oldest
+              elseif high < n then
+                found = unpack_at(fmt, v, zeroth + high * entry)
+                found = plain and last - (last - found) % span or first + found
+              end
+              if turn == 1 then fits = found + window else more = found + window end
+            end
+            target = used > 0 and total - (used < quota and used or quota) or -1
+          end
+          if used == 0 and allowed then more = stamp + window end
+        elseif kind == LEVEL then
+          local rise, fall, brim = window, unpack_at('>I8I8', static, at + 16)
+          local stored, level = total - base, 0
+          if v then
+            local over = stored - (brim - cost * rise)
+            if over > 0 then fits = last + ceil(over / fall) end
+            level = stored - (stamp - last) * fall
+            if level < 0 then level = 0 end
+          end
+          rest = floor((brim - level) / rise) - units
+          if allowed then
+            level = level + cost * rise
+            total, whole = level, stamp + ceil(level / fall)
+            gone = whole
+          elseif v then
+            whole = last + ceil(stored / fall)
+            local then_left = stored - (final - last) * fall
+            if then_left > 0 then gone = final + ceil(then_left / fall) end
+          end
+          if level > 0 then
+            local room = level < brim and floor((brim - level) / rise) or 0
+            more = stamp + ceil((level - brim + (room + 1) * rise) / fall)
+          end
+        else
+          grain = window
+          -- Units in the window of the newest hit, and in the one before it.
+          local begins, used, before = last - last % window, total - base, 0
+          if oldest < begins then
+            local low, cutoff, above = n, begins - 1, total
+            for turn = 1, 2 do
+              while low > 0 do
+                local raw = unpack_at(fmt, v, zeroth + low * entry)
+                if (plain and last - (last - raw) % span or first + raw) <= cutoff then break end
+                low = low - 1
+              end
+              local below = low == 0 and base or bytes == 0 and low or unpack_at(sums, v, zeroth + low * entry + width)
+              if turn == 1 then used = above - below else before = above - below end
+              above, cutoff = below, cutoff - window
+            end
+            if used < 0 or before < 0 then return nil end   -- damaged
+          end
+          local tick, ticks
+          if kind == COUNTER then tick, ticks = unpack_at('>I8I8', static, at + 16) end
+          if v and kind == FIXED then
+            if used + cost > quota then fits = begins + window end
+          elseif v then
+            local late = true
+            if used + cost <= quota then
+              fits = fades_at(window, tick, ticks, begins, before, quota - cost - used)
+              late = fits >= begins + window
+            end
+            if late then fits = fades_at(window, tick, ticks, begins + window, used, quota - cost) end
+          end
+          -- The same of the window that this attempt is in.
+          local start = stamp - stamp % window
+          if start ~= begins then before, used = start == begins + window and used or 0, 0 end
+          if kind == FIXED then
+            rest, gone = quota - used - units, final - final % window + window
+            whole = final_last - final_last % window + window
+            if rest < quota then more = start + window end
+          else
+            rest = quota - used - ceil(before * ceil((start + window - stamp) / tick) / ticks) - units
+            gone, whole = final - final % window + 2 * window, final_last - final_last % window + 2 * window
+            local counted, own = rest < 0 and quota or quota - rest, used + units
+            if counted > 0 then
+              if own < counted then more = fades_at(window, tick, ticks, start, before, counted - 1 - own) end
+              if own >= counted or more >= start + window then
+                more = fades_at(window, tick, ticks, start + window, own, counted - 1)
+              end
+            end
           end
         end
+        local number = numbers and k - 2 or (at - 35) / (kind == HITS and 16 or 32)
+        if fits > latest then latest, binding = fits, number end
+        if more == -1 then whole = -1 end
+        if rest < left then left, tightest = rest, number end
+        if gone > empty then empty = gone end
+        states = states .. pack('>i8I8I8', rest, more > now and more - now or 0, whole > now and whole - now or 0)
+      end
+
+      if mode == 1 or numbers and k == 1 then
+      elseif allowed and latest <= stamp and newest < stamp then
+        if kind == LEVEL or last <= horizon then
+          n = 0   -- it becomes a single entry
+        elseif oldest <= horizon then
+          local raw = unpack_at(fmt, v, zeroth + (floor(n / 2) + 1) * entry)
+          if field ~= '' or (plain and last - (last - raw) % span or first + raw) <= horizon then
+            return nil   -- the general rule trims it
+          end
+        end
+        local merges = n > 0 and grain and floor(last / grain) == floor(stamp / grain)
+        if n == 0 or merges and n == 1 then
+          local sum = kind == LEVEL and total or merges and total - base + cost or cost
+          local tag, ones = id ~= '' and 97 or 65, '\255\255\255\255\255\255\255'
+          if sum == 1 and id == '' then
+            news[k] = pack('>BI7', plain_bytes, stamp)
+          elseif sum == 1 then
+            news[k] = pack('>Bc7I7I5', tag, ones, stamp, 0) .. id
+          elseif sum < 256 then
+            news[k] = pack('>Bc7I7I5B', tag + 4, ones, stamp, 0, sum) .. id
+          else
+            news[k] = pack('>Bc7I7I7I5I7', tag + 8, ones, stamp, 0, 0, sum) .. id
+          end
+        elseif plain then
+          if merges or cost > 1 or id ~= '' or width ~= plain_bytes then return nil end
+          news[k] = pack('>BI7', plain_bytes, stamp) .. sub(v, 9 - plain_bytes)
+        else
+          local sum = total + cost
+          if stamp - first >= 256 ^ width or id ~= '' and ids == 0 then return nil end
+          if bytes == 0 and (merges or cost > 1) or bytes == 1 and sum > 255 then return nil end
+          news[k] = (merges and sub(v, 1, #v - entry) or v) .. pack(fmt, stamp - first)
+            .. (bytes > 0 and pack(sums, sum) or '') .. (ids > 0 and (id ~= '' and id or '\0\0\0\0\0\0\0\0') or '')
+        end
+      elseif v and not allowed then
+        -- Let it live as long as this rule keeps hits; see `prolong` in blocks.lua.
+        local half = floor(grace / 2)
+        local ttl = math.max(1, ceil((last + retention - now) / 1000)) + grace - half
+        if call('PTTL', KEYS[k]) < ttl then call('PEXPIRE', KEYS[k], ttl + half) end
       end
     end
-    if more == -1 then whole = -1 end
-    if rest < left then left, tightest = rest, (j - 1) / apart end
-    if final ~= -1 and gone > empty then empty = gone end
-    states = states .. pack('>i8I8I8', rest, max(0, more - now), max(0, whole - now))
+
+    if latest >= MOST_UNITS then return nil end
+    if newest < now and latest <= now then break end
+    if newest >= now then time, stamp = newest, newest + 1 end
+    allowed = latest <= stamp
+    final = allowed and stamp or newest
   end
 
-  if damaged then return nil end
-  local news = {}
-  for k = numbers and 2 or 1, allowed and mode == 0 and #KEYS or 0 do
-    local log = logs[k]
-    local n, last, cutoff, new = log.n, log.last, time - retention, nil
-    if kind == LEVEL or last <= cutoff then
-      n = 0   -- it becomes a single entry
-    elseif log.oldest <= cutoff and (field ~= '' or stamp_of(log, floor(n / 2) + 1) <= cutoff) then
-      return nil   -- the general rule trims it
-    end
-    local grain = kind == SUMS and limits[3] or numbers and limits[4 * k - 6]
-    local merges = n > 0 and grain and floor(last / grain) == floor(stamp / grain)
-    if n == 0 or merges and n == 1 then
-      local sum = kind == LEVEL and log.level or merges and log.total - log.base + cost or cost
-      if sum == 1 and id == '' then
-        new = char(plain_bytes) .. pack('>I7', stamp)
-      else
-        local form = sum == 1 and 0 or sum < 256 and 1 or 2
-        new = char(65 + 4 * form + (id ~= '' and 32 or 0)) .. '\255\255\255\255\255\255\255' .. pack('>I7', stamp)
-          .. (form == 2 and '\0\0\0\0\0\0\0\0\0\0\0\0' .. pack('>I7', sum) or '\0\0\0\0\0' .. (form == 1 and char(sum) or '')) .. id
-      end
-    elseif log.plain then
-      if merges or cost > 1 or id ~= '' or log.plain ~= plain_bytes then return nil end
-      new = char(plain_bytes) .. pack('>I7', stamp) .. sub(log.v, 9 - plain_bytes)
+  local ttl = ceil((stamp + retention - now) / 1000) + grace
+  for k = 1, allowed and mode == 0 and #KEYS or 0 do
+    if not news[k] then   -- no hits beside the numbers
+    elseif field == '' then
+      call('SET', KEYS[k], news[k], 'PX', ttl)
     else
-      local sum = log.total + cost
-      if stamp - log.first >= 256 ^ log.width or id ~= '' and log.ids == 0 then return nil end
-      if log.units == 0 and (merges or cost > 1) or log.units == 1 and sum > 255 then return nil end
-      new = sub(log.v, 1, log.start + (merges and n - 1 or n) * log.entry) .. pack(log.fmt, stamp - log.first)
-      if log.units > 0 then new = new .. pack(log.fmt_units, sum) end
-      if log.ids > 0 then new = new .. (id ~= '' and id or '\0\0\0\0\0\0\0\0') end
-    end
-    news[k] = new
-  end
-
-  for k = 1, mode == 0 and #KEYS or 0 do
-    if news[k] then
-      local ttl = lifetime(stamp, retention, now, grace)
-      if field == '' then
-        call('SET', KEYS[k], news[k], 'PX', ttl)
-      else
-        call('HSET', KEYS[k], field, news[k])
-        keep_bucket(KEYS[k], ttl, grace)
-      end
-    elseif logs[k].v then
-      prolong(KEYS[k], logs[k].last, retention, now, grace)
+      call('HSET', KEYS[k], field, news[k])
+      if call('PTTL', KEYS[k]) < ttl then call('PEXPIRE', KEYS[k], ttl + floor(grace / 2)) end
     end
   end
-  return pack('>I8BBBI8I8I8BI8', now, allowed and 1 or 0, 0, not allowed and binding or tightest, max(0, left),
-    allowed and 0 or latest - now + 1, empty == -1 and 0 or max(0, empty - now), 0, allowed and stamp or 0) .. states
+  return pack('>I8BBBI8I8I8BI8', now, allowed and 1 or 0, 0, allowed and tightest or binding, left > 0 and left or 0,
+    allowed and 0 or latest - now + 1, empty > now and empty - now or 0, 0, allowed and stamp or 0) .. states
 end

@@ -26,8 +26,8 @@
 --        6 the part's log cannot count so many units
 -- Invariant: nothing is written unless all parts are allowed. Complexity: O(limits), some commands for each log.
 
+local mode, now, with_states = tonumber(ARGV[1]), ARGV[2], true
 --@include prelude
-local mode, now = tonumber(ARGV[1]), clock(ARGV[2])
 local many = math.floor((#ARGV - 2) / 5)
 local max_wait, not_before = -1, 0
 if mode == 2 then max_wait, not_before = struct.unpack('>i8i8', ARGV[#ARGV]) end
@@ -41,50 +41,42 @@ if #ARGV == 7 and mode < 2 then
   if said then return said end
 end
 
---@include blocks
---@include unit
---@include long
---@include stored
-
--- The fast path for a value that `read_stored` returned: `unit`, or `long_unit` for a long log; and the state of each
--- limit.
-local function unit_of(key, v, bytes, limits, least, number, widest, max_wait)
-  if bytes then return long_unit(key, bytes, limits, widest, max_wait) end
-  local new, kind, limit, remaining, when, reset = unit(v, limits, least, number, widest)
-  if new == false then return false end
-  return new, kind, limit, remaining, when, reset, plain_states(new or v, limits, kind == 1 and when)
-end
-
 -- The fast path: every part is one unit on a plain log, and all fit at this instant, which is then the next slot too.
--- Else nil, and nothing is written.
-local function at_once()
-  local graces, ttls, values, lengths, states = {}, {}, {}, {}, {}
-  local left, tightest, place, reset = MOST_UNITS, 255, 0, 0
-  for p = 1, many do
-    local at = 5 * p
-    local bytes_a_stamp, retention_us, grace, least, number, widest, long, limits = terms_of(ARGV[at - 2])
-    if least == 0 or ARGV[at] ~= '1' or ARGV[at + 2] ~= '' then return nil end
-    keep_as(bytes_a_stamp, retention_us)
-    local v, bytes = read_stored(KEYS[p], ARGV[at + 1], long)
-    if type(v) == 'table' then return nil end
-    local new, kind, limit, remaining, hit, empty
-    new, kind, limit, remaining, hit, empty, states[p] = unit_of(KEYS[p], v, bytes, limits, least, number, widest)
-    if kind ~= 1 or hit ~= now then return nil end
-    graces[p], ttls[p], values[p], lengths[p] = grace, math.max(1, math.ceil(retention_us / 1000)) + grace, new, bytes
-    if remaining < left then left, tightest, place = remaining, limit, p - 1 end
-    if empty > reset then reset = empty end
+-- Else nothing is written.
+local fits, left, tightest, place, empty, all = not_before == 0, MOST_UNITS, 255, 0, 0, ''
+local slot, writes, last_stamp, stamp_bytes, retention = nil, {}, now, nil, nil
+for p = 1, fits and many or 0 do
+  local at = 5 * p
+  local static, key, field = ARGV[at - 2], KEYS[p], ARGV[at + 1]
+  --@include stored
+  local new, kind, limit, remaining, when, reset, states = false, nil, nil, nil, nil, nil, ''
+  if least == 0 or ARGV[at] ~= '1' or ARGV[at + 2] ~= '' or type(v) == 'table' then
+    fits = false
+  elseif bytes then
+    --@include blocks
+    --@include long
+    new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest)
+  else
+    --@include unit
   end
-  if mode ~= 1 then
-    for p = 1, many do put_value(KEYS[p], ARGV[5 * p + 1], lengths[p], values[p], ttls[p], graces[p]) end
+  if kind ~= 1 or when ~= now then
+    fits = false
+    break
   end
-  local hits = string.rep(pack('>BI8', 0, now), many)
-  return pack_answer(1, place, tightest, left, 0, reset, hits .. table.concat(states))
+  if remaining < left then left, tightest, place = remaining, limit, p - 1 end
+  if reset > empty then empty = reset end
+  all = all .. states
+  writes[p] = {new, bytes, math.ceil(retention / 1000) + grace, grace}
+end
+--@include blocks
+if fits then
+  for p = 1, mode ~= 1 and many or 0 do
+    local one = writes[p]
+    put_value(KEYS[p], ARGV[5 * p + 1], one[2], one[1], one[3], one[4])
+  end
+  return pack_answer(1, place, tightest, left, 0, empty, string.rep(pack('>BI8', 0, now), many) .. all)
 end
 
-local said_at_once = not_before == 0 and at_once()
-if said_at_once then return said_at_once end
-
-local with_states = true
 --@include log
 --@include level
 --@include limit_reader
@@ -104,7 +96,7 @@ end
 
 local parts, at = {}, 0
 for p = 1, many do
-  local stamp_bytes, retention, grace = terms_of(ARGV[5 * p - 2])
+  local stamp_bytes, retention, grace = unpack_at('>BI8I8', ARGV[5 * p - 2])
   local width, limits, storage, denied, zone, begins_blocks = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 6)
   next_forms = next_forms or begins_blocks
   local cost, field, id = tonumber(ARGV[5 * p]), ARGV[5 * p + 1], ARGV[5 * p + 2]

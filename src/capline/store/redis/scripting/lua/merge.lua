@@ -11,9 +11,9 @@
 -- Invariant: the same hits merged again add nothing.
 -- Complexity: O(hits in the logs and new ones); O(new ones) if they go to the end of a long log and none has an id.
 
+local field, now, packed = ARGV[1], ARGV[2], ARGV[6]
 --@include prelude
 --@include blocks
-local field, now, packed = ARGV[1], clock(ARGV[2]), ARGV[6]
 local retention, grace, stamp_bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 --@include log
 

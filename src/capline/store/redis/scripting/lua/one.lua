@@ -12,33 +12,32 @@
 -- Reply: that of attempt.lua for one row, with the state of each limit.
 -- Invariant: the answer is the one that attempt.lua would give. Complexity: O(limits), two to four commands.
 
+local static, field, now, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 --@include prelude
-local static, field, now, slot = ARGV[1], ARGV[2], clock(ARGV[3]), ARGV[4]
 local max_wait, not_before = -1, 0
-if slot then max_wait, not_before = struct.unpack('>i8i8', slot) end
-local key = KEYS[1]
---@include unit
+if slot then max_wait, not_before = unpack_at('>i8i8', slot) end
+local key, last_stamp, with_states = KEYS[1], now, true
 --@include stored
-local bytes_a_stamp, retention_us, grace, least, number, widest, long, limits, begins_next = terms_of(static)
-keep_as(bytes_a_stamp, retention_us)
-
 local new, kind, limit, remaining, when, reset, states = false, 3, 255, 0, 0, 0, ''
-local v, bytes = read_stored(key, field, long or slot)   -- slots in the future can make any log long
+local plain = least > 0 and not_before == 0 and not bytes
 if type(v) == 'table' then
-  new = nil   -- an error: a key of another kind
-elseif least > 0 and not_before == 0 and bytes then
-  --@include blocks
+  new, plain = nil, false   -- an error: a key of another kind
+elseif plain then
+  --@include unit
+end
+if kind == 1 and when == now and field == '' then
+  call('SET', key, new, 'PX', math.ceil(retention / 1000) + grace)
+  return pack('>I8BB', now, limit, remaining < 255 and remaining or 255) .. states
+end
+
+--@include blocks
+if least > 0 and not_before == 0 and bytes then
   --@include long
   new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, slot and max_wait)
-elseif least > 0 and not_before == 0 then
-  new, kind, limit, remaining, when, reset = unit(v, limits, least, number, widest)
+elseif plain and slot and (kind ~= 1 or max_wait >= 0 and when - now > max_wait) then
+  --@include queued
   -- A slot that is free now is the same as a decision.
-  if slot and (kind ~= 1 or max_wait >= 0 and when - now > max_wait) then
-    --@include queued
-    new, kind, limit, remaining, when, reset, states = queued_unit(v, limits, widest, max_wait)
-  elseif new ~= false then
-    states = plain_states(new or v, limits, kind == 1 and when)
-  end
+  new, kind, limit, remaining, when, reset, states = queued_unit(v, limits, widest, max_wait)
 end
 
 local function ttl_ms()
@@ -47,8 +46,6 @@ end
 
 if new == nil and kind == 0 then prolong(key, now + reset - widest, retention, now, grace) end
 if new == false then
-  local with_states = true
-  --@include blocks
   --@include log
   --@include level
   --@include limit_reader
@@ -80,5 +77,5 @@ if new == false then
   end
 end
 if new then put_value(key, field, bytes, new, ttl_ms(), grace) end
-if kind == 1 and when == now and remaining < 255 then return pack('>I8BB', now, limit, remaining) .. states end
+if kind == 1 and when == now then return pack('>I8BB', now, limit, remaining < 255 and remaining or 255) .. states end
 return pack('>I8BBBBI8I8I8', now, 255, kind, kind, limit or 255, remaining, when, reset) .. states

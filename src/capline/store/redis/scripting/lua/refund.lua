@@ -18,9 +18,9 @@
 -- only. A key's time to live changes only where a level must be kept longer.
 -- Complexity: O(hits after it); in a log by blocks, O(hits after it in its block).
 
+local stamp, field, now = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 --@include prelude
 --@include blocks
-local stamp, field, now = tonumber(ARGV[1]), ARGV[2], clock(ARGV[3])
 local retention, stamp_bytes, cost = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local kept = ARGV[8] ~= '' and cmsgpack.unpack(ARGV[8]) or {}
 --@include log

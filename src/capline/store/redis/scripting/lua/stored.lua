@@ -1,36 +1,28 @@
--- Read and write one stored log: in a key of its own, or in a field of a bucket. Included by one.lua and joint.lua
--- after unit.lua and long.lua; `call` is redis.call. Complexity: one or two commands, whatever the length of the log.
+-- The terms of one.lua and the stored value of one log. A block, not a function, as a call of a script makes its functions
+-- anew: included by one.lua and joint.lua where `static`, `key`, `field` and `slot` are set. Complexity: one or two
+-- commands, whatever the length of the log.
 
--- The packed terms of the fast path (ARGV 1 of one.lua) as values: bytes of a stamp, retention in us, grace in ms, least
--- quota (0: the fast path does not apply), that limit's number, widest window in us, whether the log may be long, the
--- limits, flat, and whether a log may begin a next form.
-local function terms_of(static)
-  local bytes, retention_us, grace, least, number, widest = unpack_at('>BI8I8I8BI8', static)
-  local limits = {unpack_at('>' .. string.rep('I8', (#static - 34) / 8), static, 35)}
+local stamp_bytes, retention, grace, least, number, widest = unpack_at('>BI8I8I8BI8', static)
+local limits
+if #static == 50 then
+  local quota, window = unpack_at('>I8I8', static, 35)
+  limits = {quota, window}
+else
+  limits = {unpack_at('>' .. string.rep('I8', (#static - 34) / 8), static, 35)}
   limits[#limits] = nil   -- struct.unpack's last value is a position
-  return bytes, retention_us, grace, least, number % 64, widest, number >= 128, limits, number % 128 >= 64
 end
+local long, begins_next = number >= 128, number % 128 >= 64
+number = number % 64
+local stamped, fmt, span = pack('>BI7', stamp_bytes, now), '>I' .. stamp_bytes, 256 ^ stamp_bytes
 
--- The stored value (false: none). Of a long log only its first bytes, and its length in bytes. An error table: a key of
--- another kind.
-local function read_stored(key, field, long)
-  if field ~= '' then return redis.pcall('HGET', key, field) end
-  if not long then return redis.pcall('GET', key) end
-  local v = redis.pcall('GETRANGE', key, 0, LONG_BYTES - 1)
-  if v == '' then return false end
-  if type(v) == 'string' and #v == LONG_BYTES then return v, call('STRLEN', key) end
-  return v
-end
-
--- Write the value, to expire in `ttl` ms. Of a long log `new` is appended after its `bytes`.
-local function put_value(key, field, bytes, new, ttl, grace)
-  if bytes then
-    call('SETRANGE', key, bytes, new)
-    call('PEXPIRE', key, ttl)
-  elseif field == '' then
-    call('SET', key, new, 'PX', ttl)
-  else
-    call('HSET', key, field, new)
-    keep_bucket(key, ttl, grace)
-  end
+-- The value (false: none). Of a long log only its first bytes, and its length in `bytes`. An error table: a key of another
+-- kind. Slots in the future can make any log long.
+local v, bytes
+if field ~= '' then
+  v = redis.pcall('HGET', key, field)
+elseif long or slot then
+  v = redis.pcall('GETRANGE', key, 0, LONG_BYTES - 1)
+  if v == '' then v = false elseif v and #v == LONG_BYTES then bytes = call('STRLEN', key) end
+else
+  v = redis.pcall('GET', key)
 end

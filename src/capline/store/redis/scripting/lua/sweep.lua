@@ -8,9 +8,9 @@
 -- Invariant: no log with a hit that still counts is removed; a value that is not a log is left alone.
 -- Complexity: O(subjects in the bucket).
 
+local now, retention = ARGV[2], tonumber(ARGV[3])
 --@include prelude
 --@include blocks
-local now, retention = clock(ARGV[2]), tonumber(ARGV[3])
 --@include log
 
 local function stale(log)

@@ -22,15 +22,16 @@ from capline.store.open import open_async_store
 from capline.store.protocol import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 
     from capline.limiter.arguments.records import Loaded, LogRecord, Record
     from capline.limiter.policies.overrides import Unit
+    from capline.limiter.steps import Steps
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit
     from capline.model.subject import Subject
-    from capline.store.protocol import AsyncStore, CompiledRule, Store
+    from capline.store.protocol import AsyncStore, CompiledRule, Kind, Store
 
 _ONE = 1
 SLOTS_A_TURN = 64
@@ -111,6 +112,22 @@ def _acquiring(verb: Callable[Concatenate[V, P], Wanted[Slot]]) -> Callable[Conc
     return call
 
 
+def _asking(
+    kind: Kind, verb: Callable[Concatenate[V, P], Steps[Decision]]
+) -> Callable[Concatenate[V, P], Coroutine[Any, Any, Decision]]:
+    """The verb as a coroutine; at once on the store's fast path where only a cost and an id are given."""
+    general: Any = awaited(verb)
+
+    async def call(self: Any, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **named: Any) -> Any:
+        answer = None
+        if not named and self._store.at_hand() is not None:
+            answer = self._asked(kind, policy, subject, cost, id)
+        return (await general(self, policy, subject, cost, id, **named)) if answer is None else answer
+
+    named_as(call, verb)
+    return call  # pyright: ignore[reportReturnType] - `verb` has these parameters
+
+
 class AsyncLimiter(Verbs):
     """`Limiter` with awaited verbs; it says what each verb and option does. Close it by `async with` or `aclose`.
 
@@ -121,7 +138,7 @@ class AsyncLimiter(Verbs):
 
     _store: AsyncStore  # pyright: ignore[reportIncompatibleVariableOverride] - awaited, as its verbs say
 
-    async def decide(
+    async def decide(  # noqa: C901 - one way after the other
         self,
         policy: str,
         subject: Subject,
@@ -141,15 +158,21 @@ class AsyncLimiter(Verbs):
         try:
             plain = segment is None and channel is None and zone is None
             key = policy if plain else (policy, segment, channel, zone)
-            decision: Decision
+            decision: Decision | None = None
+            compiled, at_hand = self._direct.get(key), self._store.at_hand()
             if id is None and cost is _ONE:
-                unit = self._units.get(key)
-                if unit is not None:
+                if compiled is not None and at_hand is not None:
+                    decision = compiled.decide_one(subject)
+                elif (unit := self._units.get(key)) is not None:
                     decision = await unit(subject)
-                    return decision
-            elif (compiled := self._direct.get(key)) is not None:
-                units, name = check_cost(cost), fingerprint(id)
-                decision = await self._store.step(Operation("decide", compiled, check_subject(subject), units, name))
+            elif compiled is not None:
+                ask, units, name = compiled.ask, check_cost(cost), fingerprint(id)
+                if ask is not None and at_hand is not None:
+                    decision = ask(subject, units, name)
+                else:
+                    operation = Operation("decide", compiled, check_subject(subject), units, name)
+                    decision = await self._store.step(operation)
+            if decision is not None:
                 return decision
         except InvalidValueError:
             if not self._hashes_long:
@@ -163,7 +186,7 @@ class AsyncLimiter(Verbs):
             self._decide(self._checked(Attempt(policy, subject, cost, id, segment, channel, zone)))
         )
 
-    peek = awaited(Verbs._peek)
+    peek = _asking("peek", Verbs._peek)
     charge = awaited(Verbs._charge)
     settle = awaited(Verbs._settle)
     usage = awaited(Verbs._usage)
@@ -175,7 +198,7 @@ class AsyncLimiter(Verbs):
     refund_many = awaited(Verbs._refund_many)
     refund = awaited(Verbs._refund)
     refund_all = awaited(Verbs._refund_all)
-    schedule = awaited(Verbs._schedule)
+    schedule = _asking("schedule", Verbs._schedule)
     schedule_all = awaited(Verbs._schedule_all)
     move = awaited(Verbs._move)
     reserve = awaited(Verbs._reserve)

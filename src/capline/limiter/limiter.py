@@ -93,17 +93,8 @@ def _asking(kind: Kind, verb: Callable[Concatenate[V, P], Steps[Decision]]) -> C
     general: Any = blocking(verb)
 
     def call(self: Any, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **named: Any) -> Any:
-        if not named and (cost is _ONE or (type(cost) is int and 0 < cost <= LARGEST_QUOTA)):
-            try:
-                compiled = self._direct.get(policy)
-                ask = None if compiled is None else compiled.ask
-                if ask is not None:
-                    return ask(subject, cost, 0 if id is None else fingerprint(id), kind)
-            except StoreError as error:
-                return self._outage.single(kind, error, self._checked(Attempt(policy, subject, cost, id)))
-            except TypeError as error:
-                raise typed(error, policy) from None
-        return general(self, policy, subject, cost, id, **named)
+        answer = None if named else self._asked(kind, policy, subject, cost, id)
+        return general(self, policy, subject, cost, id, **named) if answer is None else answer
 
     named_as(call, verb)
     return call  # pyright: ignore[reportReturnType] - `verb` has these parameters

@@ -23,6 +23,7 @@ from capline.limiter.arguments.checks import (
     refusal_text,
     stamp,
     ttl_us,
+    typed,
     waits_us,
 )
 from capline.limiter.arguments.columns import spread
@@ -32,6 +33,7 @@ from capline.limiter.patience import Acquisition, WaitBudget, Wanted
 from capline.model.attempt import Attempt, check_cost
 from capline.model.decision import LimitExceeded
 from capline.model.errors import InvalidValueError, StoreError
+from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import check_subject
 from capline.store.protocol import Batch, Operation
 
@@ -65,7 +67,7 @@ else:
 ROWS_ON_THE_LOOP = 4096
 """Rows whose checks take an event loop about a millisecond; with more, they go to a thread."""
 MANY = ROWS_ON_THE_LOOP + 1
-_ZERO, _NUMBERS = 0, (int, float)
+_ZERO, _ONE, _NUMBERS = 0, 1, (int, float)
 T = TypeVar("T")
 
 
@@ -517,13 +519,7 @@ class Verbs(CheckedCalls):
         cancelled caller goes on when the store has answered.
         """
         attempt = Attempt(policy, subject, cost, id, segment, channel, zone)
-
-        def wanted() -> Acquisition[Decision] | Decision:
-            limiter = self._limiter_of(policy, limits)
-            slot = limiter._free_slot(attempt, timeout) if not_before is _ZERO and slack is None else None
-            return slot or limiter._acquisition(attempt, timeout, not_before, slack)
-
-        return wanted
+        return partial(self._wanted, attempt, limits, timeout, not_before, slack)
 
     def _acquire_all(
         self,
@@ -738,23 +734,50 @@ class Verbs(CheckedCalls):
             outcomes = yield self._store.merge(self._merges(progress))
         progress.take(outcomes)
 
-    def _free_slot(self, attempt: Attempt, timeout: float | None) -> Decision | None:
+    def _wanted(
+        self,
+        attempt: Attempt,
+        limits: Sequence[Limit | str] | None,
+        timeout: float | None,
+        not_before: float,
+        slack: float | None,
+    ) -> Acquisition[Decision] | Decision:
+        """The slot of an `acquire`, or what leads to it."""
+        limiter, slot = self if limits is None else self._with_limits(attempt.policy, limits), None
+        if not_before is _ZERO and slack is None and (timeout is None or (type(timeout) in _NUMBERS and timeout >= 0)):
+            slot = limiter._free_slot(attempt)
+        return limiter._acquisition(attempt, timeout, not_before, slack) if slot is None else slot
+
+    def _free_slot(self, attempt: Attempt) -> Decision | None:
         """The slot of an `acquire` that sets nothing else, where it is now and its store is at hand; None: unknown."""
         compiled = self._direct_rule(attempt)
-        if compiled is None or not (timeout is None or (type(timeout) in _NUMBERS and timeout >= 0)):
+        store = None if compiled is None else self._at_hand()
+        if compiled is None or store is None:
             return None
-        store = self._at_hand()
-        if store is None:
-            return None
-        ask = compiled.ask
+        ask, cost, id = compiled.ask, attempt.cost, attempt.id
         try:
             if ask is None:
                 slot = store.step(direct_operation("schedule", compiled, attempt, max_wait_us=0))
+            elif cost is _ONE and id is None:
+                slot = ask(attempt.subject, 1, 0, "schedule", 0)
             else:
-                slot = ask(attempt.subject, check_cost(attempt.cost), fingerprint(attempt.id), "schedule", 0)
+                slot = ask(attempt.subject, check_cost(cost), fingerprint(id), "schedule", 0)
         except StoreError:
             return None
         return slot if slot.allowed and not slot.wait_us else None
+
+    def _asked(self, kind: Kind, policy: str, subject: Subject, cost: int, id: str | None) -> Decision | None:
+        """The answer of a store at hand, by its fast path, where nothing else looks at the attempt; else None."""
+        if cost is not _ONE and (type(cost) is not int or not 0 < cost <= LARGEST_QUOTA):
+            return None
+        try:
+            compiled = self._direct.get(policy)
+            ask = None if compiled is None else compiled.ask
+            return None if ask is None else ask(subject, cost, 0 if id is None else fingerprint(id), kind)
+        except StoreError as error:
+            return self._outage.single(kind, error, self._checked(Attempt(policy, subject, cost, id)))
+        except TypeError as error:
+            raise typed(error, policy) from None
 
     def _acquisition(
         self, attempt: Attempt, timeout: float | None, not_before: float, slack: float | None

@@ -247,7 +247,7 @@ class AsyncStore(Protocol):
 
     @abstractmethod
     def compiled(self, rule: BoundPolicy, /) -> CompiledRule:
-        """The rule in the store's own form; its fast path is of no use here, as it is not awaited."""
+        """The rule in the store's own form; its fast paths may be called while the store is at hand."""
         ...
 
     def stats(self) -> dict[str, int]:

@@ -3,7 +3,9 @@
 `decide_units` and `allowed_now` are compared on one log; then whole limiters, one of which has no fast path.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -13,8 +15,7 @@ from typing import Any
 import pytest
 from tests.profiles import size, sized
 
-from capline import CaplineError, Decision, Joint, Limiter, ManualClock, Policy
-from capline.limiter.limiter import AcquiredSlot
+from capline import AsyncLimiter, CaplineError, Decision, Joint, Limiter, ManualClock, Policy
 from capline.limiter.policies.rules import Rules
 from capline.model.policy import BoundPolicy
 from capline.model.subject import Subject
@@ -184,6 +185,34 @@ class General(Limiter):
         return None
 
 
+class Awaited:
+    """An `AsyncLimiter` that is waited for."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self._limiter, self._runner = AsyncLimiter(*args, **named), asyncio.Runner()
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._result, getattr(self._limiter, name))
+
+    def _result(self, verb: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        asked = verb(*args, **named)
+        if hasattr(asked, "__aenter__"):
+            return self._slot(asked)
+        return self._runner.run(listed(asked) if hasattr(asked, "__anext__") else asked)
+
+    @contextmanager
+    def _slot(self, slot: Any) -> Generator[Decision]:
+        yield self._runner.run(slot.__aenter__())
+
+    def close(self) -> None:
+        with self._runner:
+            self._runner.run(self._limiter.close())
+
+
+async def listed(rows: AsyncIterator[object]) -> list[object]:
+    return [row async for row in rows]
+
+
 def outcome(call: Callable[[], object]) -> tuple[object, object]:
     """The answer with its states, or the error."""
     try:
@@ -193,23 +222,26 @@ def outcome(call: Callable[[], object]) -> tuple[object, object]:
     return answer, answer.limits if isinstance(answer, Decision) else ()
 
 
-def entered(slot: AcquiredSlot[Decision]) -> Decision:
+def entered(slot: AbstractContextManager[Decision]) -> Decision:
     """What the block is given."""
     with slot as taken:
         return taken
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *OTHERS, *LIMITERS])
-@pytest.mark.parametrize("store", ["memory", "memory again", "lmdb"])
+@pytest.mark.parametrize("store", ["memory", "memory, awaited", "lmdb", "lmdb, awaited"])
 def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901 - each verb a case
     name: str, store: str, tmp_path: Path
 ) -> None:
     policy = {**POLICIES, **OTHERS, **LIMITERS}[name]
     random, clock = Random(f"{name} {store}"), ManualClock(START_US)
-    channel = next(iter(policy.channels), None)
-    urls = [f"lmdb://{tmp_path}/{way}" if store == "lmdb" else "memory://" for way in ("fast", "general")]
-    limiters = [Limiter(urls[0], [policy], clock=clock), General(policy, clock, urls[1])]
-    steps = STEPS // 3 if store == "lmdb" else STEPS
+    # Where names are given it takes another way.
+    named: dict[str, Any] = {"channel": next(iter(policy.channels))} if policy.channels else {}
+    on_lmdb, is_awaited = store.startswith("lmdb"), store.endswith("awaited")
+    urls = [f"lmdb://{tmp_path}/{way}" if on_lmdb else "memory://" for way in ("fast", "general")]
+    fast = (Awaited if is_awaited else Limiter)(urls[0], [policy], clock=clock)
+    limiters: list[Any] = [fast, General(policy, clock, urls[1])]
+    steps = STEPS // 3 if on_lmdb or is_awaited else STEPS
     hits: list[tuple[int, int]] = []
     allowed = refused = 0
     for step in range(steps):
@@ -218,7 +250,7 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901 - each verb 
         # The first subject has no id: numbers with ids beside them are another path.
         id = random.choice([None, None, None, f"{random.randrange(40)}"]) if subject else None
         hit = random.choice(hits[-9:]) if hits else (subject, START_US)
-        wait, verb = random.choice([None, 0, 0.00006]), random.randrange(16)
+        wait, verb = random.choice([{}, {}, {"max_wait": 0}, {"max_wait": 0.00006}]), random.randrange(16)
         answers: list[tuple[object, object]] = []
         for limiter in limiters:
             match verb:
@@ -227,19 +259,22 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901 - each verb 
                 case 1:
                     call = partial(limiter.settle, "p", *hit, cost)
                 case 2 if step % 3 == 0:
-                    call = partial(limiter.charge, "p", subject, cost, id, channel=channel)
+                    call = partial(limiter.charge, "p", subject, cost, id, **named)
                 case 3 | 4:
-                    call = partial(limiter.schedule, "p", subject, cost, id, channel=channel, max_wait=wait)
+                    call = partial(limiter.schedule, "p", subject, cost, id, **named, **wait)
                 case 5 | 6:
-                    call = partial(limiter.peek, "p", subject, cost, id, channel=channel)
+                    asked = subject if step % 3 else f"new {step}"
+                    call = partial(limiter.peek, "p", asked, cost, id, **named)
                 case 14 | 15:
-                    call = partial(entered, limiter.acquire("p", subject, cost, id, channel=channel, timeout=0))
+                    call = partial(entered, limiter.acquire("p", subject, cost, id, **named, timeout=0))
                 case 7 if step % 29 == 0:
                     call = partial(limiter.erase, subject)
                 case _:
-                    call = partial(limiter.decide, "p", subject, cost, id, channel=channel)
+                    call = partial(limiter.decide, "p", subject, cost, id, **named)
             answers.append(outcome(call))
         assert answers[0] == answers[1], (step, verb)
+        looks = [outcome(partial(limiter.peek, "p", subject, **named)) for limiter in limiters]
+        assert looks[0] == looks[1], step
         decision = answers[0][0]
         if isinstance(decision, Decision):
             allowed, refused = allowed + decision.allowed, refused + (not decision.allowed)
@@ -249,3 +284,11 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901 - each verb 
     assert rows[:1] == rows[1:]
     for limiter in limiters:
         limiter.close()
+
+
+def test_a_peek_at_numbers_that_take_over_from_hits_counts_them() -> None:
+    with Limiter("memory://", [Policy("p", ["2/day"])], clock=ManualClock(START_US)) as limiter:
+        assert [limiter.decide("p", "one").allowed for _ in range(3)] == [True, True, False]
+        limiter.use([Policy("p", ["2/day"], algorithm="fixed_window")])
+        assert [limiter.peek("p", subject).remaining for subject in ("two", "one", "one")] == [1, 0, 0]
+        assert not limiter.peek("p", "one")

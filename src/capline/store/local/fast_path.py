@@ -124,7 +124,7 @@ def decide_one(
     return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
 
 
-def units_path(compiled: FastRule) -> Quick:  # noqa: C901 - one flat step
+def units_path(compiled: FastRule) -> Quick:  # noqa: C901, PLR0915 - one flat step
     """The step on a log, for any cost and id. Slots that are not now are left to the rule.
 
     O(1) a limit while no hit is out of its window. States of limits are built at once where hits may change.
@@ -179,7 +179,24 @@ def units_path(compiled: FastRule) -> Quick:  # noqa: C901 - one flat step
             seen = _states, compiled, stamps, start, n, stamp_us, now_us, True
         if kind == "peek":
             return Decision(True, tightest, left, 0, reset_us - now_us, None, "store", 0, 0, seen)
-        record(log, cost, fingerprint, stamp_us, max(now_us, time_us))
+        same_sum = grain_us and n > start and time_us // grain_us == stamp_us // grain_us
+        if (
+            fingerprint
+            or (n > start and stamps[start] <= stamp_us - retention_us)
+            or (before is None and (cost != 1 or same_sum))
+            or (same_sum and (log.ids or log.denied))
+        ):
+            record(log, cost, fingerprint, stamp_us, max(now_us, time_us))
+        else:
+            log.high_water_us = stamp_us
+            if same_sum:
+                stamps[-1] = stamp_us
+            else:
+                stamps.append(stamp_us)
+                if before is not None:
+                    before.append(log.total)
+            if before is not None:
+                log.total += cost
         return Decision(True, tightest, left, 0, reset_us - now_us, stamp_us, "store", wait_us, 0, seen)
 
     def slowly(log: StoredLog, cost: int, fingerprint: int, kind: Kind, now_us: int) -> Decision | None:

@@ -149,9 +149,10 @@ class MemoryStore(LocalStore, LogTransaction):
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
 
-        # What a peek at a new subject reads, and leaves as it is.
+        # What a peek at a new subject reads, and leaves as it is. A rolling window is the same at every instant.
         readers = [ref.readers[0] for ref in compiled.refs[1:]]
         nothing = StoredNumbers([NumberRow(reader, ColumnLog()) for reader in readers]) if numbers else ColumnLog()
+        first = None if compiled.unit is None else quick(nothing, 1, 0, "peek", None, 0)
 
         def ask(
             subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
@@ -159,6 +160,14 @@ class MemoryStore(LocalStore, LogTransaction):
             form = type(subject)
             if form is not str and form is not int:
                 subject = check_subject(subject)
+            if kind == "peek" and subject not in values and subject not in others:
+                check_subject(subject)
+                now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
+                if first is not None and cost == 1 and not fingerprint:
+                    return first
+                decision = quick(nothing, cost, fingerprint, kind, max_wait_us, now_us)
+                if decision is not None:
+                    return decision
             if not try_acquire(False):
                 wait()
             try:
@@ -166,8 +175,7 @@ class MemoryStore(LocalStore, LogTransaction):
                 now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
                 if value is None:
                     check_subject(subject)
-                    value = nothing if kind == "peek" else None
-                if value is not None and subject not in others:
+                elif subject not in others:
                     decision = quick(value, cost, fingerprint, kind, max_wait_us, now_us)
                     if decision is not None:
                         return decision

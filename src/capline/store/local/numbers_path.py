@@ -118,25 +118,28 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         last_us = stamps[-1] if len(stamps) > log.start else NEVER
         if now_us > stamp_us:  # noqa: PLR1730 - as above
             stamp_us = now_us
-        horizon_us = stamp_us - retention_us
+        time_us = stamp_us
         if last_us == stamp_us:
             stamp_us += 1
         read = after, _, full_us, level = judge(log, stamp_us, cost)
         if (
             after < 0
-            or level == 0
-            or not NEVER < last_us <= stamp_us
+            or last_us > stamp_us
             or full_us >= LATEST_US
-            or before is None
-            or (level < 0 and log.total >= MOST_UNITS)
-            or log.denied
+            or (level <= 0 and log.total >= MOST_UNITS)
             or (max_wait_us is not None and stamp_us - now_us > max_wait_us)
         ):
             return step(numbers, cost, fingerprint, kind, max_wait_us, now_us)
         seen = _states, logs, read, now_us
         if kind == "peek":
             return Decision(True, limit, after, 0, full_us - now_us, None, "store", 0, 0, seen)
-        if stamps[log.start] <= horizon_us:
+        if (
+            level == 0
+            or last_us == NEVER
+            or before is None
+            or log.denied
+            or stamps[log.start] <= time_us - retention_us
+        ):
             return step(numbers, cost, fingerprint, kind, max_wait_us, now_us)
         stamps[-1] = log.high_water_us = stamp_us
         log.total = before[-1] + level if level > 0 else log.total + cost

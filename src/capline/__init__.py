@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock, ManualClock, SystemClock
     from capline.model.decision import Decision, Joint, LimitExceeded
     from capline.model.errors import (
+        AccessError,
         CampaignError,
         CaplineError,
         ConfigConflictError,
@@ -59,6 +60,7 @@ else:
             "capline.model.clock": ("Clock", "ManualClock", "SystemClock"),
             "capline.model.decision": ("Decision", "Joint", "LimitExceeded"),
             "capline.model.errors": (
+                "AccessError",
                 "CampaignError",
                 "CaplineError",
                 "ConfigConflictError",
@@ -88,6 +90,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessError",
     "AsyncLimiter",
     "Attempt",
     "CampaignError",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -34,6 +34,7 @@ from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueErr
 from capline.model.subject import Subject, check_subject, short_subject
 from capline.store.redis.io.url import safe_url
 from capline.support.fork import ForkLock
+from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,6 +64,7 @@ MOST_SHOWN = 5
 MOST_JOINT = 16
 """Subjects in one attempt."""
 
+_AT_SERVICE: Any = LazyModule("capline.limiter.over_http.limiter")
 LONG_SUBJECTS = ("refuse", "hash")
 
 
@@ -92,7 +94,10 @@ class LimiterBase(ABC):
         segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
         config: str | Configuration | None = None,
+        token: str | None = None,
     ) -> None:
+        if token is not None:
+            raise InvalidValueError("token= is for a service, like http://host:8080; a store has none")
         clock = None if clock is None else check_clock(clock)
         rules = Rules(policies, namespace)
         self._outage = OutagePolicy(on_store_error, rules, clock)
@@ -130,6 +135,15 @@ class LimiterBase(ABC):
         self._unnamed = UnnamedPolicies(self._beside)
         if configuration is not None:
             self._configure(configuration, own=self._owns_config, with_policies=not rules.policies)
+
+    if not TYPE_CHECKING:  # checkers read `__init__` alone, and so does `inspect`
+
+        @wraps(__init__)
+        def __new__(cls, *args: Any, **named: Any) -> Self:
+            """At `http://` and `https://` the limiter whose verbs that service answers."""
+            url = args[0] if args else named.get("url")
+            at_service = isinstance(url, str) and url.lower().startswith(("http://", "https://"))
+            return object.__new__(_AT_SERVICE.LIMITERS.get(cls, cls) if at_service else cls)
 
     @classmethod
     def from_file(

@@ -224,7 +224,7 @@ class Verbs(CheckedCalls):
     def _moved(self, attempt: Attempt, hit: int | None, **times: int | None) -> Steps[Decision]:
         """The slot with this hit, or with the attempt's id, once it was asked for an earlier instant."""
         attempt = self._checked(attempt)
-        if not self._rules.policy(attempt.policy).keeps_hits:
+        if not self._rules.can_move(attempt.policy):
             raise InvalidValueError(f"policy {attempt.policy!r}: only sliding_log without count_denied can move a slot")
         stamp_us = 0 if hit is None else stamp(hit)
         try:
@@ -796,7 +796,7 @@ class Verbs(CheckedCalls):
             lambda slot: self._refund_of(attempt, slot.hit),
             lambda slot: LimitExceeded(refusal_text(attempt.policy, attempt.subject, slot), slot),
             self._sleep,
-            move if self._rules.policy(attempt.policy).keeps_hits else None,
+            move if self._rules.can_move(attempt.policy) else None,
         )
 
     def _joint_acquisition(

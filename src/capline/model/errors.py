@@ -75,6 +75,10 @@ class IdConflictError(InvalidValueError):
     """The same attempt id came back with another cost: it cannot be a retry of the same attempt."""
 
 
+class AccessError(InvalidValueError):
+    """A service refuses the token, or the token has not the role."""
+
+
 class StoreError(CaplineError):
     """A store could not answer. Whether the attempt was recorded is said in the message."""
 

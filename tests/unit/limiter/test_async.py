@@ -370,7 +370,7 @@ def test_it_has_every_verb_and_option_of_the_other() -> None:
         if callable(mine):
             assert list(inspect.signature(mine).parameters) == list(inspect.signature(other).parameters), name
     assert list(inspect.signature(Limiter.from_file).parameters) == ["path", "url"] + [
-        name for name in inspect.signature(Limiter).parameters if name not in ("url", "policies", "namespace")
+        name for name in inspect.signature(Limiter).parameters if name not in ("url", "policies", "namespace", "token")
     ]
 
 

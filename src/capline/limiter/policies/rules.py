@@ -165,6 +165,10 @@ class Rules:
         if not self.policy(name).reservations:
             raise InvalidValueError(f"policy {quoted(name)} has no reservations; give it reservations=True")
 
+    def can_move(self, name: str) -> bool:
+        """Whether slots of the policy can be moved."""
+        return self.policy(name).keeps_hits
+
     def known(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Names:
         """These names without those that make no difference to the policy, so that their number is bounded."""
         policy = self.policy(name)

@@ -32,6 +32,7 @@ _PROBLEM: dict[str, Any] = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
+        "error": {"type": "string", "description": "The name of capline's error, where it is one"},
     },
 }
 _TEXT = {"type": "string", "minLength": 1}

@@ -28,28 +28,32 @@ RETRY_AFTER_S = 1
 
 
 class Problem(Exception):  # noqa: N818 - the word of RFC 9457
-    """An error answer: its status, its detail, and further headers."""
+    """An error answer: its status, its detail, further headers, and the name of capline's `error` where it is one."""
 
-    def __init__(self, status: HTTPStatus, detail: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, status: HTTPStatus, detail: str, headers: dict[str, str] | None = None, error: str | None = None
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.headers = headers or {}
+        self.error = error
 
 
 def problem_of(error: CaplineError) -> Problem:
     """The answer to a request that raised this error."""
-    detail = " ".join(str(error).split("\n"))
+    status, headers = HTTPStatus.UNPROCESSABLE_ENTITY, {}
     if isinstance(error, (StoreDamagedError, StoreVersionError)):
-        return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
-    if isinstance(error, StoreError):
-        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": str(RETRY_AFTER_S)})
-    if isinstance(error, (IdConflictError, ConfigConflictError)):
-        return Problem(HTTPStatus.CONFLICT, detail)
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+    elif isinstance(error, StoreError):
+        status, headers = HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": str(RETRY_AFTER_S)}
+    elif isinstance(error, (IdConflictError, ConfigConflictError)):
+        status = HTTPStatus.CONFLICT
+    return Problem(status, " ".join(str(error).split("\n")), headers, type(error).__name__)
 
 
 def document(problem: Problem) -> dict[str, object]:
     """The problem document."""
     title, status = status_title(problem.status), problem.status.value
-    return {"type": "about:blank", "title": title, "status": status, "detail": problem.detail}
+    named = {} if problem.error is None else {"error": problem.error}
+    return {"type": "about:blank", "title": title, "status": status, "detail": problem.detail, **named}

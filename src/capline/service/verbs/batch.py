@@ -64,14 +64,19 @@ class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Columns(msgspec.Struct):
-    """The answers to many, in the order asked; `errors` and `origins` by row, the latter where not `origin`."""
+    """The answers to many, in the order asked.
+
+    By row: `errors`, their `kinds` (capline's names), and `origins` where not `origin`.
+    """
 
     allowed: list[bool]
     remaining: list[int]
     retry_after: list[float | None]
+    reset_after: list[float | None]
     hit: list[int | None]
     limit: list[str | None]
     errors: dict[str, str]
+    kinds: dict[str, str]
     origin: str
     origins: dict[str, str]
 
@@ -196,9 +201,11 @@ def columns_of(answers: Decisions) -> Columns:
         answers.allowed.tolist(),
         answers.remaining.tolist(),
         [None if us < 0 else us / 1e6 for us in answers.retry_after_us.tolist()],
+        [None if us < 0 else us / 1e6 for us in answers.reset_after_us.tolist()],
         [None if stamp < 0 else stamp for stamp in answers.hit.tolist()],
         [names[index] for index in np.asarray(answers.limit_index).tolist()],
         {str(row): str(error) for row, error in answers.errors.items()},
+        {str(row): type(error).__name__ for row, error in answers.errors.items()},
         answers.origin,
         {str(row): origin for row, origin in answers.origins.items()},
     )
@@ -206,14 +213,15 @@ def columns_of(answers: Decisions) -> Columns:
 
 def columns_of_rows(answers: Sequence[Decision | CaplineError]) -> Columns:
     """The answers of `decide_batch`; a row that is wrong is not allowed, and says why in `errors`."""
-    columns = Columns([], [], [], [], [], {}, "store", {})
+    columns = Columns([], [], [], [], [], [], {}, {}, "store", {})
     for row, answer in enumerate(answers):
         if not isinstance(answer, Decision):
-            columns.errors[str(row)] = str(answer)
+            columns.errors[str(row)], columns.kinds[str(row)] = str(answer), type(answer).__name__
             answer = _NO_ANSWER  # noqa: PLW2901 - the row all the same
         columns.allowed.append(answer.allowed)
         columns.remaining.append(answer.remaining)
         columns.retry_after.append(answer.retry_after)
+        columns.reset_after.append(answer.reset_after)
         columns.hit.append(answer.hit)
         columns.limit.append(None if answer.limit is None else str(answer.limit))
         if answer.origin != columns.origin:

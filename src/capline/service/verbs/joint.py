@@ -57,9 +57,10 @@ class JointAnswer(msgspec.Struct):
 
 
 class JointSlotAnswer(JointAnswer):
-    """One answer to attempts that may wait: `wait` seconds from the asking to their slot."""
+    """One answer to attempts that may wait: `wait` seconds until their slot, or `late` seconds after it."""
 
     wait: float
+    late: float
 
 
 class RefundedAll(msgspec.Struct):
@@ -132,4 +133,4 @@ def _answer_of(attempts: Sequence[Attempt], joint: Joint) -> JointAnswer:
 
 
 def _slot_of(attempts: Sequence[Attempt], joint: Joint) -> JointSlotAnswer:
-    return JointSlotAnswer(**asdict(_answer_of(attempts, joint)), wait=joint.wait)
+    return JointSlotAnswer(**asdict(_answer_of(attempts, joint)), wait=joint.wait, late=joint.late)

@@ -124,8 +124,8 @@ def parse_url(url: str) -> Settings:
         options.get("ca"),
         options.get("cert"),
         options.get("key"),
-        _seconds(options.get("deadline"), "deadline", 0.25, where),
-        _seconds(options.get("bulk_deadline"), "bulk_deadline", 10.0, where),
+        seconds_of(options.get("deadline"), "deadline", 0.25, where),
+        seconds_of(options.get("bulk_deadline"), "bulk_deadline", 10.0, where),
         _connections(options.get("max_connections"), where),
         check_forms(options, where),
     )
@@ -169,7 +169,8 @@ def _seeds(hosts: str, port: int, where: str) -> tuple[Address, ...]:
     return tuple(seeds)
 
 
-def _seconds(text: str | None, name: str, default: float, where: str) -> float:
+def seconds_of(text: str | None, name: str, default: float, where: str) -> float:
+    """The seconds that an option of a URL says; raises `InvalidValueError` for what is not a duration."""
     if text is None:
         return default
     try:

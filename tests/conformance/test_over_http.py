@@ -8,27 +8,7 @@ from tests.kit.over_http import AtService
 from capline.testing.conformance import StoreConformance, url_of
 
 NOT_BY_HTTP = {
-    "the limits of a decision": (
-        "test_a_channel_has_states_behind_the_policy_s",
-        "test_a_slot_of_one_part_is_a_slot",
-        "test_a_peek_tells_what_would_be",
-        "test_a_slot_is_one_instant_in_every_log",
-        "test_a_slot_that_a_narrow_log_has_forgotten_is_known_by_the_wide_one",
-        "test_a_wait_that_is_too_long_has_nothing_left",
-        "test_charges_fill_a_long_log",
-        "test_each_limit_has_a_state_of_its_own",
-        "test_each_part_of_a_joint_attempt_has_states",
-        "test_each_item_of_a_batch_has_states",
-        "test_headers_of_both_kinds",
-        "test_long_logs_have_states",
-        "test_quiet_hours_stand_in_the_policy_s_order",
-        "test_single_units_have_states_while_old_ones_are_trimmed",
-        "test_slots_have_states",
-        "test_states_are_those_of_the_specification",
-        "test_usage_tells_what_is_past_a_quota_that_was_lowered",
-        "test_where_nothing_is_used_there_is_nothing_to_wait_for",
-        "test_what_a_retry_gets_back_under_every_algorithm",
-    ),
+    "the limits of a decision of a batch": ("test_each_item_of_a_batch_has_states",),
     "the ids of hits": (
         "test_an_id_is_known_however_many_refusals_were_counted",
         "test_explain_names_the_limit_that_binds_and_the_ids_that_it_is_given",
@@ -64,3 +44,5 @@ class TestOverHttp(_OverHttp):
 @pytest.mark.deep
 class TestOverHttpAsync(_OverHttp):
     asynchronous = True
+    test_a_hundred_who_ask_at_once_get_exactly_five = None
+    test_askers_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp = None

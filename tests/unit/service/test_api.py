@@ -58,6 +58,20 @@ def test_a_decision_has_every_field_and_the_headers(service: Service) -> None:
     assert "Retry-After" not in answer.headers
 
 
+def test_an_answer_has_the_usage_of_each_limit_where_it_is_asked_for(service: Service) -> None:
+    fresh = {"limit": "1/second", "name": "psp", "used": 1, "remaining": 0, "past": 0, "frees_in": 1.0, "whole_in": 1.0}
+    for path, form in (("decide", {}), ("peek", {}), ("schedule", {"max_wait": 0}), ("charge", {})):
+        named = {"policy": "psp", "subject": path, "usage": True, **form}
+        assert answered(service, f"/v1/{path}", **named)["usage"] == [fresh], path
+    joint = {"attempts": [{"policy": "psp", "subject": "a"}, {"policy": "promo", "subject": "a"}]}
+    assert [len(part) for part in answered(service, "/v1/schedule/all", **joint, usage=True)["usage"]] == [1, 1]
+    assert "usage" not in answered(service, "/v1/decide/all", **joint)
+    assert answered(service, "/v1/usage", policy="psp", subject="decide")["limits"] == [fresh]
+    twice = b'{"policy": "psp", "subject": "u", "usage": true, "usage": true}'
+    assert service.send("/v1/decide", twice).status_code == 422
+    assert service.post("/v1/refund/all", **joint, hits=[1, 1], usage=True).status_code == 422
+
+
 def test_a_refusal_is_an_answer(service: Service) -> None:
     for _ in range(3):
         assert answered(service, "/v1/decide", policy="promo", subject="u")["allowed"]

@@ -13,6 +13,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlencode
 
+import msgspec
+
 from capline.limiter.explain import ExplainedHit, ExplainedLimit, Explanation
 from capline.limiter.over_http.exchange import error_of
 from capline.limiter.steps import awaited, blocking
@@ -55,6 +57,9 @@ class Requests:
     def __init__(self, exchange: Exchange) -> None:
         self._ask, self.close = exchange.ask, exchange.close
 
+    def at_hand(self) -> None:
+        """Nothing: what a service does is awaited."""
+
     def __getattr__(self, verb: str) -> NoReturn:
         raise absent(verb)
 
@@ -70,7 +75,7 @@ class Requests:
             again = kind == "commit" or (kind == "settle" and operation.cost > 0)
             answer = yield from self._ask("POST", f"/v1/{kind}", form, again=again)
             return answer[_DONE[kind]]
-        form = _form_of(asked) | _times_of(operation)
+        form = _form_of(asked) | _times_of(operation) | {"usage": True}
         answer = yield from self._ask("POST", f"/v1/{kind}", form, again=kind == "peek" or asked.id is not None)
         return _decision(answer)
 
@@ -78,10 +83,12 @@ class Requests:
         kind, parts = operations[0].kind, [operation.compiled for operation in operations]
         if kind not in _JOINT:
             raise absent(f"{kind}_all")
-        form = {"attempts": [*map(_form_of, parts)], **_times_of(operations[0])}
+        form = {"attempts": [*map(_form_of, parts)], "usage": True, **_times_of(operations[0])}
         named = all(part.id is not None for part in parts)
         answer = yield from self._ask("POST", f"/v1/{kind}/all", form, again=named)
-        return Joint.of(_decision(answer | {"hit": None}), answer["hits"], answer["binds"])
+        said = _decision(answer | {"hit": None, "usage": ()})
+        joint = Joint.of(said, answer["hits"], answer["binds"])
+        return msgspec.structs.replace(joint, _seen=(_states_of_parts, answer["usage"]))
 
     def _rows(self, operations: Sequence[Operation]) -> Steps[list[Decision | CaplineError]]:
         if not operations:
@@ -127,17 +134,7 @@ class Requests:
         form = _form_of(asked)
         del form["cost"], form["id"]
         answer = yield from self._ask("POST", "/v1/usage", form, again=True)
-        return tuple(
-            LimitStatus(
-                _limit(now["limit"]),
-                now["remaining"],
-                _us(now["frees_in"]),
-                _us(now["whole_in"]) or 0,
-                now["name"],
-                now["past"],
-            )
-            for now in answer["limits"]
-        )
+        return _states(answer["limits"])
 
     def _explain(self, asked: Attempt) -> Steps[Explanation]:
         names = zip(("policy", "segment", "channel", "zone"), asked.names, strict=True)
@@ -236,7 +233,26 @@ def _decision(answer: dict[str, Any]) -> Decision:
         answer["origin"],
         _us(answer.get("wait")) or 0,
         _us(answer.get("late")) or 0,
+        (_states, answer["usage"]) if answer.get("usage") else (),
     )
+
+
+def _states(limits: list[dict[str, Any]]) -> tuple[LimitStatus, ...]:
+    return tuple(
+        LimitStatus(
+            _limit(now["limit"]),
+            now["remaining"],
+            _us(now["frees_in"]),
+            _us(now["whole_in"]) or 0,
+            now["name"],
+            now["past"],
+        )
+        for now in limits
+    )
+
+
+def _states_of_parts(parts: list[list[dict[str, Any]]]) -> tuple[tuple[LimitStatus, ...], ...]:
+    return tuple(map(_states, parts))
 
 
 def _decisions(answer: dict[str, Any]) -> Decisions:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
 from msgspec.structs import asdict
@@ -17,17 +17,36 @@ from capline.service.access.new_subjects import NewSubjects, is_new
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
 from capline.service.http.forms import AttemptRequest, Cost, Name, Seconds, Stamp, SubjectForm, described_as
 from capline.service.http.table import post
+from capline.support.override import override
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.model.decision import Decision
+    from capline.model.limit_status import LimitStatus
 
 LOOK = ("read", "decide")
 """The roles that may look, and consume nothing."""
 
 
+class UsedLimit(msgspec.Struct):
+    """What is used and left of one limit now; times in seconds, null for never."""
+
+    limit: str
+    name: str
+    used: int
+    remaining: int
+    past: int
+    frees_in: float | None
+    whole_in: float | None
+
+    @classmethod
+    def of(cls, now: LimitStatus) -> Self:
+        """The state of a limit."""
+        return cls(str(now.limit), now.name, now.used, now.remaining, now.past, now.frees_in, now.whole_in)
+
+
 class Answer(msgspec.Struct):
-    """The answer to one attempt."""
+    """The answer to one attempt; `usage` where it was asked for, right after the answer."""
 
     allowed: bool
     policy: str
@@ -38,23 +57,34 @@ class Answer(msgspec.Struct):
     hit: int | None
     segment: str | None
     origin: str
+    usage: list[UsedLimit] | msgspec.UnsetType = msgspec.UNSET
 
 
-class SlotAnswer(Answer):
+class SlotAnswer(Answer, kw_only=True):
     """The answer to one that may wait: `wait` seconds from the asking to its slot, or `late` seconds after it."""
 
     wait: float
     late: float
 
 
-class ScheduleRequest(AttemptRequest, forbid_unknown_fields=True):
+class OneRequest(AttemptRequest, forbid_unknown_fields=True):
+    """One attempt; `usage` asks for what is used and left of each limit as well."""
+
+    usage: bool = False
+
+    @override
+    def fewest_quotes(self) -> int:
+        return super().fewest_quotes() + 2 * self.usage
+
+
+class ScheduleRequest(OneRequest, forbid_unknown_fields=True):
     """One attempt that may wait: at most `max_wait` seconds, at least `not_before`."""
 
     max_wait: Seconds | None = None
     not_before: Seconds = 0
 
 
-class ReserveRequest(AttemptRequest, forbid_unknown_fields=True):
+class ReserveRequest(OneRequest, forbid_unknown_fields=True):
     """One attempt whose hit holds for `ttl` seconds, unless it is committed."""
 
     ttl: Annotated[float, described_as(exclusiveMinimum=0, maximum=86_400)] = 60
@@ -110,20 +140,20 @@ class Attempts:
     def __init__(self, limiter: AsyncLimiter, subject_bound: NewSubjects | None) -> None:
         self._limiter, self._subject_bound = limiter, subject_bound
 
-    @post("/v1/decide", AttemptRequest, Answer, direct=True, sends=LIMIT_HEADERS)
-    async def decide(self, request: Request, body: AttemptRequest) -> Reply:
+    @post("/v1/decide", OneRequest, Answer, direct=True, sends=LIMIT_HEADERS)
+    async def decide(self, request: Request, body: OneRequest) -> Reply:
         """May the subject have the cost now? Consumes it when allowed."""
         return await self._recorded(request, body, self._limiter.decide)
 
-    @post("/v1/peek", AttemptRequest, Answer, direct=True, roles=LOOK, sends=LIMIT_HEADERS)
-    async def peek(self, _request: Request, body: AttemptRequest) -> Reply:
+    @post("/v1/peek", OneRequest, Answer, direct=True, roles=LOOK, sends=LIMIT_HEADERS)
+    async def peek(self, _request: Request, body: OneRequest) -> Reply:
         """What decide would answer; consumes nothing."""
         segment = self._segment(body)
         decision = await _decision(self._limiter.peek, body, segment)
-        return Reply(answer_of(body.policy, segment, decision), decision.headers("draft-11"))
+        return Reply(answer_of(body.policy, segment, decision, body.usage), decision.headers("draft-11"))
 
-    @post("/v1/charge", AttemptRequest, Answer, direct=True, sends=LIMIT_HEADERS)
-    async def charge(self, request: Request, body: AttemptRequest) -> Reply:
+    @post("/v1/charge", OneRequest, Answer, direct=True, sends=LIMIT_HEADERS)
+    async def charge(self, request: Request, body: OneRequest) -> Reply:
         """Record the cost, whatever the limits say."""
         return await self._recorded(request, body, self._limiter.charge, charged=True)
 
@@ -165,9 +195,9 @@ class Attempts:
     async def _recorded(
         self,
         request: Request,
-        body: AttemptRequest,
+        body: OneRequest,
         verb: Callable[..., Awaitable[Decision]],
-        answer: Callable[[str, str | None, Decision], Answer] | None = None,
+        answer: Callable[[str, str | None, Decision, bool], Answer] | None = None,
         *,
         charged: bool = False,
     ) -> Reply:
@@ -180,7 +210,7 @@ class Attempts:
         decision = await _decision(verb, body, segment)
         if self._subject_bound is not None and is_new(decision, body.cost):
             await self._subject_bound.created(request.who, 1)
-        return Reply((answer or answer_of)(body.policy, segment, decision), decision.headers("draft-11"))
+        return Reply((answer or answer_of)(body.policy, segment, decision, body.usage), decision.headers("draft-11"))
 
 
 def _decision(
@@ -189,7 +219,7 @@ def _decision(
     return verb(body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone)
 
 
-def answer_of(policy: str, segment: str | None, decision: Decision) -> Answer:
+def answer_of(policy: str, segment: str | None, decision: Decision, usage: bool = False) -> Answer:
     """A decision."""
     retry_us, reset_us, limit = decision.retry_after_us, decision.reset_after_us, decision.limit
     return Answer(
@@ -202,8 +232,9 @@ def answer_of(policy: str, segment: str | None, decision: Decision) -> Answer:
         decision.hit,
         segment,
         decision.origin,
+        [*map(UsedLimit.of, decision.limits)] if usage else msgspec.UNSET,
     )
 
 
-def _slot_of(policy: str, segment: str | None, decision: Decision) -> SlotAnswer:
-    return SlotAnswer(**asdict(answer_of(policy, segment, decision)), wait=decision.wait, late=decision.late)
+def _slot_of(policy: str, segment: str | None, decision: Decision, usage: bool) -> SlotAnswer:
+    return SlotAnswer(**asdict(answer_of(policy, segment, decision, usage)), wait=decision.wait, late=decision.late)

@@ -15,6 +15,7 @@ from capline.service.access.new_subjects import NewSubjects, new_parts
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
 from capline.service.http.forms import AttemptRequest, Seconds, Stamp, described_as
 from capline.service.http.table import post
+from capline.service.verbs.attempts import UsedLimit
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 
 class JointRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Parts of one attempt."""
+    """Parts of one attempt; `usage` asks for what is used and left of each limit of each part."""
 
     attempts: Annotated[list[AttemptRequest], described_as(minItems=1, maxItems=MOST_JOINT)]
+    usage: bool = False
 
 
 class JointScheduleRequest(JointRequest, forbid_unknown_fields=True):
@@ -35,9 +37,10 @@ class JointScheduleRequest(JointRequest, forbid_unknown_fields=True):
     not_before: Seconds = 0
 
 
-class JointRefundRequest(JointRequest, forbid_unknown_fields=True):
+class JointRefundRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The attempts of an answer to several, and its hits."""
 
+    attempts: Annotated[list[AttemptRequest], described_as(minItems=1, maxItems=MOST_JOINT)]
     hits: list[Stamp]
 
 
@@ -54,9 +57,10 @@ class JointAnswer(msgspec.Struct):
     binds: int
     segment: str | None
     origin: str
+    usage: list[list[UsedLimit]] | msgspec.UnsetType = msgspec.UNSET
 
 
-class JointSlotAnswer(JointAnswer):
+class JointSlotAnswer(JointAnswer, kw_only=True):
     """One answer to attempts that may wait: `wait` seconds until their slot, or `late` seconds after it."""
 
     wait: float
@@ -98,7 +102,7 @@ class JointVerbs:
         request: Request,
         body: JointRequest,
         verb: Callable[[list[Attempt]], Awaitable[Joint]],
-        answer: Callable[[list[Attempt], Joint], JointAnswer],
+        answer: Callable[[list[Attempt], Joint, bool], JointAnswer],
     ) -> Reply:
         """The answer of a verb that may create its subjects."""
         attempts = [part.attempt() for part in body.attempts]
@@ -113,10 +117,10 @@ class JointVerbs:
         joint = await verb(attempts)
         if self._subject_bound is not None:
             await self._subject_bound.created(request.who, new_parts(joint, [attempt.cost for attempt in attempts]))
-        return Reply(answer(attempts, joint), joint.headers("draft-11"))
+        return Reply(answer(attempts, joint, body.usage), joint.headers("draft-11"))
 
 
-def _answer_of(attempts: Sequence[Attempt], joint: Joint) -> JointAnswer:
+def _answer_of(attempts: Sequence[Attempt], joint: Joint, usage: bool) -> JointAnswer:
     binding = attempts[joint.binds]
     return JointAnswer(
         joint.allowed,
@@ -129,8 +133,9 @@ def _answer_of(attempts: Sequence[Attempt], joint: Joint) -> JointAnswer:
         joint.binds,
         binding.segment,
         joint.origin,
+        [[*map(UsedLimit.of, part)] for part in joint.limits] if usage else msgspec.UNSET,
     )
 
 
-def _slot_of(attempts: Sequence[Attempt], joint: Joint) -> JointSlotAnswer:
-    return JointSlotAnswer(**asdict(_answer_of(attempts, joint)), wait=joint.wait, late=joint.late)
+def _slot_of(attempts: Sequence[Attempt], joint: Joint, usage: bool) -> JointSlotAnswer:
+    return JointSlotAnswer(**asdict(_answer_of(attempts, joint, usage)), wait=joint.wait, late=joint.late)

@@ -10,7 +10,7 @@ from capline.model.errors import InvalidValueError
 from capline.model.subject import Subject  # noqa: TC001 - msgspec reads the annotations
 from capline.service.http.forms import Name, SubjectForm
 from capline.service.http.table import delete, get, post
-from capline.service.verbs.attempts import LOOK, Answer, answer_of
+from capline.service.verbs.attempts import LOOK, Answer, UsedLimit, answer_of
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
@@ -25,18 +25,6 @@ class UsageRequest(msgspec.Struct, forbid_unknown_fields=True):
     segment: str | None = None
     channel: str | None = None
     zone: str | None = None
-
-
-class UsedLimit(msgspec.Struct):
-    """What is used and left of one limit now; times in seconds, null for never."""
-
-    limit: str
-    name: str
-    used: int
-    remaining: int
-    past: int
-    frees_in: float | None
-    whole_in: float | None
 
 
 class Used(msgspec.Struct):
@@ -109,11 +97,7 @@ class Subjects:
         states = await self._limiter.usage(
             body.policy, body.subject, segment=segment, channel=body.channel, zone=body.zone
         )
-        limits = [
-            UsedLimit(str(now.limit), now.name, now.used, now.remaining, now.past, now.frees_in, now.whole_in)
-            for now in states
-        ]
-        return Used(body.policy, segment, limits)
+        return Used(body.policy, segment, [*map(UsedLimit.of, states)])
 
     @get("/v1/subjects/{subject}", Explained, query=("policy", "segment", "channel", "zone"), needs=("policy",))
     async def explain(self, request: Request, subject: Subject) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from paths import ALGORITHMS, SMALL, SUBJECTS, UNITS, asking, exact, peers, poli
 from capline import Attempt, Limiter, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from _servers import Server
     from paths import Ask
 
@@ -114,7 +112,7 @@ def compared(report: Report, kind: str, rounds: int, only: str) -> None:
                 works |= {f"{algorithm}: {name}{shown}": ask(cost) for shown, cost in costs.items()}
         works |= {"sliding_log: one unit, quota 128": small(limiter), **special(limiter)}
         works = {name: ask for name, ask in works.items() if name in (SET, UNIT) or only in name}
-        rows: dict[str, Callable[[], None]] = {name: asking(name, ask) for name, ask in works.items()}
+        rows = {name: asking(name.replace("peek", "one unit"), ask) for name, ask in works.items()}
         for work in rows.values():
             work()
         by_wall, by_processor = best_by_clocks(rows, rounds, [time.perf_counter, processor_clock(server.pid)])

@@ -163,7 +163,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         place + 128 * long + 64 * next_forms if usable else flat,
         widest_us,
         *facts,
-    )
+    ) + b"%d" % (-(-retention_us // 1000) + grace_ms)
     terms = _terms(limits_of, storage, rule.denied_units, None, next_forms)
     return RedisRule(
         rule,

@@ -159,14 +159,15 @@ def _states(compiled: RedisRule, reply: bytes, at: int) -> tuple[LimitStatus, ..
     return states_of(compiled.rule.logs, struct.unpack_from(">" + "qQQ" * len(compiled.limits), reply, at))
 
 
-def _joint_states(every: Sequence[RedisRule | None], reply: bytes, at: int) -> tuple[tuple[LimitStatus, ...], ...]:
+def _joint_states(operations: Sequence[Operation], reply: bytes) -> tuple[tuple[LimitStatus, ...], ...]:
     states: list[tuple[LimitStatus, ...]] = []
-    for compiled in every:
-        if compiled is None:
+    at = _JOINT.size + _JOINT_PART.size * len(operations)
+    for number, operation in enumerate(operations):
+        if reply[_JOINT.size + _JOINT_PART.size * number] == _FORGOTTEN:
             states.append(())
             continue
-        states.append(_states(compiled, reply, at))
-        at += STATE_BYTES * len(compiled.limits)
+        states.append(_states(operation.compiled, reply, at))
+        at += STATE_BYTES * len(operation.compiled.limits)
     return tuple(states)
 
 
@@ -175,14 +176,20 @@ def _strange(kind: int) -> StoreError:
 
 
 class JointReply(msgspec.Struct, frozen=True):
-    """The answer to a call over several subjects; `new` are the parts of it that recorded a hit under `joint.hits`.
+    """The answer to a call over several subjects.
 
     `in_doubt`: the call was sent twice, so a part whose id was known may be its own, or an earlier attempt's.
     """
 
     joint: Joint
-    new: tuple[int, ...]
+    parts: list[tuple[int, int]]
+    """Whether the id of each part was known, and its hit."""
     in_doubt: bool = False
+
+    @property
+    def new(self) -> tuple[int, ...]:
+        """The parts that recorded a hit."""
+        return tuple([number for number, (known, _) in enumerate(self.parts) if self.joint.allowed and not known])
 
 
 def joint_reply(reply: bytes, operations: Sequence[Operation]) -> JointReply:
@@ -196,10 +203,6 @@ def joint_reply(reply: bytes, operations: Sequence[Operation]) -> JointReply:
     states_at = _JOINT.size + _JOINT_PART.size * len(operations)
     parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size : states_at])]
     allowed = kind != _REFUSED
-    kept = [
-        None if known == _FORGOTTEN else operation.compiled
-        for operation, (known, _) in zip(operations, parts, strict=True)
-    ]
     ahead_us = parts[0][1] - now_us if kind_asked == "schedule" and allowed else 0
     joint = Joint(
         allowed,
@@ -211,9 +214,9 @@ def joint_reply(reply: bytes, operations: Sequence[Operation]) -> JointReply:
         part,
         wait_us=max(0, ahead_us),
         late_us=max(0, -ahead_us),
-        _seen=(_joint_states, kept, reply, states_at),
+        _seen=(_joint_states, operations, reply),
     )
-    return JointReply(joint, tuple([number for number, (known, _) in enumerate(parts) if allowed and not known]))
+    return JointReply(joint, parts)
 
 
 class ReplyColumns:

@@ -186,18 +186,19 @@ def joint_call(operations: Sequence[Operation], now: bytes) -> Call:
     slot, named = -1, True
     for operation in operations:
         compiled: RedisRule = operation.compiled
-        family = compiled.family
+        family, cost, fingerprint = compiled.family, operation.cost, operation.fingerprint
         tag = tag_of(operation.subject, family.buckets)
         if slot < 0:
             slot = slot_of(tag)
-        for log in family.logs:
-            key = b"%b:{%b}" % (log, tag)
-            keys.append(b"$%d\r\n%b\r\n" % (len(key), key))
-        cost = _1 if operation.cost == 1 else bulk(b"%d" % operation.cost)
-        field = bulk(field_of(operation.subject)) if family.buckets else _EMPTY
-        mark = bulk(operation.fingerprint.to_bytes(8)) if operation.fingerprint else _EMPTY
-        named = named and operation.fingerprint > 0
-        parts += compiled.one, compiled.rest(now), cost, field, mark
+        keys += [b"$%d\r\n%b:{%b}\r\n" % (len(log) + len(tag) + len(b":{}"), log, tag) for log in family.logs]
+        named = named and fingerprint > 0
+        parts += (
+            compiled.one,
+            compiled.rest(now),
+            _1 if cost == 1 else bulk(b"%d" % cost),
+            bulk(field_of(operation.subject)) if family.buckets else _EMPTY,
+            bulk(fingerprint.to_bytes(8)) if fingerprint else _EMPTY,
+        )
     slot_us = slot_of_kind(operations[0])
     if slot_us is not None:
         parts.append(bulk(_SLOT.pack(*slot_us)))

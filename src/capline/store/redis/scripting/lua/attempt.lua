@@ -65,7 +65,7 @@ end
 local last_stamp = now   -- the latest stamp that was written
 local stamped, fmt, span = pack('>BI7', stamp_bytes, now), '>I' .. stamp_bytes, 256 ^ stamp_bytes
 local function unit(v, limits, least, number, widest)
-  local new, kind, limit, remaining, when, reset, states = false, nil, nil, nil, nil, nil, ''
+  local new, kind, limit, remaining, when, reset, states, bytes = false, nil, nil, nil, nil, nil, '', nil
   --@include unit
   return new, kind, limit, remaining, when, reset, states
 end
@@ -266,7 +266,7 @@ end
 
 -- The value of a key, cut after LONG_BYTES: a longer one is a long log, of which only single entries are read.
 local function begins(key)
-  local v = redis.pcall('GETRANGE', key, 0, LONG_BYTES - 1)
+  local v = redis.pcall('GETRANGE', key, '0', LONG_END)
   if v == '' then return false end
   return v
 end

@@ -54,7 +54,7 @@ end
 
 -- Let a bucket live so many ms, or longer; ahead by half the grace, so that not every write has to say so.
 local function keep_bucket(key, ttl, grace)
-  if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + math.floor(grace / 2)) end
+  if call('PTTL', key) < tonumber(ttl) then call('PEXPIRE', key, ttl + math.floor(grace / 2)) end
 end
 
 -- Let a key whose last stamp is this one live as long as this rule keeps hits: it may have been written under a rule that

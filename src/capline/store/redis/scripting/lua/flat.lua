@@ -7,7 +7,7 @@
 -- Invariant: the answers are those of rule.lua. Complexity: O(log hits) a limit; one read and one write a log.
 
 local COUNTER, LEVEL, FIXED, SUMS, HITS = 3, 4, 5, 6, 7
-local MOST_READ = 22 + SHORT * 22   -- bytes; no log of 127 entries has as many
+local MOST_READ, END_READ = 22 + SHORT * 22, '2837'   -- bytes; no log of 127 entries has as many
 local MOST_COUNTED = 2 ^ 32   -- units of one log: a counter multiplies them by its ticks
 
 -- The answer as joint.lua packs it; nil, and nothing is written, where the general rule has to answer.
@@ -30,7 +30,7 @@ local function flat(static, cost, field, id)
     local horizon, units = time - retention, allowed and cost or 0
     for k = 1, #KEYS do
       local v, n, total, base, last, oldest = nil, 0, 0, 0, -1, 0
-      if field == '' then v = redis.pcall('GETRANGE', KEYS[k], 0, MOST_READ - 1) else v = redis.pcall('HGET', KEYS[k], field) end
+      if field == '' then v = redis.pcall('GETRANGE', KEYS[k], '0', END_READ) else v = redis.pcall('HGET', KEYS[k], field) end
       -- Entry i, from the oldest on, is at `zeroth` + i * `entry`; a plain log has the newest first.
       local plain, first, start, entry, zeroth, width, bytes, ids, fmt, span, sums
       if v == '' then v = false end
@@ -40,7 +40,8 @@ local function flat(static, cost, field, id)
         local tag, size = byte(v), #v
         if tag >= 5 and tag <= 7 then
           plain, bytes, width = true, 0, tag
-          fmt, span = '>I' .. tag, 256 ^ tag
+          fmt, span = '>I5', 2 ^ 40
+          if tag == 6 then fmt, span = '>I6', 2 ^ 48 elseif tag == 7 then fmt, span = '>I7', 2 ^ 56 end
           n = (size - 8) / tag + 1
           entry, zeroth = -tag, size + 1
           last, total = unpack_at('>I7', v, 2), n
@@ -58,7 +59,8 @@ local function flat(static, cost, field, id)
           entry = width + bytes + ids
           n, zeroth = (size - start) / entry, start + 1 - entry
           if n < 1 or ids > 0 and (kind ~= HITS or id ~= '' and string.find(v, id, start, true)) then return nil end
-          fmt, sums, first = '>I' .. width, bytes == 1 and '>B' or '>I7', unpack_at('>I7', v, 9)
+          fmt, sums = width == 5 and '>I5' or width == 6 and '>I6' or '>I7', bytes == 1 and '>B' or '>I7'
+          first = unpack_at('>I7', v, 9)
           last, total = first + unpack_at(fmt, v, size + 1 - entry), n
           local before = n - 1
           if bytes > 0 then
@@ -75,7 +77,7 @@ local function flat(static, cost, field, id)
       end
 
       local grain
-      local from, to = numbers and 32 * k - 29 or 35, numbers and 32 * k - 29 or #static
+      local from, to = numbers and 32 * k - 29 or 35, numbers and 32 * k - 29 or #static - 15
       for at = from, numbers and k == 1 and 0 or to, kind == HITS and 16 or 32 do
         local quota, window = unpack_at('>I8I8', static, at)
         local fits, rest, more, whole, gone = -1, 0, -1, -1, -1
@@ -256,14 +258,19 @@ local function flat(static, cost, field, id)
     final = allowed and stamp or newest
   end
 
-  local ttl = ceil((stamp + retention - now) / 1000) + grace
+  local ttl
+  if stamp == now then
+    ttl = sub(static, 35 + 16 * floor((#static - 34) / 16))
+  else
+    ttl = ceil((stamp + retention - now) / 1000) + grace
+  end
   for k = 1, allowed and mode == 0 and #KEYS or 0 do
     if not news[k] then   -- no hits beside the numbers
     elseif field == '' then
       call('SET', KEYS[k], news[k], 'PX', ttl)
     else
       call('HSET', KEYS[k], field, news[k])
-      if call('PTTL', KEYS[k]) < ttl then call('PEXPIRE', KEYS[k], ttl + floor(grace / 2)) end
+      if call('PTTL', KEYS[k]) < tonumber(ttl) then call('PEXPIRE', KEYS[k], ttl + floor(grace / 2)) end
     end
   end
   return pack('>I8BBBI8I8I8BI8', now, allowed and 1 or 0, 0, allowed and tightest or binding, left > 0 and left or 0,

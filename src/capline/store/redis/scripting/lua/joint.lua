@@ -52,12 +52,13 @@ for p = 1, fits and many or 0 do
   local new, kind, limit, remaining, when, reset, states = false, nil, nil, nil, nil, nil, ''
   if least == 0 or ARGV[at] ~= '1' or ARGV[at + 2] ~= '' or type(v) == 'table' then
     fits = false
-  elseif bytes then
-    --@include blocks
-    --@include long
-    new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest)
   else
     --@include unit
+    if bytes and not new then
+      --@include blocks
+      --@include long
+      new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest)
+    end
   end
   if kind ~= 1 or when ~= now then
     fits = false
@@ -66,7 +67,7 @@ for p = 1, fits and many or 0 do
   if remaining < left then left, tightest, place = remaining, limit, p - 1 end
   if reset > empty then empty = reset end
   all = all .. states
-  writes[p] = {new, bytes, math.ceil(retention / 1000) + grace, grace}
+  writes[p] = {new, bytes, sub(static, 35 + 8 * facts), grace}
 end
 --@include blocks
 if fits then

@@ -4,8 +4,9 @@
 --
 -- KEYS   1  the subject's key, or its bucket's
 -- ARGV   1  the terms: bytes of a stamp[1] retention_us[8] grace_ms[8] least quota[8] its number[1]
---           widest window in us[8], then quota[8] and window in us[8] of each limit. A least quota of 0: the fast path
---           does not apply. The number's highest bit: the log may be long; the next: it may begin a next form.
+--           widest window in us[8], then quota[8] and window in us[8] of each limit, then the ms that a key lives
+--           after a hit of now, as text. A least quota of 0: the fast path does not apply. The number's highest bit: the
+--           log may be long; the next: it may begin a next form.
 --        2  the field in the bucket; empty: a key of its own
 --        3  now in us; empty: the server's clock
 --        4  absent: decide; else take a slot: max_wait_us[8] not_before_us[8], signed
@@ -19,19 +20,25 @@ if slot then max_wait, not_before = unpack_at('>i8i8', slot) end
 local key, last_stamp, with_states = KEYS[1], now, true
 --@include stored
 local new, kind, limit, remaining, when, reset, states = false, 3, 255, 0, 0, 0, ''
-local plain = least > 0 and not_before == 0 and not bytes
+local plain = least > 0 and not_before == 0
 if type(v) == 'table' then
   new, plain = nil, false   -- an error: a key of another kind
 elseif plain then
   --@include unit
 end
 if kind == 1 and when == now and field == '' then
-  call('SET', key, new, 'PX', math.ceil(retention / 1000) + grace)
+  local ttl = sub(static, 35 + 8 * facts)
+  if bytes then
+    call('SETRANGE', key, bytes, new)
+    call('PEXPIRE', key, ttl)
+  else
+    call('SET', key, new, 'PX', ttl)
+  end
   return pack('>I8BB', now, limit, remaining < 255 and remaining or 255) .. states
 end
 
 --@include blocks
-if least > 0 and not_before == 0 and bytes then
+if plain and bytes then
   --@include long
   new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, slot and max_wait)
 elseif plain and slot and (kind ~= 1 or max_wait >= 0 and when - now > max_wait) then

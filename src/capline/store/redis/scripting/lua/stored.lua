@@ -2,27 +2,33 @@
 -- anew: included by one.lua and joint.lua where `static`, `key`, `field` and `slot` are set. Complexity: one or two
 -- commands, whatever the length of the log.
 
-local stamp_bytes, retention, grace, least, number, widest = unpack_at('>BI8I8I8BI8', static)
-local limits
-if #static == 50 then
-  local quota, window = unpack_at('>I8I8', static, 35)
+local stamp_bytes, retention, grace, least, number, widest, quota, window = unpack_at('>BI8I8I8BI8I8I8', static)
+local facts, limits = floor((#static - 34) / 16) * 2, nil
+if facts == 2 then
   limits = {quota, window}
 else
-  limits = {unpack_at('>' .. string.rep('I8', (#static - 34) / 8), static, 35)}
-  limits[#limits] = nil   -- struct.unpack's last value is a position
+  limits = {unpack_at('>' .. string.rep('I8', facts), static, 35)}
+  limits[facts + 1] = nil   -- struct.unpack's last value is a position
 end
 local long, begins_next = number >= 128, number % 128 >= 64
 number = number % 64
-local stamped, fmt, span = pack('>BI7', stamp_bytes, now), '>I' .. stamp_bytes, 256 ^ stamp_bytes
+local stamped, fmt, span = pack('>BI7', stamp_bytes, now), '>I5', 2 ^ 40
+if stamp_bytes == 6 then fmt, span = '>I6', 2 ^ 48 elseif stamp_bytes == 7 then fmt, span = '>I7', 2 ^ 56 end
 
--- The value (false: none). Of a long log only its first bytes, and its length in `bytes`. An error table: a key of another
+-- The value (false: none). Of a long log only the first bytes, and its length in `bytes`. An error table: a key of another
 -- kind. Slots in the future can make any log long.
-local v, bytes
+local v, bytes = false, nil
 if field ~= '' then
   v = redis.pcall('HGET', key, field)
 elseif long or slot then
-  v = redis.pcall('GETRANGE', key, 0, LONG_BYTES - 1)
-  if v == '' then v = false elseif v and #v == LONG_BYTES then bytes = call('STRLEN', key) end
+  local size = redis.pcall('STRLEN', key)
+  if type(size) == 'table' then
+    v = size
+  elseif size > LONG_BYTES then
+    v, bytes = call('GETRANGE', key, '0', '35'), size
+  elseif size > 0 then
+    v = call('GET', key)
+  end
 else
   v = redis.pcall('GET', key)
 end

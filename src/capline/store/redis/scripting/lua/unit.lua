@@ -1,13 +1,32 @@
--- The fast path of the rule: one unit on a plain log (see log.lua) or on none, under limits whose quotas are not 0. A
--- block, not a function, as a call of a script makes its functions anew: it sets the answer's names, which the includer
--- has declared, from the value v (false: none), limits (quota and window in turns), least, number and widest (terms of
--- one.lua), and how the next units are kept: stamp_bytes, retention, and `stamped`, the log of one hit now.
+-- The fast path of the rule: one unit on a plain log (see log.lua) or on none, under limits whose quotas are not 0; and on
+-- a long log (`bytes`: its length) where that is as simple. A block, not a function, as a call of a script makes its
+-- functions anew: it sets the answer's names, which the includer has declared, from the value v (false: none), limits
+-- (quota and window in turns), least, number and widest (terms of one.lua), and how the next units are kept:
+-- stamp_bytes, retention, and `stamped`, the log of one hit now.
 -- new: the new value; nil: unchanged; false, as it was before: the fast path does not apply, and there is no answer
 -- kind 0 refused, 1 allowed   limit: its number   remaining   when: the hit's stamp, or retry_after in us + 1
 -- reset: in us   states: of each limit, in the form of rule.lua, if with_states
 -- Invariant: the answers are those of rule.lua. Complexity: O(1) a limit for the verdict, O(log quota) for `remaining`.
 
-if not v then
+if bytes then
+  -- A long log, of which v is the first bytes: where no quota binds, and each hit counts under each limit. Else long.lua.
+  local n = (bytes - 22) / 14
+  if byte(v) == 75 and n % 1 == 0 and sub(v, 2, 15) == '\255\255\255\255\255\255\255\0\0\0\0\0\0\0'
+    and not (begins_next and n % 64 == 0) then
+    local base, oldest, units = unpack_at('>I7I7I7', v, 16)
+    local top, total = unpack_at('>I7I7', call('GETRANGE', key, '-14', '-1'))
+    local used, left, fits = total - base, MOST_UNITS, top < now and units > base and total >= units and total < MOST_UNITS
+    for j = 1, fits and #limits or 0, 2 do
+      local quota, window = limits[j], limits[j + 1]
+      fits = fits and used < quota and oldest > now - window
+      if quota - used < left then left, limit = quota - used, (j - 1) / 2 end
+      states = states .. pack('>i8I8I8', quota - used - 1, math.max(0, oldest + window - now), window)
+    end
+    if fits then
+      new, kind, remaining, when, reset = pack('>I7I7', now, total + 1), 1, left - 1, now, widest
+    end
+  end
+elseif not v then
   new, kind, limit, remaining, when, reset = stamped, 1, number, least - 1, now, widest
   for j = 1, with_states and #limits or 0, 2 do
     states = states .. pack('>I8I8I8', limits[j] - 1, limits[j + 1], limits[j + 1])

@@ -79,7 +79,7 @@ class AtService:
         kind: Any = Awaited if asynchronous else Limiter
         self.limiter = kind(self.url, long_subjects=options.get("long_subjects", "refuse"))
         if asynchronous:
-            self.runner = self.limiter.runner
+            self.inner, self.run, self.runner = self.limiter.inner, self.limiter.run, self.limiter.runner
 
     def __getattr__(self, name: str) -> Any:
         if name in BY_HTTP:

@@ -17,6 +17,7 @@ from capline import (
     AccessError,
     AsyncLimiter,
     Attempt,
+    Decision,
     IdConflictError,
     Insurance,
     InvalidTypeError,
@@ -155,6 +156,16 @@ def test_an_error_is_the_one_that_the_services_limiter_raised(service: AtService
         limiter.decide("p", "s")
 
 
+def test_what_it_asks_for_is_what_the_service_is_asked(service: AtService) -> None:
+    limiter: Limiter = service.limiter
+    assert [bool(limiter.schedule("p", "s", max_wait=0)) for _ in range(4)] == [True] * 3 + [False], "no wait at all"
+    assert limiter.schedule("p", "s").wait > 0
+    with pytest.raises(InvalidValueError, match="has no reservations"):
+        limiter.cancel("p", "s", 1)
+    unknown = limiter.decide_batch([Attempt("q", "s"), Attempt("p", "t")])
+    assert (type(unknown[0]), type(unknown[1])) == (UnknownNameError, Decision)
+
+
 def test_nobody_there_is_an_outage_with_its_choice() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -223,14 +234,22 @@ def test_a_verb_that_http_does_not_have_says_so(service: AtService, ask: Callabl
 
 
 def test_after_a_fork_each_process_has_connections_of_its_own() -> None:
-    with wire(answering(*[reply("200 OK", DECIDED)] * 9)) as far, Limiter(far.url) as limiter:
+    callers: list[object] = []
+
+    def serve(connection: socket.socket, _: Wire) -> None:
+        while read_request(connection):
+            callers.append(connection.getpeername())
+            connection.sendall(reply("200 OK", DECIDED))
+
+    with wire(serve) as far, Limiter(far.url) as limiter:
         assert limiter.decide("p", "s")
         child = os.fork()
         if not child:
             os._exit(0 if limiter.decide("p", "s") else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert limiter.decide("p", "s")
-        assert len(far.seen) == 3
+        mine, childs, again = callers
+        assert mine == again != childs
 
 
 def test_threads_share_it_and_tasks_share_the_awaited_one(service: AtService) -> None:

@@ -104,7 +104,7 @@ def test_decisions_go_on_while_the_metrics_are_written() -> None:
         collector.begun.clear()
         collector.may_end.clear()
         read = metrics.routes()["/metrics"].handlers["GET"]
-        reply: Any = asyncio.ensure_future(read(Request("GET", b"/metrics", b"", [], "")))  # pyright: ignore[reportArgumentType] - a coroutine
+        reply: Any = asyncio.ensure_future(read(Request("GET", b"/metrics", b"", [], "", lambda: False)))  # pyright: ignore[reportArgumentType] - a coroutine
         assert await asyncio.to_thread(collector.begun.wait, 30)
         metrics.answered(200, 0.001)
         collector.may_end.set()

@@ -35,9 +35,9 @@ from tests.kit.campaign import (
 )
 from tests.kit.servers import KINDS, Server, certificates, single
 
-from capline.campaign.ledger.inputs import Input
-from capline.campaign.queue.queue import Queue
-from capline.campaign.queue.server import QueueServer
+from capline.campaign.store.inputs import Input
+from capline.campaign.store.redis_store import RedisCampaignStore
+from capline.campaign.store.server import Server as StoreServer
 
 parquet: Any = import_module("pyarrow.parquet")
 
@@ -708,9 +708,9 @@ def test_a_worker_may_be_given_another_store(redis_server: Server, site: Site, t
 @pytest.mark.deep
 def test_workers_of_one_run_decide_on_one_store(redis_server: Server, site: Site, tmp_path: Path) -> None:
     enqueue(site, redis_server)
-    with QueueServer(redis_server.url) as opened:
+    with StoreServer(redis_server.url) as opened:
         theirs = Input("store identity", "a store of", "another host")
-        assert Queue(opened).freeze_store("summer-sale", theirs) == theirs
+        assert RedisCampaignStore(opened).freeze_store("summer-sale", theirs) == theirs
     told = ended(start(redis_server), 2)[1]
     assert "its other workers decide on another store identity (was another host, is made " in told
     told = ended(start(redis_server, "--store", f"lmdb://{tmp_path}/other"), 2)[1]
@@ -807,7 +807,7 @@ def refusals(site: Site, url: str) -> Iterator[tuple[list[str | Path], str]]:
     yield ["worker", "-q", url, "--takeover", "0.1"], "taken over after 1 to 86400 s, not 0.1"
     yield ["campaign", "status", "winter", "-q", url], "no run of a campaign 'winter'; begin it with: capline campaign"
     yield ["campaign", "status", "win ter", "-q", url], "campaign name 'win ter' is not"
-    yield ["campaign", "status", "winter"], "name the campaign file, the directory of a run, or a campaign with --queue"
+    yield ["campaign", "status", "winter"], "name the campaign file, a run's directory, or a campaign with --queue"
 
 
 @pytest.mark.deep

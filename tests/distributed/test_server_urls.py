@@ -5,7 +5,7 @@ from tests.kit import servers
 from tests.kit.server import Limiters
 
 from capline import CaplineError, InvalidValueError, Policy
-from capline.campaign.queue.server import QueueServer
+from capline.campaign.store.server import Server as StoreServer
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis.io.url import parse_url, safe_url
 
@@ -41,7 +41,7 @@ def test_a_password_that_nobody_asked_for(limiters: Limiters, address: str) -> N
 
 @pytest.mark.deep
 def test_a_queue_on_a_server_without_tls(address: str) -> None:
-    with QueueServer(f"rediss://{address}/0") as server, pytest.raises(CaplineError, match="a server without TLS"):
+    with StoreServer(f"rediss://{address}/0") as server, pytest.raises(CaplineError, match="a server without TLS"):
         server.check()
 
 

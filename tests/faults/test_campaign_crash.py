@@ -15,12 +15,13 @@ from tests.kit.campaign import AT_US, HOUR_US, Far, Site, ledger_of, mixed, with
 from tests.profiles import first, size, sized
 
 from capline import Limiter
-from capline.campaign import Job, Ledger, Report, Stop, report_of, run
+from capline.campaign import Job, Report, Stop, report_of, run
 from capline.campaign.report import SegmentReport
 from capline.campaign.senders.protocol import PERMANENT, Messages, Outcomes
+from capline.campaign.store.sqlite_store import SqliteCampaignStore
 
 SUBJECTS = list(range(60))
-STEPS = ("decide_many", "refund_many", "add", "save", "finish", "freeze_inputs", "send")
+STEPS = ("decide_many", "refund_many", "claim", "record", "freeze_store", "send")
 
 
 class Killed(BaseException):
@@ -99,8 +100,8 @@ def _once(job: Job, limiter: Limiter, directory: Path, fate: Fate) -> Report:
     stop = Stop()
     try:
         with ledger_of(job, directory) as ledger:
-            for name in ("add", "save", "finish", "freeze_inputs"):
-                setattr(ledger, name, fate.over(getattr(ledger, name)))
+            for name in ("claim", "record", "freeze_store"):
+                setattr(ledger.store, name, fate.over(getattr(ledger.store, name)))
             run(job, limiter, ledger, stop, pause=lambda _s: None)
             return report_of(ledger)
     finally:
@@ -215,4 +216,4 @@ def test_killed_again_and_again_it_ends_the_same(tmp_path: Path, unkilled: Any, 
 
 
 def test_every_step_of_the_run_is_watched() -> None:
-    assert all(hasattr(Limiter, name) or hasattr(Ledger, name) or hasattr(Far, name) for name in STEPS)
+    assert all(hasattr(Limiter, name) or hasattr(SqliteCampaignStore, name) or hasattr(Far, name) for name in STEPS)

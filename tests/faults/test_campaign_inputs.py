@@ -12,6 +12,7 @@ import pytest
 from tests.kit.campaign import Far, Site, with_sender
 
 from capline.campaign import Job, Ledger, Report, Stop, open_run, report_of, run
+from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.limiter.limiter import Limiter
 from capline.model.errors import CampaignError, NoStoreError
 
@@ -35,11 +36,11 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A campaign whose first batch is decided and nowhere in the ledger."""
     site = Site(tmp_path)
 
-    def die(*_args: Any) -> None:
+    def die(*_args: Any, **_more: Any) -> None:
         raise Killed
 
     with monkeypatch.context() as dying:
-        dying.setattr(Ledger, "add", die)
+        dying.setattr(SqliteCampaignStore, "record", die)
         with pytest.raises(Killed):
             go(site.job(), tmp_path / "run")
     with Ledger.read(tmp_path / "run") as ledger:

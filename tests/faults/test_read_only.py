@@ -10,17 +10,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.faults.test_campaign_full_disk import UNSHARE, why_no_mounts
+from tests.kit.campaign_store import RUN
 from tests.profiles import first
 
 from capline import Limiter, Policy
 from capline.campaign import Ledger
-from capline.campaign.ledger.database import take_lock
-from capline.campaign.ledger.inputs import Input
-from capline.campaign.ledger.ledger import RunFacts
+from capline.campaign.store.database import take_lock
+from capline.campaign.store.inputs import Input
 from capline.config.configuration import Configuration
 
 ROOT = Path(__file__).parents[2]
@@ -255,7 +256,6 @@ def test_another_account_reads_where_it_may_write_the_lock_file(place: Path, use
 
 # --- the ledger of a campaign -----------------------------------------------------------------------------------------
 
-FACTS = RunFacts("sale", "promo", None, 1, 3, ((None, 3),), 0)
 LEDGER = """
 from pathlib import Path
 from capline.campaign import Ledger
@@ -278,7 +278,7 @@ os._exit(0)
 
 def begun(directory: str | Path) -> Ledger:
     """A run that has decided something; left open."""
-    ledger = Ledger.begin(Path(directory), FACTS, (Input("policies", "d", "policies.yaml"),))
+    ledger = Ledger.begin(Path(directory), replace(RUN, inputs=(Input("policies", "d", "policies.yaml"),)))
     ledger.freeze_inputs(Input("store", "s", "memory://"))
     return ledger
 
@@ -313,10 +313,10 @@ def test_a_ledger_that_can_only_be_read_is_read(place: Path, state: str, who: Ca
     """Also what is only in the write-ahead log of a run that was killed: SQLite's immutable files are without it."""
     with run_of(place, state):
         said = "running" if state == "running" else "stopped"
-        assert who(place, LEDGER) == f"2\nsale True {said}\n"
+        assert who(place, LEDGER) == f"1\nsale True {said}\n"
 
 
-@pytest.mark.parametrize("file", first(1, ["lock", "ledger.sqlite", ""]))
+@pytest.mark.parametrize("file", first(1, ["ledger.sqlite-lock", "ledger.sqlite", ""]))
 def test_another_account_is_told_which_file_of_the_ledger_it_cannot_read(place: Path, file: str) -> None:
     with run_of(place, "stopped"):
         (place / "store" / file).chmod(0o600)
@@ -328,17 +328,17 @@ def test_another_account_is_told_which_file_of_the_ledger_it_cannot_read(place: 
 
 def test_another_account_does_not_say_that_nobody_is_in_the_run(place: Path) -> None:
     with run_of(place, "running"):
-        (place / "store" / "lock").chmod(0o600)
+        (place / "store" / "ledger.sqlite-lock").chmod(0o600)
         assert run_as_nobody(place, LEDGER).splitlines() == [
-            "2",
-            f"{place}/store/lock: Permission denied; let this account read what is in {place}/store",
+            "1",
+            f"{place}/store/ledger.sqlite-lock: Permission denied; let this account read what is in {place}/store",
         ]
 
 
 def test_a_reader_without_sqlite_s_files_keeps_a_run_out_while_it_copies(place: Path) -> None:
     """Between its taking the lock and its opening the file, nothing else shows that a run begins."""
     with run_of(place, "stopped"):
-        lock = take_lock(place / "store")
+        lock = take_lock(place / "store" / "ledger.sqlite", shared=False)
         try:
             said = run_there(place, LEDGER)
         finally:

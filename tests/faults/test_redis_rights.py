@@ -17,11 +17,11 @@ from tests.kit.server import SLOW, Limiters, Proxy, each_kind, each_layout
 from tests.kit.servers import KINDS, ReplyError, Server, certificates, free_port, shared, single
 
 from capline import AsyncLimiter, Attempt, CaplineError, Configuration, Decision, Limiter, Policy, StoreError
-from capline.campaign.ledger.inputs import Input
-from capline.campaign.queue.queue import Queue
-from capline.campaign.queue.records import Over
-from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.status import QueueStatus
+from capline.campaign.store.inputs import Input
+from capline.campaign.store.records import Over
+from capline.campaign.store.redis_store import RedisCampaignStore
+from capline.campaign.store.server import Server as StoreServer
 from capline.model.errors import StoreUnavailableError
 from capline.testing.conformance import Awaited
 
@@ -246,8 +246,8 @@ STORE = Input("store identity", "aa", "a store")
 
 def use_the_queue(url: str) -> None:
     """Everything that is ever asked of it."""
-    with QueueServer(url, patience_s=0.0) as opened:
-        queue = Queue(opened)
+    with StoreServer(url, patience_s=0.0) as opened:
+        queue = RedisCampaignStore(opened)
         assert queue.open_campaigns() == []
         assert queue.begin(RUN)
         queue.put_files(RUN)

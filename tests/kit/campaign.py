@@ -375,5 +375,5 @@ def with_sender(job: Job, far: Far, breaker: int = 0) -> Job:
 
 @contextmanager
 def ledger_of(job: Job, directory: Path) -> Generator[Ledger]:
-    with Ledger.begin(directory, job.facts(), job.inputs) as ledger:
+    with Ledger.begin(directory, job.run()) as ledger:
         yield ledger

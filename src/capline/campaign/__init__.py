@@ -3,18 +3,18 @@
     file       campaign.yaml to a `CampaignFile`, or every fault with its line
     prepare    the files that it names, read and checked: a `Job`; nothing is consumed or written before it is whole
     plan       a job's exact forecast, by peeking
+    store      campaigns, their batches and steps: in a SQLite file of this machine, or on a Redis or Valkey server
     deliver    the steps of one batch: decide, send, refund; each is recorded before the next one begins
     breaker    the circuit breaker: stops a campaign early where the receiver accepts nothing
-    run        a job in one process, batch by batch, with a ledger as the record
-    ledger     the steps, in a run directory, from which a killed run resumes; `ledger.retry`: further batches of those
-               that failed
-    report     the counts, from a ledger or a forecast; `store_facts`: the store of the run
+    ledger     a run in its store, from which a killed one resumes; `retry`: further batches of those that failed
+    run        a job in one process, batch by batch, with a store of its own in a directory
+    report     the counts, of a run or a forecast; `store_facts`: the limits' store of the run
     outcomes   what became of one recipient, or of all as a file
-    queue      the batches and their steps on a Redis or Valkey server, for workers on any hosts: `enqueue` fills it,
-               `worker` delivers, `status` reports; `lua/` has each verb, `part` a batch as bytes
+    queue      campaigns across workers: `enqueue` fills a store, `worker` delivers, `status` reports;
+               `part` is a batch as bytes
     senders    deliver the messages: file, webhook, smtp, or a third party's
 
-A job is a list of batches, each with its own receipt, row in the ledger and sends; no batch refers to another.
+A job is a list of batches, each with its own receipt, steps and sends; no batch refers to another.
 """
 
 from capline.model.errors import CampaignError
@@ -25,7 +25,7 @@ except ModuleNotFoundError:
     raise CampaignError('campaigns need numpy: pip install "capline[campaign]"') from None
 
 from capline.campaign.file import CampaignFile, load_campaign
-from capline.campaign.ledger.ledger import Ledger, default_directory
+from capline.campaign.ledger import Ledger, default_directory
 from capline.campaign.plan import plan
 from capline.campaign.prepare import Job, begun_version, open_segments, prepare
 from capline.campaign.report import Report, report_of

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capline.campaign.ledger.rows import DELIVERED
+from capline.campaign.store.rows import DELIVERED
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:

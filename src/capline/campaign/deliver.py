@@ -1,12 +1,13 @@
 """Delivers one batch: decide, send, refund. Each step is recorded before the next one begins.
 
 The rule: every step may be repeated: a decision has a receipt, a message has a key, a refund names the hit's stamp. So
-a process may be killed anywhere, and the next one repeats the first step that is not recorded (`ledger` lists them).
+a process may be killed anywhere, and the next one repeats the first step that is not recorded (`sqlite_store` lists
+them).
 
 A hit is refunded only if the receiver surely did not accept the message. The start of sending is recorded too, since a
 message that was under way at a kill may have been accepted.
 
-A `Record` stores the steps: a ledger on disk (`run`), or the queue (`worker`).
+`Steps` records them in a campaign store: of a directory (`run`), or the one that workers share.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capline.campaign.breaker import SenderFailingError
-from capline.campaign.ledger.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
 from capline.campaign.prepare import limiter_kinds
 from capline.campaign.senders.protocol import (
     DELIVERED,
@@ -31,6 +31,7 @@ from capline.campaign.senders.protocol import (
     RunInfo,
     asks_again,
 )
+from capline.campaign.store.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
 from capline.campaign.store_facts import claim_run
 from capline.model.errors import CampaignError, CaplineError, StoreError
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from capline.campaign.breaker import Breaker
     from capline.campaign.file import CampaignFile, Retry
     from capline.campaign.part import Part
+    from capline.campaign.stop import Stop
+    from capline.campaign.store.protocol import CampaignStore
+    from capline.campaign.store.records import Claimed
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
 
@@ -49,20 +53,42 @@ _NO_LIMIT = 1 << 16
 AGAIN = "nothing is lost: fix it and run the same command again"
 
 
-class Record(Protocol):
-    """Stores the steps of batches. When a call returns, the step is stored."""
+class Lost(Exception):  # noqa: N818 - not an error: another worker owns the batch
+    """Another worker took the batch over: write nothing more."""
+
+
+class Paused(Exception):  # noqa: N818 - not an error: what was asked for
+    """The campaign was paused."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """Records the steps of one batch that this worker claimed. When a call returns, the step is stored."""
+
+    store: CampaignStore
+    claimed: Claimed
+    worker: str
+    stop: Stop
 
     def check(self) -> None:
-        """Called before each send: raise to stop here and keep the batch as recorded."""
-        ...
+        """Called before each hand-over: `CampaignStopped`, `Lost` or `Paused` stop here, with the batch as recorded."""
+        self.stop.check()
+        if not self.store.renew(self.claimed, self.worker):
+            raise Lost
+        if self.store.is_paused(self.claimed.campaign):
+            raise Paused
 
     def add(self, rows: BatchRows) -> None:
-        """Store a batch that was just decided."""
-        ...
+        """Record a batch that was just decided."""
+        self._record(rows, decided=True)
 
     def save(self, rows: BatchRows) -> None:
-        """Store a batch's new outcomes."""
-        ...
+        """Record a batch's new outcomes."""
+        self._record(rows, decided=False)
+
+    def _record(self, rows: BatchRows, *, decided: bool) -> None:
+        if not self.store.record(self.claimed, self.worker, rows, decided=decided):
+            raise Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +106,7 @@ class Delivery:
     zones: tuple[str | None, ...]
     limiter: Limiter
     info: RunInfo
-    record: Record
+    record: Steps
     breaker: Breaker
     pause: Callable[[float], object]
     progress: Callable[[int, int], object] = lambda _batch, _rows: None

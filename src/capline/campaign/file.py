@@ -36,6 +36,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from capline.campaign.senders.find import build_sender
 from capline.campaign.senders.template import from_environment
+from capline.campaign.store.rows import LARGEST_BATCH
 from capline.forms.fields import Fields
 from capline.forms.tree import in_one_line, read_tree, shown
 from capline.limiter.limiter import DEFAULT_URL
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from capline.campaign.senders.find import BuiltSender
 
 LARGEST_FILE_BYTES = 1 << 20
-LARGEST_BATCH = 100_000
-"""A batch is one transaction of the store, which blocks others: some 0.3 s for 100,000."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from capline.campaign.csv_cells import csv_cell
-from capline.campaign.ledger.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
+from capline.campaign.store.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
 from capline.model.errors import CampaignError
 from capline.segment.files import replacing
 from capline.store.columns import NEVER_US
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from capline.campaign.ledger.ledger import Ledger, RunFacts
-    from capline.campaign.ledger.rows import BatchRows
+    from capline.campaign.ledger import Ledger
+    from capline.campaign.store.records import RunFacts
+    from capline.campaign.store.rows import BatchRows
 
 OUTCOMES = ("sent", "refused", "failed", "not known", "under way")
 _ENDS = {REFUSED: "refused", DELIVERED: "sent", FAILED: "failed", REFUNDED: "failed", NOT_KNOWN: "not known"}

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capline.campaign.file import LARGEST_BATCH
-from capline.campaign.ledger.rows import damaged, inflate
+from capline.campaign.store.rows import LARGEST_BATCH, damaged, inflate
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:

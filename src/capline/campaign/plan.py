@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.campaign.ledger.rows import DELIVERED, PENDING, BatchRows
 from capline.campaign.prepare import limiter_kinds
 from capline.campaign.report import OutcomeCounts, Report
+from capline.campaign.store.rows import DELIVERED, PENDING, BatchRows
 from capline.campaign.store_facts import new_store, store_facts
 from capline.model.errors import NoStoreError
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,9 +22,9 @@ import msgspec
 import numpy as np
 
 from capline.campaign.audience import Audience, read
-from capline.campaign.ledger.inputs import Input
-from capline.campaign.ledger.ledger import RunFacts
 from capline.campaign.part import Part
+from capline.campaign.store.inputs import Input
+from capline.campaign.store.records import RunFacts, StoredRun
 from capline.limiter.arguments.checks import MOST_CODES
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock, SystemClock
@@ -83,8 +84,23 @@ class Job:
         columns = audience.columns(rows) if texts else {}
         return Part(number, audience.ids[rows], audience.codes[rows], columns, zone_codes)
 
+    def run(self, store: str = "") -> StoredRun:
+        """A run that begins now, for a campaign store; `store` takes the place of the file's own for workers."""
+        file, audience = self.file, self.audience
+        return StoredRun(
+            replace(self.facts(), run_id=secrets.token_hex(8)),
+            self.inputs,
+            file.text,
+            os.path.abspath(file.path),  # noqa: PTH100 - `resolve` would follow links, and paths start where the file is
+            store,
+            self.policies_text,
+            tuple(audience.texts),
+            () if audience.zone_codes is None else audience.zones,
+            self.batches,
+        )
+
     def facts(self) -> RunFacts:
-        """What a ledger keeps of a run that begins now."""
+        """The facts of a run that begins now, which has no id yet."""
         file, sizes = self.file, self.audience.sizes()
         now_us = SystemClock().now_us() if file.as_of_us is None else file.as_of_us
         return RunFacts(file.campaign, file.policy, file.channel, file.cost, len(self.audience), sizes, now_us)

@@ -1,7 +1,7 @@
 """Reports: what became of an audience, or would, by segment and by limit.
 
 `OutcomeCounts` takes one batch at a time and keeps 8 bytes for each refused subject, to find the median. A run's report
-is counted only from its ledger, so kills do not change it.
+is counted only from its store, so kills do not change it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capline.campaign.ledger.rows import (
+from capline.campaign.store.rows import (
     DELIVERED,
     FAILED,
     NOT_KNOWN,
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capline.campaign.ledger.ledger import Ledger, RunFacts
-    from capline.campaign.ledger.rows import BatchRows
+    from capline.campaign.ledger import Ledger
+    from capline.campaign.store.records import RunFacts, State
+    from capline.campaign.store.rows import BatchRows
 
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
@@ -215,20 +216,23 @@ class OutcomeCounts:
         )
 
 
-def report_of(ledger: Ledger) -> Report:
-    """The report of a run from its ledger; about 1 ms for a batch of 10,000."""
-    counts = OutcomeCounts(ledger.facts.segments)
-    for rows in ledger.batches():
+def report_of(run: Ledger) -> Report:
+    """The report of a run; about 1 ms for a batch of 10,000."""
+    # State before steps: where the run moves on in between, the state lags behind the counts, never ahead of them.
+    state = run.state()
+    counts = OutcomeCounts(run.facts.segments)
+    for rows in run.batches():
         counts.add(rows)
-    state = "finished" if ledger.is_finished else "running" if ledger.is_running else "stopped"
-    return counts.report(ledger.facts, state_at(state, ledger.due_us), ledger.elapsed_us)
+    return counts.report(run.facts, state_now(state), state.elapsed_us)
 
 
-def state_at(state: str, due_us: float) -> str:
-    """The state of a run that is due at this instant: an unfinished one may be "paused" or "scheduled"."""
-    if state == "finished" or due_us <= SystemClock().now_us():
-        return state
-    return "paused" if math.isinf(due_us) else "scheduled"
+def state_now(state: State) -> str:
+    """The state of a run in a word."""
+    if state.finished:
+        return "finished"
+    if state.due_us > SystemClock().now_us():
+        return "paused" if math.isinf(state.due_us) else "scheduled"
+    return "running" if state.is_worked_on else "stopped"
 
 
 def _count_reasons(counts: dict[str, int], rows: BatchRows, where: NDArray[np.bool_]) -> None:

@@ -1,4 +1,4 @@
-"""Runs a job in this process, with a ledger on disk. `deliver` has the steps of a batch.
+"""Runs a job in this process, with a store of its own in a directory (`ledger`). `deliver` has the steps of a batch.
 
 Batches are delivered in order, one at a time, each with all its retries. So only one batch is in memory, and a kill
 can leave only one half done.
@@ -7,32 +7,33 @@ can leave only one half done.
 from __future__ import annotations
 
 import random
-import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from capline.campaign import retry
 from capline.campaign.breaker import Breaker
-from capline.campaign.deliver import AGAIN, Delivery, as_campaign_errors
-from capline.campaign.ledger.ledger import Ledger
-from capline.campaign.ledger.rows import NOT_KNOWN
+from capline.campaign.deliver import AGAIN, Delivery, Paused, Steps, as_campaign_errors
+from capline.campaign.ledger import Ledger
+from capline.campaign.part import Part
 from capline.campaign.senders.protocol import RunInfo, asks_again
+from capline.campaign.store.records import Claimed, Over
+from capline.campaign.store.rows import NOT_KNOWN
 from capline.campaign.store_facts import refuse_new_run, store_input
-from capline.model.clock import SystemClock
-from capline.model.errors import StoreError
+from capline.model.errors import CampaignError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from capline.campaign.ledger.rows import BatchRows
-    from capline.campaign.part import Part
     from capline.campaign.prepare import Job
     from capline.campaign.stop import Stop
+    from capline.campaign.store.rows import BatchRows
     from capline.limiter.limiter import Limiter
 
 
+_WORKER = "run"
 _LOOK_S = 0.5
-"""How often a run that waits looks whether it was resumed."""
+"""How often a run that waits looks whether it is due, or was resumed."""
 
 
 @contextmanager
@@ -44,11 +45,11 @@ def open_run(job: Job, directory: Path) -> Generator[tuple[Limiter, Ledger]]:
     (`refuse_new_run`), leaves no ledger.
     """
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs)) if directory.exists() else None
+        ledger = stack.enter_context(Ledger.begin(directory, job.run())) if directory.exists() else None
         limiter = stack.enter_context(job.open_limiter(create=ledger is None or not ledger.is_frozen))
         if ledger is None or not ledger.is_frozen:
             refuse_new_run(job.file, limiter)
-        yield limiter, ledger or stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs))
+        yield limiter, ledger or stack.enter_context(Ledger.begin(directory, job.run()))
 
 
 def run(
@@ -72,91 +73,129 @@ def run(
     `CampaignStopped` after a stop, `SenderFailingError` when the receiver accepts nothing, another `CaplineError` for
     what must be fixed first. After each of these, and after kill -9, another call resumes the run.
     """
-    unknown = _unknown(ledger) if asks_again(job.file.sender.sender) else []
-    was_cut_off = not ledger.is_finished and ledger.retries() > 0
-    retry = retry_failed and not was_cut_off
-    if retry and ledger.is_finished:
-        ledger.retry_failed(job.batches, job.file.batch)
-        retry = False
-    if ledger.is_finished and not unknown:
-        return
-    info = RunInfo(job.file.campaign, ledger.facts.run_id, job.file.channel, tuple(job.audience.texts))
-    sender = job.file.sender.sender
-    ledger.steer(due_us=job.file.send_at_us)
-    steps = _LedgerRecord(ledger, stop)
-    steps.check()
-    kinds = job.audience.segments, job.audience.zones
-    first = ledger.next_batch()
-
-    def done(batch: int, subjects: int) -> None:
-        if progress is not None and batch >= first:
-            before = job.rows(batch).start if batch < job.batches else ledger.done_rows()
-            progress(before + subjects)
-
-    breaker = Breaker(job.file.sender.breaker, size=job.file.sender.request_size)
-    delivery = Delivery(job.file, job.policy, *kinds, limiter, info, steps, breaker, pause or stop.wait, done, jitter)
+    state = ledger.state()
+    was_cut_off = not state.finished and state.batches > job.batches
+    asks = asks_again(job.file.sender.sender)
+    doubtful = {rows.number for rows in ledger.batches() if rows.where(NOT_KNOWN).size} if asks else set[int]()
+    if state.finished:
+        is_retried = retry_failed and retry.retry_failed(job, ledger)
+        if not is_retried and not doubtful:
+            return
+    working = _Run(job, limiter, ledger, stop, doubtful, progress, pause or stop.wait, jitter)
     try:
-        with as_campaign_errors(job.file.sender.name):
-            sender.open(info)
-        ledger.freeze_inputs(store_input(limiter))
-        for number in unknown:
-            steps.check()
-            rows = ledger.batch(number)
-            if rows is not None and rows.ask_again():
-                delivery.deliver(_part(job, ledger, number), rows)
-        while True:
-            _deliver_all(job, ledger, delivery)
-            steps.finish()
-            if not retry or not ledger.retry_failed(job.batches, job.file.batch):
-                break
-            retry = False
+        ledger.steer(due_us=job.file.send_at_us)
+        with working.opened():
+            working.work()
+            if retry_failed and not (state.finished or was_cut_off) and retry.retry_failed(job, ledger):
+                working.work()
     except StoreError as error:
         raise type(error)(f"{error}; {AGAIN}") from None
-    finally:
-        sender.close()
 
 
-def _deliver_all(job: Job, ledger: Ledger, delivery: Delivery) -> None:
-    """Deliver every batch that is not done, in order."""
-    for number in range(ledger.next_batch(), job.batches + ledger.retries()):
-        delivery.record.check()
-        delivery.deliver(_part(job, ledger, number), ledger.batch(number))
+class _Run:
+    """A run that is open here."""
 
-
-def _part(job: Job, ledger: Ledger, number: int) -> Part:
-    """A batch of the audience, or a further batch of those that failed in earlier ones."""
-    return job.part(number) if number < job.batches else job.part_of(number, ledger.retried_ids(number))
-
-
-def _unknown(ledger: Ledger) -> list[int]:
-    """The batches that have messages with an unknown outcome."""
-    return [rows.number for rows in ledger.batches() if rows.where(NOT_KNOWN).size]
-
-
-class _LedgerRecord:
-    """The ledger as a `Record`; it also counts the time that processes spend in the run."""
-
-    def __init__(self, ledger: Ledger, stop: Stop) -> None:
+    def __init__(
+        self,
+        job: Job,
+        limiter: Limiter,
+        ledger: Ledger,
+        stop: Stop,
+        doubtful: set[int],
+        progress: Callable[[int], object] | None,
+        pause: Callable[[float], object],
+        jitter: Callable[[], float],
+    ) -> None:
+        self._job = job
+        self._limiter = limiter
         self._ledger = ledger
         self._stop = stop
-        self._began_us = time.monotonic_ns() // 1000 - ledger.elapsed_us
+        self._doubtful = doubtful
+        self._progress = progress
+        self._done = 0
+        self._pause = pause
+        self._jitter = jitter
+        self._info = RunInfo(job.file.campaign, ledger.facts.run_id, job.file.channel, tuple(job.audience.texts))
+        self._breaker = Breaker(job.file.sender.breaker, size=job.file.sender.request_size)
 
-    def check(self) -> None:
-        """Wait until the run is due; `CampaignStopped` as soon as a stop is asked for."""
-        began_us = time.monotonic_ns() // 1000
+    @contextmanager
+    def opened(self) -> Generator[None]:
+        """The sender is open in the block, and the batches are in the store, before anything is decided."""
+        job, ledger, sender = self._job, self._ledger, self._job.file.sender
         self._stop.check()
-        while (left_us := self._ledger.due_us - SystemClock().now_us()) > 0:
-            self._stop.wait(min(left_us / 1e6, _LOOK_S))
-        self._began_us += time.monotonic_ns() // 1000 - began_us
+        try:
+            with as_campaign_errors(sender.name):
+                sender.sender.open(self._info)
+            missing = range(ledger.state().queued, job.batches)
+            for _ in ledger.store.put(ledger.run, ((n, _size(job.rows(n)), b"") for n in missing)):
+                self._stop.check()
+            ledger.freeze_inputs(store_input(self._limiter))
+            if self._doubtful:
+                retry.ask_again(job, ledger)
+            yield
+        finally:
+            sender.sender.close()
 
-    def add(self, rows: BatchRows) -> None:
-        self._ledger.add(rows)
+    def work(self) -> None:
+        """Deliver every batch that is not settled, in order."""
+        store, name = self._ledger.store, self._ledger.name
+        while True:
+            self._stop.check()
+            answer = store.claim(name, _WORKER, 0)
+            if isinstance(answer, Over):
+                return
+            if not isinstance(answer, Claimed):
+                self._stop.wait(_LOOK_S)
+                continue
+            if self._progress is not None:
+                self._done = self._ledger.state().done
+            with suppress(Paused):
+                self._deliver(answer)
 
-    def save(self, rows: BatchRows) -> None:
-        self._ledger.save(rows, self._elapsed_us())
+    def _deliver(self, claimed: Claimed) -> None:
+        job = self._job
+        part, rows = self._part(claimed), self._read(claimed)
+        steps = Steps(self._ledger.store, claimed, _WORKER, self._stop)
+        kinds = job.audience.segments, job.audience.zones
+        delivery = Delivery(
+            job.file,
+            job.policy,
+            *kinds,
+            self._limiter,
+            self._info,
+            steps,
+            self._breaker,
+            self._pause,
+            self._report,
+            self._jitter,
+        )
+        if claimed.number in self._doubtful:
+            self._doubtful.discard(claimed.number)
+            if rows is not None:
+                rows.ask_again()
+        delivery.deliver(part, rows)
 
-    def finish(self) -> None:
-        self._ledger.finish(self._elapsed_us())
+    def _part(self, claimed: Claimed) -> Part:
+        """A batch of the audience, or a further one of those that failed, or one that is asked about again."""
+        job, run = self._job, self._ledger.run
+        if not claimed.data:
+            return job.part(claimed.number)
+        return Part.unpack(
+            claimed.number, claimed.rows, claimed.data, run.columns, len(run.facts.segments), len(run.zones)
+        )
 
-    def _elapsed_us(self) -> int:
-        return time.monotonic_ns() // 1000 - self._began_us
+    def _read(self, claimed: Claimed) -> BatchRows | None:
+        try:
+            return claimed.steps()
+        except CampaignError:
+            raise CampaignError(
+                f"{self._ledger.place}: the ledger is damaged at batch {claimed.number}; restore it from a copy"
+            ) from None
+
+    def _report(self, _batch: int, subjects: int) -> None:
+        if self._progress is not None:
+            self._progress(self._done + subjects)
+
+
+def _size(rows: slice) -> int:
+    return rows.stop - rows.start

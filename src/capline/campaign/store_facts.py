@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from capline.campaign.ledger.inputs import Input
 from capline.campaign.report import StoreFacts
+from capline.campaign.store.inputs import Input
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError
 from capline.model.limit import Limit

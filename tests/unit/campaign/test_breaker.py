@@ -12,9 +12,9 @@ from tests.kit.campaign import Far, Site, ledger_of, with_sender
 from capline import Limiter
 from capline.campaign import Job, Report, Stop, load_campaign, report_of, run
 from capline.campaign.breaker import Breaker, SenderFailingError
-from capline.campaign.ledger.rows import DELIVERED, FAILED, RETRY
 from capline.campaign.senders.protocol import DELIVERED as TAKEN
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN
+from capline.campaign.store.rows import DELIVERED, FAILED, RETRY
 from capline.model.errors import CampaignError
 
 

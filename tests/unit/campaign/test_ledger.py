@@ -5,15 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kit.campaign_store import FACTS, RUN, claimed, put, rows_of
 
-from capline.campaign.ledger.inputs import Input
-from capline.campaign.ledger.ledger import Ledger, RunFacts, default_directory
-from capline.campaign.ledger.rows import DELIVERED, FAILED, PENDING, REFUNDED, REFUSED, RETRY, BatchRows
-from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Outcomes
+from capline.campaign.ledger import Ledger, default_directory
+from capline.campaign.senders.protocol import TRANSIENT, Outcomes
+from capline.campaign.store.inputs import Input
+from capline.campaign.store.records import StoredRun
+from capline.campaign.store.rows import FAILED, PENDING, REFUSED, RETRY, BatchRows
 from capline.model.errors import CampaignError
 
-FACTS = RunFacts("sale", "promo", None, 1, 5, ((None, 3), ("new", 2)), 1_000_000)
-INPUTS = (Input("audience", "aaaa", "5 ids"), Input("snapshot", "ssss", "day-1"))
+INPUTS = (Input("audience", "aaaa", "9 ids"), Input("snapshot", "ssss", "day-1"))
 STORE = Input("store identity", "1", "made 1")
 
 
@@ -33,8 +34,8 @@ def batch(number: int = 0) -> BatchRows:
     )
 
 
-def begin(directory: Path, inputs: tuple[Input, ...] = INPUTS) -> Ledger:
-    return Ledger.begin(directory, FACTS, inputs)
+def begin(directory: Path, run: StoredRun = RUN) -> Ledger:
+    return Ledger.begin(directory, run)
 
 
 def same(a: BatchRows, b: BatchRows) -> bool:
@@ -44,35 +45,6 @@ def same(a: BatchRows, b: BatchRows) -> bool:
         else getattr(a, name) == getattr(b, name)
         for name in BatchRows.__slots__
     )
-
-
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    with begin(tmp_path / "run") as ledger:
-        run_id = ledger.facts.run_id
-        rows = batch()
-        ledger.add(rows)
-        found = ledger.batch(0)
-        assert found is not None
-        assert same(found, rows)
-        assert (ledger.next_batch(), ledger.done_rows()) == (0, 0)
-        outcomes = Outcomes.delivered(3)
-        outcomes.fail(1, PERMANENT, "HTTP 410")
-        due = rows.due()
-        rows.take_outcomes(due, outcomes, 3, rows.hand_over(due))
-        ledger.save(rows, 5_000)
-    with begin(tmp_path / "run") as ledger:
-        assert ledger.facts == replace(FACTS, run_id=run_id)
-        found = ledger.batch(0)
-        assert found is not None
-        assert same(found, rows)
-        assert found.state.tolist() == [DELIVERED, FAILED, DELIVERED, REFUSED, REFUSED]
-        assert not found.is_done
-        found.state[1] = REFUNDED
-        ledger.save(found, 9_000)
-        assert (ledger.next_batch(), ledger.done_rows(), ledger.elapsed_us) == (1, 5, 9_000)
-        assert not ledger.is_finished
-        ledger.finish(10_000)
-        assert (ledger.is_finished, ledger.elapsed_us) == (True, 10_000)
 
 
 def test_a_transient_failure_is_final_after_the_last_attempt() -> None:
@@ -99,6 +71,22 @@ def test_reasons_without_end_are_kept_within_bounds() -> None:
     )
 
 
+def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    with begin(tmp_path / "run") as ledger:
+        ledger.freeze_inputs(STORE)
+        put(ledger.store, 0, 1, 2)
+        held = claimed(ledger.store, "run")
+        assert ledger.store.record(held, "run", rows_of(held), decided=True)
+    with begin(tmp_path / "run", replace(RUN, facts=replace(FACTS, run_id="another"))) as ledger:
+        assert ledger.facts == FACTS
+        again = claimed(ledger.store, "run")
+        steps = again.steps()
+        assert steps is not None
+        assert (again.number, steps.state.tolist()) == (0, [PENDING] * 3)
+        assert [rows.number for rows in ledger.batches_of(2)] == [0]
+        assert not list(ledger.batches_of(5))
+
+
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     with begin(tmp_path / "run"), pytest.raises(CampaignError, match="another process is in this run"):
         begin(tmp_path / "run")
@@ -107,21 +95,24 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 def test_looking_takes_nothing_from_the_one_who_runs(tmp_path: Path) -> None:
     with begin(tmp_path / "run") as ledger:
+        put(ledger.store, 0, 1)
         with Ledger.read(tmp_path / "run") as looking:
-            assert looking.is_running
-            ledger.add(batch())
-            assert looking.batch(0) is not None
+            assert looking.state().is_worked_on
+            held = claimed(ledger.store, "run")
+            assert ledger.store.record(held, "run", rows_of(held), decided=True)
+            assert [rows.number for rows in looking.batches()] == [0]
             with pytest.raises(CampaignError, match="readonly"):
-                looking.add(batch(1))
-        ledger.add(batch(1))
+                looking.steer(paused=True)
     with Ledger.read(tmp_path / "run") as looking:
-        assert not looking.is_running
-        assert [rows.number for rows in looking.batches()] == [0, 1]
+        assert not looking.state().is_worked_on
+        assert [rows.number for rows in looking.batches()] == [0]
 
 
 def test_other_inputs_are_refused_by_name_once_something_may_be_decided(tmp_path: Path) -> None:
-    other = (replace(INPUTS[0], digest="bbbb"), replace(INPUTS[1], digest="tttt", shown="day-2"))
-    with begin(tmp_path / "run") as ledger:
+    first = replace(RUN, inputs=INPUTS)
+    inputs = (replace(INPUTS[0], digest="bbbb"), replace(INPUTS[1], digest="tttt", shown="day-2"))
+    other = replace(RUN, inputs=inputs, facts=replace(FACTS, run_id="another"))
+    with begin(tmp_path / "run", first) as ledger:
         run_id = ledger.facts.run_id
     with begin(tmp_path / "run", other) as ledger:
         assert ledger.facts.run_id == run_id
@@ -130,7 +121,7 @@ def test_other_inputs_are_refused_by_name_once_something_may_be_decided(tmp_path
     with pytest.raises(
         CampaignError, match=r"begun with another audience, another snapshot \(was day-2, is day-1\); put it back"
     ):
-        begin(tmp_path / "run")
+        begin(tmp_path / "run", first)
     with begin(tmp_path / "run", other) as ledger:
         assert ledger.is_frozen
         ledger.freeze_inputs(STORE)
@@ -152,8 +143,8 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 def _flip(path: Path) -> None:
     with sqlite3.connect(path) as db:
-        (data,) = db.execute("SELECT decided FROM batch").fetchone()
-        db.execute("UPDATE batch SET decided = ?", (data[:20] + bytes([data[20] ^ 1]) + data[21:],))
+        (data,) = db.execute("SELECT decided FROM batch WHERE number = 0").fetchone()
+        db.execute("UPDATE batch SET decided = ? WHERE number = 0", (data[:-6] + bytes([data[-6] ^ 1]) + data[-5:],))
     db.close()
 
 
@@ -163,7 +154,7 @@ def _overwrite(path: Path) -> None:
 
 def _other_version(path: Path) -> None:
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 99")
+        db.execute("PRAGMA user_version = 2")
     db.close()
 
 
@@ -171,13 +162,19 @@ def _other_version(path: Path) -> None:
     ("damage", "said"),
     [
         (_flip, "the ledger is damaged at batch 0; restore it from a copy"),
-        (_other_version, "a ledger of version 99, this capline reads 2"),
+        (
+            _other_version,
+            "a ledger of version 2, this capline reads 3; .*finish the run with the capline that",
+        ),
         (_overwrite, "not a database"),
     ],
 )
 def test_a_damaged_ledger_is_refused(tmp_path: Path, damage: Callable[[Path], object], said: str) -> None:
     with begin(tmp_path / "run") as ledger:
-        ledger.add(batch())
+        ledger.freeze_inputs(STORE)
+        put(ledger.store, 0, 1)
+        held = claimed(ledger.store, "run")
+        ledger.store.record(held, "run", rows_of(held), decided=True)
     damage(tmp_path / "run" / "ledger.sqlite")
     with pytest.raises(CampaignError, match=said), begin(tmp_path / "run") as ledger:
-        ledger.batch(0)
+        list(ledger.batches())

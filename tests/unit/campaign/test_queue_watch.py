@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry
 from tests.kit.servers import single
 
 from capline.campaign.queue import watch
-from capline.campaign.queue.queue import Queue
-from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.watch import CampaignDepth, QueueDepth, watching
 from capline.campaign.queue.worker import WorkerReport
+from capline.campaign.store.redis_store import RedisCampaignStore
+from capline.campaign.store.server import Server as StoreServer
 from capline.model.errors import CaplineError
 from capline.observe.serving import new_registry, served
 from capline.observe.worker import WorkerMetrics
@@ -53,10 +53,10 @@ def test_a_queue_is_looked_at_again_and_again_and_may_go_away(monkeypatch: pytes
             shown.append(queue)
             seen.notify_all()
 
-    with single("redis") as server, QueueServer(server.url) as connection, watching(server.url, show), seen:
+    with single("redis") as server, StoreServer(server.url) as connection, watching(server.url, show), seen:
         assert seen.wait_for(lambda: QueueDepth(0, []) in shown, 60)
         server.command("ZADD", "capline:campaigns", 1_000_000, "a")
-        assert Queue(connection).ages_s()["a"] > 1e9
+        assert RedisCampaignStore(connection).ages_s()["a"] > 1e9
         server.command("HSET", "capline:{campaign:a}:run", "queued", 5, "settled", 2)
         server.command("XGROUP", "CREATE", "capline:{campaign:a}:batches", "workers", "0", "MKSTREAM")
         server.command("ZADD", "capline:campaigns", 2_000_000, "b")

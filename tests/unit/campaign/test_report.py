@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.profiles import size
 
-from capline.campaign.ledger.ledger import RunFacts
-from capline.campaign.ledger.rows import (
+from capline.campaign.report import OutcomeCounts
+from capline.campaign.store.records import RunFacts
+from capline.campaign.store.rows import (
     DELIVERED,
     FAILED,
     NOT_KNOWN,
@@ -17,7 +18,6 @@ from capline.campaign.ledger.rows import (
     UNSURE,
     BatchRows,
 )
-from capline.campaign.report import OutcomeCounts
 
 SEGMENTS = (None, "active", "new")
 LIMITS = ("1/day", "2/week")

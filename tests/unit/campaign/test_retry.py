@@ -28,8 +28,8 @@ def go(
     around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda step: step,
 ) -> Report:
     with closing(Stop()) as stop, ledger_of(job, directory) as ledger:
-        for name in ("add", "save", "finish", "retry_failed"):
-            setattr(ledger, name, around(getattr(ledger, name)))
+        for name in ("claim", "record", "put_again"):
+            setattr(ledger.store, name, around(getattr(ledger.store, name)))
         run(job, limiter, ledger, stop, retry_failed=retry_failed, pause=lambda _s: None)
         return report_of(ledger)
 
@@ -88,7 +88,7 @@ def test_who_fails_again_may_be_tried_again(tmp_path: Path) -> None:
         assert hits(limiter) == [1] * 400
     with Ledger.read(tmp_path / "run") as ledger:
         assert all(len(rows) <= 20 for rows in ledger.batches())
-        assert ledger.done_rows() == 400
+        assert ledger.state().done == 400
 
 
 def test_a_first_pass_that_was_cut_off_is_finished_before_the_failed_are_tried_again(tmp_path: Path) -> None:
@@ -138,7 +138,8 @@ def test_killed_at_any_step_of_a_retry_it_ends_the_same(tmp_path: Path) -> None:
             except Killed:
                 died = True
                 with Ledger.read(path / "run") as ledger:
-                    over = ledger.is_finished and ledger.retries()
+                    state = ledger.state()
+                    over = state.finished and state.batches > job.batches
                 if not over:  # else it died after its last step
                     go(job, limiter, path / "run", retry_failed=True)
             if step and not died:

@@ -14,6 +14,7 @@ from capline.campaign import CampaignStopped, Job, Ledger, Report, Stop, open_ru
 from capline.campaign.deliver import backoff_s
 from capline.campaign.file import Retry
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Messages, Outcomes
+from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.campaign.store_facts import store_input
 from capline.model.errors import CampaignError, StoreError, StoreFullError
 
@@ -177,7 +178,7 @@ def test_asking_again_may_be_stopped_and_goes_on(tmp_path: Path) -> None:
         with pytest.raises(CampaignStopped):
             go(job, limiter, tmp_path / "run", stop=stop, pause=lambda _s: stop.ask(signal.SIGTERM))
         with Ledger.read(tmp_path / "run") as ledger:
-            assert (ledger.is_finished, ledger.next_batch()) == (False, 0)
+            assert (ledger.is_finished, ledger.state().settled) == (False, 0)
         said["code"] = DELIVERED
         report = go(job, limiter, tmp_path / "run")
     assert (report.state, report.total.sent) == ("finished", 60)
@@ -363,11 +364,11 @@ def test_answers_out_of_a_receipt_are_reported_as_of_the_time_they_were_given(
         limiter.decide_many("promo", [5, 6])
         clock.advance_us(HOUR_US)
 
-        def killed(*_args: Any) -> None:
+        def killed(*_args: Any, **_more: Any) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as dying:
-            dying.setattr(Ledger, "add", killed)
+            dying.setattr(SqliteCampaignStore, "record", killed)
             with pytest.raises(KeyboardInterrupt):
                 go(job, limiter, tmp_path / "run")
         clock.advance_us(5 * HOUR_US)

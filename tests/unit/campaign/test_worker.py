@@ -9,9 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from capline.campaign.queue import worker as module
-from capline.campaign.queue.records import Claimed, Waiting
 from capline.campaign.queue.worker import OUTAGE_S, Worker
 from capline.campaign.stop import Stop
+from capline.campaign.store.records import Claimed, Waiting
 from capline.model.errors import CampaignError, StoreUnavailableError
 
 BATCH = Claimed("sale", "r1", "1-0", 1, b"", None, None)

@@ -272,7 +272,7 @@ def test_a_run_goes_on_only_in_the_zones_it_was_begun_in(site: Site) -> None:
         pass
     (site.path / "policies.yaml").write_text(POLICIES)
     with ledger_of(site.job(), site.path / "run") as ledger:
-        assert ledger.next_batch() == 3
+        assert ledger.state().settled == 3
 
 
 @pytest.mark.parametrize("store", ["memory", "lmdb"])

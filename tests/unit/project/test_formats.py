@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from capline import Limiter, ManualClock, Policy
-from capline.campaign.ledger.rows import BatchRows
+from capline.campaign.store.rows import BatchRows
 from capline.limiter.arguments.checks import fingerprint
 from capline.service.verbs.batch import BatchRequest
 from capline.store.local.lmdb.keys import LOG_NUMBER, subject_key

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.kit.campaign_store import RUN
 
 from capline import Limiter, Policy
-from capline.campaign.ledger.ledger import Ledger, RunFacts
+from capline.campaign.ledger import Ledger
 from capline.support.private import create_private_file, make_private_directory
 
 
@@ -48,7 +49,7 @@ def test_the_umask_takes_away_more(tmp_path: Path) -> None:
 
 
 def test_a_campaigns_ledger(tmp_path: Path) -> None:
-    with Ledger.begin(tmp_path / "runs" / "one", RunFacts("run", "p", None, 1, 0, (), 0), ()):
+    with Ledger.begin(tmp_path / "runs" / "one", RUN):
         found = modes(tmp_path)
     assert found["runs"] == found["runs/one"] == 0o700
     files = {name: mode for name, mode in found.items() if name.startswith("runs/one/")}

@@ -10,7 +10,6 @@ Two calls at once still queue each batch once.
 from __future__ import annotations
 
 import os
-import secrets
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,8 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from capline.campaign.ledger.inputs import changed_inputs
-from capline.campaign.queue.records import QueuedRun
+from capline.campaign.store.inputs import changed_inputs
 from capline.campaign.store_facts import refuse_new_run
 from capline.model.errors import CampaignError, NoStoreError, StoreUnavailableError
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     from capline.campaign.file import CampaignFile
     from capline.campaign.prepare import Job
-    from capline.campaign.queue.queue import Queue
+    from capline.campaign.store.protocol import CampaignStore
 
 
 class Enqueued(msgspec.Struct, frozen=True):
@@ -43,12 +41,12 @@ class Enqueued(msgspec.Struct, frozen=True):
     put: int
 
 
-def enqueue(job: Job, queue: Queue, progress: Callable[[int], object] | None = None) -> Enqueued:
+def enqueue(job: Job, queue: CampaignStore, progress: Callable[[int], object] | None = None) -> Enqueued:
     """Queue the batches that are not queued yet; `progress` is called with the number of queued batches.
 
     `CampaignError` where the campaign was enqueued with other inputs, or where workers could not open its store.
     """
-    wanted = _run_of(job)
+    wanted = job.run(_store_for_workers(job.file))
     name = wanted.facts.campaign
     if queue.find(name) is None:
         # Where the store is not reached from here, workers find the same.
@@ -57,11 +55,11 @@ def enqueue(job: Job, queue: Queue, progress: Callable[[int], object] | None = N
     begun = queue.begin(wanted)
     run = queue.find(name)
     if run is None:
-        raise CampaignError(f"queue {queue.server.url}: the run of {name!r} is gone; enqueue it again")
+        raise CampaignError(f"queue {queue.url}: the run of {name!r} is gone; enqueue it again")
     changed = changed_inputs(run.inputs, wanted.inputs)
     if changed:
         raise CampaignError(
-            f"queue {queue.server.url}: campaign {name!r} was enqueued with another {', another '.join(changed)}; "
+            f"queue {queue.url}: campaign {name!r} was enqueued with another {', another '.join(changed)}; "
             "put it back to go on, or begin a new run under another name ('campaign:')"
         )
     queue.steer(name, due_us=job.file.send_at_us)  # before the first batch is there to be claimed
@@ -73,28 +71,13 @@ def enqueue(job: Job, queue: Queue, progress: Callable[[int], object] | None = N
         if progress is not None:
             progress(queued)
     outcome = "new" if begun else "finished" if state.finished else "continued"
-    return Enqueued(name, run.facts.run_id, queue.server.url, outcome, len(job.audience), job.batches, len(missing))
+    return Enqueued(name, run.facts.run_id, queue.url, outcome, len(job.audience), job.batches, len(missing))
 
 
 def _batches(job: Job, numbers: list[int]) -> Iterator[tuple[int, int, bytes]]:
     for number in numbers:
         part = job.part(number)
         yield number, len(part), part.pack()
-
-
-def _run_of(job: Job) -> QueuedRun:
-    file = job.file
-    return QueuedRun(
-        replace(job.facts(), run_id=secrets.token_hex(8)),
-        job.inputs,
-        file.text,
-        os.path.abspath(file.path),  # noqa: PTH100 - `resolve` would follow links, and paths start where the file is
-        _store_for_workers(file),
-        job.policies_text,
-        tuple(job.audience.texts),
-        () if job.audience.zone_codes is None else job.audience.zones,
-        job.batches,
-    )
 
 
 def _store_for_workers(file: CampaignFile) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from capline.campaign.queue.queue import Queue
-from capline.campaign.queue.server import QueueServer
+from capline.campaign.store.open import open_store
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from capline.campaign.queue.records import Claimed
+    from capline.campaign.store.records import Claimed
 
 
 class LeaseKeeper:
@@ -23,7 +23,7 @@ class LeaseKeeper:
     """
 
     def __init__(self, url: str, worker: str, interval_s: float) -> None:
-        self._queue = Queue(QueueServer(url, patience_s=0.0))
+        self._open = partial(open_store, url, patience_s=0.0)
         self._worker = worker
         self._interval_s = interval_s
         self._over = threading.Event()
@@ -38,7 +38,6 @@ class LeaseKeeper:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        self._queue.server.close()
 
     @contextmanager
     def renewing(self, claimed: Claimed) -> Generator[None]:
@@ -50,8 +49,9 @@ class LeaseKeeper:
             self._taken = None
 
     def _renew(self) -> None:
-        while not self._over.wait(self._interval_s):
-            claimed = self._taken
-            if claimed is not None:
-                with suppress(CampaignError):
-                    self._queue.renew(claimed, self._worker)
+        with closing(self._open()) as store:
+            while not self._over.wait(self._interval_s):
+                claimed = self._taken
+                if claimed is not None:
+                    with suppress(CampaignError):
+                        store.renew(claimed, self._worker)

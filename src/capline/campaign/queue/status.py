@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.campaign.queue.records import InWork
-from capline.campaign.report import OutcomeCounts, Report, state_at
-from capline.model.errors import CampaignError
+from capline.campaign.ledger import Ledger
+from capline.campaign.report import OutcomeCounts, Report, state_now
+from capline.campaign.store.records import InWork
 
 if TYPE_CHECKING:
-    from capline.campaign.ledger.rows import BatchRows
-    from capline.campaign.queue.queue import Queue
-    from capline.campaign.queue.records import State
-
-_SILENT_S = 10.0
-"""Leases are renewed every second: after so long without a renewal, nobody is at work."""
+    from capline.campaign.store.protocol import CampaignStore
+    from capline.campaign.store.records import State
+    from capline.campaign.store.rows import BatchRows
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -45,24 +42,24 @@ class QueueReport(Report, frozen=True, kw_only=True):
 class QueueStatus:
     """Reads one campaign of a queue; `CampaignError` where it is not there."""
 
-    def __init__(self, queue: Queue, campaign: str) -> None:
-        run = queue.find(campaign)
-        if run is None:
-            raise CampaignError(
-                f"queue {queue.server.url}: no run of a campaign {campaign!r}; begin it with: capline campaign enqueue"
-            )
-        self._queue = queue
-        self._run = run
-        self._done = OutcomeCounts(run.facts.segments)
-        self._not_done = set(range(run.batches))
+    def __init__(self, queue: CampaignStore, campaign: str) -> None:
+        self._run = Ledger.of(queue, campaign)
+        self._batches = 0
+        self._settled = 0
+        self._not_done: set[int] = set()
+        self._done = OutcomeCounts(self._run.facts.segments)
 
     def report(self) -> QueueReport:
         """The progress now."""
-        name = self._run.facts.campaign
         # State before steps: where the run moves on in between, the state lags behind the counts, never ahead of them.
-        state = self._queue.state(name)
+        state = self._run.state()
+        if state.batches != self._batches or state.settled < self._settled:
+            # It is new here, or some of it is done again.
+            self._done = OutcomeCounts(self._run.facts.segments)
+            self._not_done = set(range(state.batches))
+        self._batches, self._settled = state.batches, state.settled
         under_way: list[BatchRows] = []
-        for rows in self._queue.steps(name, sorted(self._not_done)):
+        for rows in self._run.store.steps(self._run.name, sorted(self._not_done)):
             if rows.is_done:
                 self._done.add(rows)
                 self._not_done.discard(rows.number)
@@ -71,23 +68,16 @@ class QueueStatus:
         counts = deepcopy(self._done)
         for rows in under_way:
             counts.add(rows)
-        report = counts.report(self._run.facts, _state(state), state.elapsed_us)
+        report = counts.report(self._run.facts, state_now(state), state.elapsed_us)
         return QueueReport(**msgspec.structs.asdict(report), queue=self._progress(state))
 
     def _progress(self, state: State) -> QueueProgress:
         return QueueProgress(
-            self._queue.server.url,
-            self._run.batches,
-            self._run.batches - state.queued,
+            self._run.store.url,
+            state.batches,
+            state.batches - state.queued,
             state.waiting,
             state.settled,
             list(state.in_work),
             dict(state.aside),
         )
-
-
-def _state(state: State) -> str:
-    if state.finished:
-        return "finished"
-    at_work = any(each.silent_s < _SILENT_S for each in state.in_work)
-    return state_at("running" if at_work else "stopped", state.due_us)

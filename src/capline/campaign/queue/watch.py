@@ -6,18 +6,19 @@ A reading costs three commands for each campaign that it looks at, and one for e
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.campaign.queue.queue import Queue
-from capline.campaign.queue.server import QueueServer
+from capline.campaign.store.open import open_store
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from capline.campaign.store.protocol import CampaignStore
 
 EVERY_S = 5.0
 MOST_CAMPAIGNS = 100
@@ -42,13 +43,13 @@ class QueueDepth(msgspec.Struct, frozen=True):
     oldest: list[CampaignDepth]
 
 
-def read_depth(queue: Queue) -> QueueDepth:
+def read_depth(queue: CampaignStore) -> QueueDepth:
     """The queue as it is; `CampaignError` where the server does not answer."""
     ages = queue.ages_s()
     return QueueDepth(len(ages), [_depth(queue, *one) for one in islice(ages.items(), MOST_CAMPAIGNS)])
 
 
-def _depth(queue: Queue, campaign: str, age_s: float) -> CampaignDepth:
+def _depth(queue: CampaignStore, campaign: str, age_s: float) -> CampaignDepth:
     state = queue.state(campaign)
     silent_s = max((batch.silent_s for batch in state.in_work), default=0.0)
     return CampaignDepth(campaign, age_s, state.waiting, len(state.in_work), state.settled, len(state.aside), silent_s)
@@ -68,8 +69,7 @@ def watching(url: str, show: Callable[[QueueDepth | None], object]) -> Generator
 
 
 def _watch(url: str, show: Callable[[QueueDepth | None], object], over: threading.Event) -> None:
-    with QueueServer(url, patience_s=0.0) as server:
-        queue = Queue(server)
+    with closing(open_store(url, patience_s=0.0)) as queue:
         while True:
             try:
                 show(read_depth(queue))

@@ -19,23 +19,23 @@ import secrets
 import socket
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.campaign.breaker import Breaker
-from capline.campaign.deliver import AGAIN, Delivery, as_campaign_errors
+from capline.campaign.deliver import AGAIN, Delivery, Lost, Paused, Steps, as_campaign_errors
 from capline.campaign.file import loads_campaign
-from capline.campaign.ledger.inputs import changed_inputs
 from capline.campaign.part import Part
 from capline.campaign.prepare import open_limiter, pick_policy
 from capline.campaign.queue.lease_keeper import LeaseKeeper
-from capline.campaign.queue.queue import Queue, UnreadableRunError
-from capline.campaign.queue.records import Claimed, DeadLetter, Over, QueuedRun, Waiting
-from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
+from capline.campaign.store.inputs import changed_inputs
+from capline.campaign.store.open import open_store
+from capline.campaign.store.protocol import UnreadableRunError
+from capline.campaign.store.records import Claimed, DeadLetter, Over, StoredRun, Waiting
 from capline.campaign.store_facts import claim_run, store_input, why_no_rehearsal
 from capline.model.errors import CampaignError, CaplineError, StoreError, StoreUnavailableError, StoreUnknownError
 from capline.policy.file import loads
@@ -44,9 +44,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from capline.campaign.file import CampaignFile
-    from capline.campaign.ledger.inputs import Input
-    from capline.campaign.ledger.rows import BatchRows
     from capline.campaign.stop import Stop
+    from capline.campaign.store.inputs import Input
+    from capline.campaign.store.protocol import CampaignStore
+    from capline.campaign.store.rows import BatchRows
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
     from capline.observe import Observer
@@ -92,7 +93,7 @@ class Worker:
         self._observers = observers
         self._delivered = delivered
         self._say = say
-        self._queue = Queue(QueueServer(url, pause=stop.wait))
+        self._queue = open_store(url, work=True, make=True, pause=stop.wait)
         self._lease_keeper = LeaseKeeper(url, self.name, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
         self._runs: dict[str, _Run] = {}
         self._outage: _Outage | None = None
@@ -103,11 +104,11 @@ class Worker:
         for run in self._runs.values():
             run.close()
         self._runs.clear()
-        self._queue.server.close()
+        self._queue.close()
 
     def warnings(self) -> list[str]:
         """Warnings about the queue's server; `CampaignError` where it cannot hold a queue."""
-        return self._queue.server.check(START_S)
+        return self._queue.check(START_S)
 
     def work(self, *, until_idle: bool = False) -> None:
         """Deliver batches until a stop (`CampaignStopped`), or with `until_idle` until no batch is left.
@@ -196,7 +197,7 @@ class Worker:
             return
         if self._outage is not None and self._outage.is_over(began):
             self._outage = None
-        steps = _QueueRecord(self._queue, claimed, self.name, self._stop)
+        steps = Steps(self._queue, claimed, self.name, self._stop)
         with self._releasing(claimed), self._lease_keeper.renewing(claimed):
             done = delivered_batch(claimed.campaign, run.delivery(steps).deliver(part, rows), time.monotonic() - began)
             self._outage = None
@@ -208,9 +209,9 @@ class Worker:
         """Release the batch as the exception in the block demands."""
         try:
             yield
-        except _Lost:
+        except Lost:
             self._lose(claimed)
-        except (_Paused, CampaignStopped) as asked:
+        except (Paused, CampaignStopped) as asked:
             self._queue.release(claimed, self.name, "give_back")
             if isinstance(asked, CampaignStopped):
                 raise
@@ -264,45 +265,10 @@ class _Outage:
         return self._pause_s
 
 
-class _Lost(Exception):  # noqa: N818 - not an error: another worker owns the batch
-    pass
-
-
-class _Paused(Exception):  # noqa: N818 - not an error: what was asked for
-    pass
-
-
-@dataclass(slots=True)
-class _QueueRecord:
-    """The queue as a `Record`, for one batch."""
-
-    queue: Queue
-    claimed: Claimed
-    worker: str
-    stop: Stop
-
-    def check(self) -> None:
-        self.stop.check()
-        if not self.queue.renew(self.claimed, self.worker):
-            raise _Lost
-        if self.queue.is_paused(self.claimed.campaign):
-            raise _Paused
-
-    def add(self, rows: BatchRows) -> None:
-        self._record(rows, decided=True)
-
-    def save(self, rows: BatchRows) -> None:
-        self._record(rows, decided=False)
-
-    def _record(self, rows: BatchRows, *, decided: bool) -> None:
-        if not self.queue.record(self.claimed, self.worker, rows, decided=decided):
-            raise _Lost
-
-
 class _Run:
     """A run that is open here: its limiter and its sender."""
 
-    def __init__(self, run: QueuedRun, store: str | None, queue: Queue, observers: Sequence[Observer]) -> None:
+    def __init__(self, run: StoredRun, store: str | None, queue: CampaignStore, observers: Sequence[Observer]) -> None:
         self._run = run
         self._file: CampaignFile = loads_campaign(run.text, Path(run.path))
         self._file = replace(self._file, store=store or run.store or self._file.store)
@@ -334,13 +300,15 @@ class _Run:
     def read(self, claimed: Claimed) -> tuple[Part, BatchRows | None]:
         """The batch and its recorded steps; `CampaignError` where either is damaged."""
         run, segments = self._run, len(self._segments)
+        if not claimed.data:
+            raise CampaignError("its subjects are where it was begun: go on with capline campaign run")
         part = Part.unpack(claimed.number, claimed.rows, claimed.data, run.columns, segments, len(run.zones))
         rows = claimed.steps()
         if rows is not None and len(rows) != len(part):
             raise CampaignError(f"batch {claimed.number} has another number of subjects than when it was decided")
         return part, rows
 
-    def delivery(self, steps: _QueueRecord) -> Delivery:
+    def delivery(self, steps: Steps) -> Delivery:
         """A `Delivery` that records its steps here."""
         kinds = self._segments, self._run.zones
         return Delivery(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capline.campaign.ledger.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED, STATES
+from capline.campaign.store.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED, STATES
 
 if TYPE_CHECKING:
-    from capline.campaign.ledger.rows import BatchRows
+    from capline.campaign.store.rows import BatchRows
 
 
 class DeliveredBatch(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capline.cli.commands import outcomes
-from capline.cli.commands.outcomes import run_directory
+from capline.cli.input.campaigns import QueueOption, Target, TargetArgument, queue_of_store
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import LedgerOption, ProgressOption
 from capline.cli.render.campaign import report_answer
@@ -36,21 +36,8 @@ app = Commands("campaign", "Send a [bold]campaign[/] under its caps, forecast it
 app.add_typer(outcomes.app)
 
 CampaignArgument = Annotated[Path, typer.Argument(metavar="CAMPAIGN.YAML", help="The campaign file.")]
-TargetArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CAMPAIGN.YAML|DIR|NAME", help="The campaign file, a run's directory, or the name of a queued campaign."
-    ),
-]
-QueueOption = Annotated[
-    str | None,
-    typer.Option(
-        "--queue",
-        "-q",
-        metavar="URL",
-        envvar="CAPLINE_QUEUE",
-        help="The Redis or Valkey server of the queue; the campaign's store, if left out and it is one.",
-    ),
+RetryOption = Annotated[
+    bool, typer.Option("--retry-failed", help="Decide and send again, once, to exactly those whose delivery failed.")
 ]
 
 _WATCH_S = 1.0
@@ -60,10 +47,7 @@ _WATCH_S = 1.0
 def run(
     campaign: CampaignArgument,
     ledger: LedgerOption = None,
-    retry_failed: Annotated[
-        bool,
-        typer.Option("--retry-failed", help="Decide and send again, once, to exactly those whose delivery failed."),
-    ] = False,
+    retry_failed: RetryOption = False,
     progress: ProgressOption = None,
 ) -> Answer:
     """Decide, deliver and report. After a stop or a kill, the same command resumes the run.
@@ -107,24 +91,23 @@ def run(
             doubts = report_of(opened).total.not_known if asks_again(job.file.sender.sender) else 0
             what = f"asking again about {doubts:,} messages that are not known" if doubts else "this is its report"
             warn(f"{directory}: finished before; {what} (a new run: under another name)")
-        elif opened.next_batch() and not opened.is_finished:
-            batches = job.batches + opened.retries()
+        elif 0 < (state := opened.state()).settled < state.batches:
             note.print(
-                f"{directory}: resumes at batch {opened.next_batch() + 1} of {batches}", style="dim", markup=False
+                f"{directory}: resumes, {state.settled} of {state.batches} batches are done", style="dim", markup=False
             )
-        if math.isinf(opened.due_us):
+        if math.isinf(opened.state().due_us):
             warn(f"{directory}: paused; go on with: capline campaign resume {shlex.quote(str(ledger or campaign))}")
         elif job.file.send_at_us > SystemClock().now_us():
             note.print(f"waits until {instant_text(job.file.send_at_us)}", style="dim", markup=False)
         try:
             with (
                 stop.on_signals(*stop_lines("the same command resumes the run")),
-                progress_bar("sending", len(job.audience), wanted=progress, done=opened.done_rows()) as advance,
+                progress_bar("sending", len(job.audience), wanted=progress, done=opened.state().done) as advance,
             ):
                 run_job(job, limiter, opened, stop, retry_failed=retry_failed, progress=advance)
         except CampaignStopped as stopped:
             resume = [*again, *(["--retry-failed"] if retry_failed else [])]
-            done = f"{opened.done_rows():,} of {len(job.audience):,} subjects are done"
+            done = f"{opened.state().done:,} of {len(job.audience):,} subjects are done"
             warn(f"stopped; {done}, nothing is lost. Resume with: {shlex.join(resume)}")
             raise typer.Exit(128 + stopped.signum) from None
         except SenderFailingError as error:
@@ -168,9 +151,8 @@ def status(
 
     With --queue: over all workers. The same for a campaign file that has no ledger and whose store can hold the queue.
     """
-    directory = run_directory(target, ledger)
-    url = _queue_of(target, ledger, queue)
-    with closing(_ledger_reports(directory) if url is None else _queue_reports(url, target)) as reports:
+    found = Target(target, ledger, queue)
+    with closing(_ledger_reports(found.directory) if found.queue is None else _queue_reports(found)) as reports:
         for state, answer in reports:
             answer.show(json=json)
             if not watch or state == "finished":
@@ -204,32 +186,49 @@ def resume(target: TargetArgument, ledger: LedgerOption = None, queue: QueueOpti
     "capline campaign enqueue summer-sale.yaml --queue redis://127.0.0.1:6379/0",
     "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
 )
-def enqueue(campaign: CampaignArgument, queue: QueueOption = None, progress: ProgressOption = None) -> Answer:
+def enqueue(
+    campaign: CampaignArgument,
+    queue: QueueOption = None,
+    retry_failed: RetryOption = False,
+    progress: ProgressOption = None,
+) -> Answer:
     """Split a campaign into batches for workers. After a kill, the same command resumes it.
 
     Checks the whole file first, as `run` does. Workers need none of its files: capline worker --queue URL.
     """
-    from capline.campaign import begun_version, load_campaign, prepare
+    import msgspec
+
+    from capline.campaign import Ledger, begun_version, load_campaign, prepare
     from capline.campaign.queue.enqueue import enqueue as enqueue_job
-    from capline.campaign.queue.queue import Queue
-    from capline.campaign.queue.server import QueueServer
+    from capline.campaign.retry import ask_again
+    from capline.campaign.retry import retry_failed as put_failed_again
+    from capline.campaign.senders.protocol import asks_again
+    from capline.campaign.store.open import open_store
 
     file = load_campaign(campaign)
-    url = queue or _as_queue(file.store)
+    url = queue or queue_of_store(file.store)
     if url is None:
         raise CampaignError(f"{campaign}: its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0")
-    with QueueServer(url) as server:
-        for warning in server.check():
+    with closing(open_store(url, make=True)) as shared:
+        for warning in shared.check():
             warn(f"warning: {warning}")
-        shared = Queue(server)
         begun = shared.find(file.campaign)
         job = prepare(file, None if begun is None else begun_version(begun.inputs))
         with progress_bar("queueing batches", job.batches, wanted=progress) as advance:
             queued = enqueue_job(job, shared, advance)
+        again = 0
+        if retry_failed:
+            opened = Ledger.of(shared, file.campaign)
+            if not opened.is_finished:
+                raise CampaignError(f"campaign {file.campaign!r} is not finished; retry what failed when it is")
+            again = put_failed_again(job, opened) + (ask_again(job, opened) if asks_again(file.sender.sender) else 0)
+            queued = msgspec.structs.replace(queued, put=again)
     count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
 
     def lines() -> None:
-        if queued.state == "finished":
+        if retry_failed:
+            out.print(f"[bold]{queued.campaign}[/]: {queued.put:,} batches in the queue again, of those that failed")
+        elif queued.state == "finished":
             out.print(f"[bold]{queued.campaign}[/]: finished before ({count}); nothing to queue")
         else:
             how = f"{queued.put:,} of them now" if queued.put < queued.batches else "all of them now"
@@ -238,11 +237,6 @@ def enqueue(campaign: CampaignArgument, queue: QueueOption = None, progress: Pro
         out.print(f"show it: capline campaign status {queued.campaign} --queue {queued.queue}", soft_wrap=True)
 
     return Answer(queued, lines)
-
-
-def _as_queue(store: str) -> str | None:
-    """The store's URL if a queue can be there: on a single server."""
-    return store if store.partition("://")[0] in ("redis", "rediss", "valkey", "valkeys") else None
 
 
 def _ledger_reports(directory: Path) -> Generator[tuple[str, Answer]]:
@@ -256,56 +250,20 @@ def _ledger_reports(directory: Path) -> Generator[tuple[str, Answer]]:
 
 
 def _steer(target: Path, ledger: Path | None, queue: str | None, *, paused: bool) -> None:
-    from capline.campaign import Ledger
-    from capline.campaign.queue.queue import Queue
-    from capline.campaign.queue.server import QueueServer
-
-    url = _queue_of(target, ledger, queue)
-    if url is None:
-        with Ledger.read(run_directory(target, ledger), steer=True) as opened:
-            name = opened.facts.campaign
-            is_open = not opened.is_finished
-            if is_open:
-                opened.steer(paused=paused)
-    else:
-        name = _name_of(target)
-        with QueueServer(url) as server:
-            is_open = Queue(server).steer(name, paused=paused)
-    if not is_open:
-        raise CampaignError(f"campaign {name!r} is finished, or was never begun here: there is nothing to steer")
-    out.print(f"{name}: {'paused' if paused else 'resumed'}", markup=False)
+    with Target(target, ledger, queue).opened(steer=True) as run:
+        if not run.store.steer(run.name, paused=paused):
+            raise CampaignError(f"campaign {run.name!r} is finished: there is nothing to steer")
+    out.print(f"{run.name}: {'paused' if paused else 'resumed'}", markup=False)
 
 
-def _queue_of(target: Path, ledger: Path | None, queue: str | None) -> str | None:
-    """The queue in which a target is; None where it is a run with a ledger."""
-    from capline.campaign import load_campaign
-
-    url = None if ledger else queue
-    if not target.exists() and (url is None or target.suffix in (".yaml", ".yml")):
-        raise CampaignError(
-            f"{target}: no such file; name the campaign file, the directory of a run, or a campaign with --queue URL"
-        )
-    if url is None and target.is_file() and not run_directory(target, ledger).exists():
-        return _as_queue(load_campaign(target).store)
-    return url
-
-
-def _name_of(target: Path) -> str:
-    from capline.campaign import load_campaign
-    from capline.model.policy import check_name
-
-    return load_campaign(target).campaign if target.is_file() else check_name(str(target), "campaign")
-
-
-def _queue_reports(url: str, target: Path) -> Generator[tuple[str, Answer]]:
+def _queue_reports(found: Target) -> Generator[tuple[str, Answer]]:
     """The same of a queued campaign."""
-    from capline.campaign.queue.queue import Queue
-    from capline.campaign.queue.server import QueueServer
     from capline.campaign.queue.status import QueueStatus
+    from capline.campaign.store.open import open_store
 
-    with QueueServer(url) as server:
-        server.check()
-        status = QueueStatus(Queue(server), _name_of(target))
+    with closing(open_store(found.queue or "")) as store:
+        store.check()
+        status = QueueStatus(store, found.name)
         while True:
             report = status.report()
             yield report.state, report_answer(report, queue=report.queue)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capline.cli.input.campaigns import QueueOption, Target, TargetArgument
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import LedgerOption
 from capline.cli.render.console import Answer, out
 from capline.model.errors import CampaignError, InvalidValueError
 
 if TYPE_CHECKING:
-    from capline.campaign import Ledger
     from capline.campaign.outcomes import Outcome
 
 app = Commands()
@@ -24,25 +24,27 @@ app = Commands()
 _LARGEST_ID = 0xFFFF_FFFF
 _ID = re.compile(r"[0-9]{1,10}")
 
-TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The campaign file, or the directory of a run.")]
 
-
-@app.answers("capline campaign outcome summer-sale.yaml 1001", "capline campaign outcome summer-sale.run 1001 --json")
+@app.answers(
+    "capline campaign outcome summer-sale.yaml 1001",
+    "capline campaign outcome summer-sale 1001 --queue redis://127.0.0.1:6379/0 --json",
+)
 def outcome(
     target: TargetArgument,
     recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.")],
     ledger: LedgerOption = None,
+    queue: QueueOption = None,
 ) -> Answer:
     """Show what became of one recipient: sent, refused (by which limit, until when), failed (why), not known."""
     from capline.campaign.outcomes import outcome_of
 
     if not _ID.fullmatch(recipient) or int(recipient) > _LARGEST_ID:
         raise InvalidValueError(f"recipient {recipient!r}: a campaign's ids are whole numbers from 0 to {_LARGEST_ID}")
-    with _open(target, ledger) as opened:
+    with Target(target, ledger, queue).opened() as opened:
         found = outcome_of(opened, int(recipient))
         if found is None:
             end = "is not in its audience" if opened.is_finished else "was not decided yet, or is not in its audience"
-            raise CampaignError(f"{opened.directory}: {recipient} {end}")
+            raise CampaignError(f"{opened.place}: {recipient} {end}")
     return Answer(found, _sentence(found))
 
 
@@ -54,30 +56,16 @@ def outcomes(
     target: TargetArgument,
     to: Annotated[Path, typer.Option(metavar="FILE", help="Where to write them: .parquet or .csv.")],
     ledger: LedgerOption = None,
+    queue: QueueOption = None,
 ) -> None:
     """Write the outcomes so far to a Parquet or CSV file: one row for each recipient that was decided."""
     from capline.campaign.outcomes import export_outcomes
 
-    with _open(target, ledger) as opened:
+    with Target(target, ledger, queue).opened() as opened:
         count = export_outcomes(opened.facts, opened.batches(), to)
         left = opened.facts.audience - count
     rest = f"; {left:,} are not decided yet" if left else ""
     out.print(f"{to}: {count:,} recipients{rest}", markup=False, soft_wrap=True)
-
-
-def run_directory(target: Path, ledger: Path | None) -> Path:
-    """The run's directory: as named, or the target itself, or the one beside the campaign file."""
-    from capline.campaign import default_directory
-
-    return ledger or (target if target.is_dir() else default_directory(target))
-
-
-def _open(target: Path, ledger: Path | None) -> Ledger:
-    from capline.campaign import Ledger
-
-    if ledger is None and not target.exists():
-        raise CampaignError(f"{target}: no such file; name the campaign file or the directory of a run")
-    return Ledger.read(run_directory(target, ledger))
 
 
 def _sentence(found: Outcome) -> str:

@@ -1,8 +1,8 @@
-"""The ledger's files: the SQLite database and the lock beside it. `ledger` describes their content.
+"""The SQLite file of a campaign store and the lock beside it. `sqlite_store` describes the content.
 
 SQLite keeps the file whole: a write-ahead log, synced at each commit (synchronous FULL), so that a step that was
 acknowledged survives kill -9 and power loss, and readers see the last commit without waiting. The lock is `flock`: the
-kernel releases it when its process ends, however that happens.
+kernel releases it when its process ends, however that happens. `campaign run` holds it alone, workers share it.
 """
 
 from __future__ import annotations
@@ -17,44 +17,60 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CampaignError
-from capline.support.private import PRIVATE_FILE
+from capline.support.private import PRIVATE_FILE, create_private_file, make_private_directory
 from capline.support.system import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-FILE = "ledger.sqlite"
-_LOCK = "lock"
 _APPLICATION = 0x6361706C
 """SQLite's application_id: "capl"."""
-_VERSION = 2
+_VERSION = 3
 _SCHEMA = """
-CREATE TABLE run (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE input (name TEXT PRIMARY KEY, digest TEXT NOT NULL, shown TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE batch (
-  number INTEGER PRIMARY KEY, settled INTEGER NOT NULL, at_us INTEGER NOT NULL, rows INTEGER NOT NULL, retried INTEGER
-  NOT NULL, lowest INTEGER NOT NULL, highest INTEGER NOT NULL, limits TEXT NOT NULL, decided BLOB NOT NULL, outcome BLOB
-  NOT NULL, reasons TEXT NOT NULL
+CREATE TABLE run (
+  campaign TEXT PRIMARY KEY, run_id TEXT NOT NULL, fields BLOB NOT NULL, batches INTEGER NOT NULL,
+  queued INTEGER NOT NULL DEFAULT 0, settled INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0,
+  begun_us INTEGER NOT NULL, due_us INTEGER NOT NULL, last_us INTEGER NOT NULL, elapsed_us INTEGER NOT NULL DEFAULT 0,
+  finished INTEGER NOT NULL DEFAULT 0, paused INTEGER NOT NULL DEFAULT 0, store BLOB
 );
-CREATE TABLE retry (number INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE INDEX run_due ON run (due_us) WHERE NOT finished AND NOT paused;
+CREATE TABLE batch (
+  campaign TEXT NOT NULL, number INTEGER NOT NULL, rows INTEGER NOT NULL, settled INTEGER NOT NULL DEFAULT 0,
+  aside TEXT, owner TEXT, leased_us INTEGER, since_us INTEGER, claims INTEGER NOT NULL DEFAULT 0, error TEXT,
+  first INTEGER, last INTEGER, data BLOB NOT NULL, decided BLOB, outcome BLOB, UNIQUE (campaign, number)
+);
+CREATE INDEX batch_waiting ON batch (campaign, number) WHERE NOT settled AND aside IS NULL AND owner IS NULL;
+CREATE INDEX batch_leased ON batch (campaign, leased_us) WHERE NOT settled AND aside IS NULL AND owner IS NOT NULL;
+CREATE VIEW waiting AS SELECT * FROM batch WHERE NOT settled AND aside IS NULL AND owner IS NULL;
+CREATE VIEW leased AS SELECT * FROM batch WHERE NOT settled AND aside IS NULL AND owner IS NOT NULL;
 """
 _BUSY_S = 10.0
 _LOCK_TRIES = 5
 _LOCK_PAUSE_S = 0.05
 
 
-def take_lock(directory: Path, pause: Callable[[float], object] = time.sleep) -> int:
-    """Lock the run for this process while the handle is open; `CampaignError` where another one holds the lock."""
-    handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+def take_lock(path: Path, *, shared: bool, pause: Callable[[float], object] = time.sleep) -> int:
+    """Lock the file for this process while the handle is open; `CampaignError` where another one is in the way."""
+    handle = os.open(_lock_of(path), os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, handle)
         for _ in range(_LOCK_TRIES):
-            if lock_file(handle, wait=False):
+            if lock_file(handle, shared=shared, wait=False):
                 stack.pop_all()
                 return handle
             # `status` holds it for an instant to see whether it is free; that must not refuse a run.
             pause(_LOCK_PAUSE_S)
-    raise CampaignError(f"{directory}: another process is in this run; look with: capline campaign status")
+    raise CampaignError(f"{path.parent}: another process is in this run; look with: capline campaign status")
+
+
+def create(path: Path) -> None:
+    """Make the file and its directory, private, where they are missing; `CampaignError` where that cannot be."""
+    try:
+        make_private_directory(path.parent)
+        create_private_file(path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CampaignError(f"{path.parent}: the ledger cannot be kept here: {reason}") from None
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
@@ -63,14 +79,14 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     A reader that cannot write the directory, where SQLite keeps what readers share, may get a copy in memory.
     """
     uri = path.absolute().as_uri()
-    with sqlite_errors(path.parent):
+    with sqlite_errors(path):
         try:
             return _opened(path, f"{uri}?mode={'rwc' if write else 'ro'}", write=write)
         except sqlite3.OperationalError as error:
             if write or not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
                 raise
         wal = path.with_name(f"{path.name}-wal")
-        with path.open("rb"), _kept_out(path.parent) as free:
+        with path.open("rb"), _locked(path, shared=False) as free:
             if not free:
                 raise CampaignError(f"{path.parent}: a process begins or ends this run just now; try again")
             if not wal.exists() or not wal.stat().st_size:
@@ -102,20 +118,21 @@ def _copied(path: Path, uri: str) -> sqlite3.Connection:
 
 
 def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    empty = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    if write and empty:
-        with commits(connection):
+    with commits(connection) if write else contextlib.nullcontext():
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        empty = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if write and empty:
             for statement in filter(str.strip, _SCHEMA.split(";")):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute(f"PRAGMA user_version = {_VERSION}")
-    elif empty:
+            return
+    if empty:
         raise CampaignError(f"{path.parent}: the run was killed before it began; run it again")
-    elif application != _APPLICATION:
+    if application != _APPLICATION:
         raise CampaignError(f"{path}: not a capline ledger; name another directory with --ledger")
-    elif version != _VERSION:
+    if version != _VERSION:
         raise CampaignError(
             f"{path}: a ledger of version {version}, this capline reads {_VERSION}; it is left as it is: finish the "
             "run with the capline that began it, or begin a new one under another name ('campaign:')"
@@ -136,13 +153,13 @@ def commits(connection: sqlite3.Connection) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def sqlite_errors(directory: Path) -> Generator[None]:
+def sqlite_errors(path: Path) -> Generator[None]:
     """Turn what SQLite raises, or who may not read, into one line with the fix."""
     try:
         yield
     except OSError as error:
-        file = error.filename or directory
-        raise CampaignError(f"{file}: {error.strerror}; let this account read what is in {directory}") from None
+        file = error.filename or path.parent
+        raise CampaignError(f"{file}: {error.strerror}; let this account read what is in {path.parent}") from None
     except sqlite3.Error as error:
         # Full disks come as "database or disk is full" or as "disk I/O error", by which call met them.
         full = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
@@ -151,24 +168,30 @@ def sqlite_errors(directory: Path) -> Generator[None]:
             if full
             else "restore it, or name another with --ledger"
         )
-        raise CampaignError(f"{directory}: the ledger cannot be used ({error}); what it holds is safe: {fix}") from None
+        raise CampaignError(
+            f"{path.parent}: the ledger cannot be used ({error}); what it holds is safe: {fix}"
+        ) from None
 
 
-def is_locked(directory: Path) -> bool:
-    """Whether a process is in the run now; `CampaignError` where this account may not look."""
-    with sqlite_errors(directory), _kept_out(directory) as free:
+def is_run_alone(path: Path) -> bool:
+    """Whether a `campaign run` is at work with the file now; `CampaignError` where this account may not look."""
+    with sqlite_errors(path), _locked(path, shared=True) as free:
         return not free
 
 
 @contextlib.contextmanager
-def _kept_out(directory: Path) -> Generator[bool]:
-    """Let no process into the run meanwhile; False where one is in it."""
+def _locked(path: Path, *, shared: bool) -> Generator[bool]:
+    """Hold the lock for an instant: shared, beside workers, or alone; False where another process is in the way."""
     try:
-        handle = os.open(directory / _LOCK, os.O_RDONLY)
+        handle = os.open(_lock_of(path), os.O_RDONLY)
     except FileNotFoundError:
         yield True  # nobody was ever in it
         return
     try:
-        yield lock_file(handle, shared=True, wait=False)
+        yield lock_file(handle, shared=shared, wait=False)
     finally:
         os.close(handle)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-lock")

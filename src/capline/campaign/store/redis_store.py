@@ -1,49 +1,40 @@
-"""The queue: campaigns whose batches any number of workers deliver. Its keys and its verbs; decision 7 draws the keys.
+"""A campaign store on one Redis or Valkey server, for workers on any hosts: a queue. Decision 7 draws the keys.
 
-The rule: a batch has one owner, the consumer for which it is pending in the stream's group. Every verb that writes a
-step checks the owner in the same script (`lua/`), so a worker that lost its lease writes nothing.
-
-    `enqueue`   begin, put_files, steer, put
-    `worker`    open_campaigns, store, freeze_store, claim, renew, record, release
-    `status`    find, state, steps
-    `watch`     ages_s, state
-    `pause`     steer
-
-Every call may be repeated. Every key expires 30 days after the last step.
+A batch's owner is the consumer for which it is pending in the stream's group. Each verb is a script (`lua/`), whole or
+not at all. Every key expires 30 days after the last step.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from capline.campaign.file import LARGEST_BATCH
-from capline.campaign.ledger.inputs import Input
-from capline.campaign.queue.records import (
+from capline.campaign.store.inputs import Input
+from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, How, UnreadableRunError
+from capline.campaign.store.records import (
     VERSION,
+    Again,
     Claimed,
     DeadLetter,
     InWork,
     Over,
-    QueuedRun,
     State,
+    StoredRun,
     Waiting,
     read_steps,
     step_bytes,
 )
+from capline.campaign.store.rows import LARGEST_BATCH
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from capline.campaign.ledger.rows import BatchRows
-    from capline.campaign.queue.server import QueueServer
-
-EXPIRY_MS = 30 * 86_400_000
-MOST_CLAIMS = 10
-"""A batch that was claimed so often without being finished becomes a dead letter: it may be what kills the workers."""
+    from capline.campaign.store.rows import BatchRows
+    from capline.campaign.store.server import Server
 
 _OPEN = "capline:campaigns"
 _GROUP = "workers"
@@ -51,40 +42,54 @@ _FLUSH_BYTES = 4 << 20
 _FLUSH_BATCHES = 100
 _READ_BATCHES = 16
 _MOST_IN_WORK = 10_000
+_SILENT_S = 10.0
+"""Leases are renewed every second: after so long without a renewal, nobody is at work."""
 
 
-class UnreadableRunError(CampaignError):
-    """A campaign in the queue that this version cannot read; the others can be worked on."""
+class RedisCampaignStore:
+    """The verbs of `protocol`, on one server."""
 
-
-class Queue:
-    """The verbs, on one server."""
-
-    def __init__(self, server: QueueServer) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
 
-    # ---- for `enqueue`
+    @property
+    def url(self) -> str:
+        """The server's URL, without user, password and options."""
+        return self.server.url
 
-    def begin(self, run: QueuedRun) -> bool:
-        """Create a campaign's run; False where there is one already, which stays unchanged."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. May be called twice."""
+        self.server.close()
+
+    def check(self, patience_s: float = 0.0) -> list[str]:
+        """As in `protocol`: what the server may forget."""
+        return self.server.check(patience_s)
+
+    # ---- create
+
+    def begin(self, run: StoredRun) -> bool:
+        """As in `protocol`."""
         flat = [word for pair in run.fields().items() for word in pair]
         return bool(self._run("begin", run.facts.campaign, run.facts.campaign, EXPIRY_MS, *flat))
 
-    def put_files(self, run: QueuedRun) -> None:
-        """Replace a run's texts, so that workers which open it later use changed speeds and retries."""
+    def put_files(self, run: StoredRun) -> None:
+        """As in `protocol`."""
         flat = [word for pair in run.texts().items() for word in pair]
         self.server.call("HSET", _keys(run.facts.campaign)[0], *flat)
 
-    def steer(self, campaign: str, *, due_us: int | str = "", paused: bool | None = None) -> bool:
-        """Change when a campaign is due (0: since it was enqueued), or pause or resume it; False where none is open.
-
-        A worker heeds a pause before its next hand-over, and the rest before its next claim.
-        """
+    def steer(self, campaign: str, *, due_us: int | None = None, paused: bool | None = None) -> bool:
+        """As in `protocol`."""
         how = "" if paused is None else "pause" if paused else "resume"
-        return bool(self._run("steer", campaign, campaign, EXPIRY_MS, due_us, how))
+        return bool(self._run("steer", campaign, campaign, EXPIRY_MS, "" if due_us is None else due_us, how))
 
-    def put(self, run: QueuedRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
-        """Queue the batches (number, rows, data) that are not queued yet; yields after each chunk how many are."""
+    def put(self, run: StoredRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
+        """As in `protocol`."""
         chunk: list[tuple[object, ...]] = []
         size_bytes = 0
         for number, rows, data in batches:
@@ -96,41 +101,53 @@ class Queue:
         if chunk:
             yield self._flush(run.facts.campaign, chunk)
 
+    def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
+        """As in `protocol`; a script for each."""
+        name = run.facts.campaign
+        count = 0
+        for count, batch in enumerate(again, 1):
+            sources = [(rows.number, step_bytes(rows, decided=False)[1]) for rows in batch.sources]
+            words = batch.number, batch.rows, batch.data, name, batch.retried
+            done = self._run("again", name, run.facts.run_id, EXPIRY_MS, *words, *chain.from_iterable(sources))
+            if not done:
+                return count - 1
+        return count
+
     def _flush(self, campaign: str, chunk: list[tuple[object, ...]]) -> int:
         queued = int(self.server.runs("put", _keys(campaign), chunk)[-1])
         if queued < 0:
-            raise CampaignError(f"queue {self.server.url}: the run of {campaign!r} is gone; enqueue it again")
+            raise CampaignError(f"queue {self.url}: the run of {campaign!r} is gone; enqueue it again")
         return queued
 
-    # ---- for `worker`
+    # ---- work
 
     def open_campaigns(self) -> list[str]:
-        """The campaigns that are due and not finished, the oldest first."""
+        """As in `protocol`."""
         return list(self.ages_s())
 
     def ages_s(self) -> dict[str, float]:
-        """These campaigns, each with the seconds since it was due. Those that are due later cost nothing."""
+        """As in `protocol`."""
         seconds, micros = self.server.call("TIME")
         now_us = int(seconds) * 1_000_000 + int(micros)
         flat = self.server.call("ZRANGE", _OPEN, "-inf", now_us, "BYSCORE", "WITHSCORES")
         return {name.decode(): (now_us - float(due)) / 1e6 for name, due in _pairs(flat).items()}
 
     def is_paused(self, campaign: str) -> bool:
-        """Whether the campaign is paused."""
+        """As in `protocol`."""
         return bool(self.server.call("HEXISTS", _keys(campaign)[0], "paused"))
 
     def store(self, campaign: str) -> Input | None:
-        """The identity of the run's store; None before the first worker opened it."""
+        """As in `protocol`."""
         found = self.server.call("HGET", _keys(campaign)[0], "store_identity")
         return None if found is None else msgspec.json.decode(found, type=Input)
 
     def freeze_store(self, campaign: str, store: Input) -> Input:
-        """Freeze the run's store, unless another worker did; returns the one that is frozen."""
+        """As in `protocol`."""
         found = self._run("store", campaign, msgspec.json.encode(store))
         return store if found is None else msgspec.json.decode(found, type=Input)
 
     def claim(self, campaign: str, worker: str, takeover_s: float) -> Claimed | DeadLetter | Waiting | Over:
-        """A batch for this worker: the one it already owns, else one whose lease has expired, else a new one."""
+        """As in `protocol`."""
         match self._run("claim", campaign, worker, EXPIRY_MS, int(takeover_s * 1000), MOST_CLAIMS, campaign):
             case [b"batch", entry, flat, decided, outcome, run_id]:
                 fields = _pairs(flat)
@@ -152,60 +169,64 @@ class Queue:
                 return Over()
 
     def renew(self, claimed: Claimed, worker: str) -> bool:
-        """Renew the lease; False where the worker no longer owns the batch."""
+        """As in `protocol`."""
         return bool(self._run("renew", claimed.campaign, worker, EXPIRY_MS, claimed.entry))
 
     def record(self, claimed: Claimed, worker: str, rows: BatchRows, *, decided: bool) -> bool:
-        """Write a step of the batch, the first (`decided`) or a later one; False where the worker lost the batch."""
-        steps = step_bytes(rows, decided=decided)
+        """As in `protocol`."""
         done_rows = len(rows) if rows.is_done else 0
-        return bool(
-            self._run("record", claimed.campaign, worker, EXPIRY_MS, claimed.entry, *steps, done_rows, claimed.campaign)
-        )
+        last = claimed.campaign, f"{rows.ids[0]}-{rows.ids[-1]}"
+        words = claimed.entry, *step_bytes(rows, decided=decided), done_rows, *last
+        return bool(self._run("record", claimed.campaign, worker, EXPIRY_MS, *words))
 
-    def release(self, claimed: Claimed, worker: str, how: str, why: str = "") -> bool:
-        """End the lease of an unsettled batch; `how` as in release.lua. False where the worker lost the batch."""
+    def release(self, claimed: Claimed, worker: str, how: How, why: str = "") -> bool:
+        """As in `protocol`."""
         return bool(self._run("release", claimed.campaign, worker, EXPIRY_MS, claimed.entry, how, why))
 
-    # ---- for `status`
+    # ---- look
 
-    def find(self, campaign: str) -> QueuedRun | None:
-        """A campaign's run; None where there is none. Raises `UnreadableRunError`."""
+    def find(self, campaign: str) -> StoredRun | None:
+        """As in `protocol`."""
         fields = _pairs(self.server.call("HGETALL", _keys(campaign)[0]))
         if not fields:
             return None
         if fields.get(b"version") != VERSION:
             raise UnreadableRunError(
-                f"queue {self.server.url}: campaign {campaign!r} was queued by another version of capline"
+                f"queue {self.url}: campaign {campaign!r} was queued by another version of capline"
             )
         try:
-            return QueuedRun.of_fields(fields)
+            return StoredRun.of_fields(fields)
         except (KeyError, ValueError):
             raise UnreadableRunError(
-                f"queue {self.server.url}: the run of {campaign!r} is damaged; "
+                f"queue {self.url}: the run of {campaign!r} is damaged; "
                 "give the campaign another name and enqueue it again"
             ) from None
 
     def state(self, campaign: str) -> State:
-        """A run's progress."""
-        run, batches, steps, aside, _ = _keys(campaign)
-        names = ("queued", "settled", "done", "finished", "first_us", "last_us", "due_us", "paused")
+        """As in `protocol`."""
+        run, stream, steps, aside, _ = _keys(campaign)
+        names = ("batches", "queued", "settled", "done", "finished", "first_us", "last_us", "due_us", "paused")
         numbers, pending, apart = self.server.calls(
             [
                 ("HMGET", run, *names),
-                ("XPENDING", batches, _GROUP, "-", "+", _MOST_IN_WORK),
+                ("XPENDING", stream, _GROUP, "-", "+", _MOST_IN_WORK),
                 ("HGETALL", aside),
             ]
         )
-        queued, settled, done, finished, first_us, last_us, due_us, paused = (int(number or 0) for number in numbers)
+        batches, queued, settled, done, finished, first_us, last_us, due_us, paused = (
+            int(each or 0) for each in numbers
+        )
+        in_work = tuple(self._in_work(steps, pending))
         return State(
+            batches,
             queued,
             settled,
             done,
             bool(finished),
             math.inf if paused else due_us,
             max((finished or last_us) - first_us, 0) if first_us else 0,
-            tuple(self._in_work(steps, pending)),
+            any(each.silent_s < _SILENT_S for each in in_work),
+            in_work,
             {int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())},
         )
 
@@ -222,7 +243,7 @@ class Queue:
             yield InWork(number, worker, int(since or 0), idle_s, claims, error.decode() if error else None)
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
-        """The recorded steps of those batches that were decided. Each batch is read in one piece."""
+        """As in `protocol`."""
         key = _keys(campaign)[2]
         for start in range(0, len(numbers), _READ_BATCHES):
             some = numbers[start : start + _READ_BATCHES]
@@ -230,6 +251,19 @@ class Queue:
             for number, (decided, outcome) in zip(some, answers, strict=True):
                 if decided is not None:
                     yield read_steps(number, decided, outcome)
+
+    def spans(self, campaign: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """As in `protocol`. A batch that an earlier version decided may have any subject."""
+        if not numbers:
+            return
+        fields = [f"{number}:{name}" for number in numbers for name in ("ids", "by")]
+        found = self.server.call("HMGET", _keys(campaign)[2], *fields)
+        for number, ids, worker in zip(numbers, found[::2], found[1::2], strict=True):
+            if ids is not None:
+                first, _, last = ids.partition(b"-")
+                yield number, int(first), int(last)
+            elif worker is not None:
+                yield number, 0, (1 << 64) - 1
 
     def _run(self, script: str, campaign: str, *arguments: object) -> Any:
         return self.server.run(script, _keys(campaign), *arguments)

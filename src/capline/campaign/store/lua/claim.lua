@@ -3,7 +3,7 @@
 -- ARGV   1 consumer; 2 expiry in ms; 3 length of a lease in ms; 4 the most claims of one batch; 5 campaign
 -- Reply  {'batch', entry id, entry's fields, decided or false, outcome or false, run id}
 --        {'aside', number, why}     a batch that became a dead letter in this call; call again
---        {'none', batches in work}  nothing to claim now, or it is paused
+--        {'none', batches in work}  nothing to claim now, or it is paused or not due
 --        {'over'}                   finished, or not there
 --
 -- A repeated call gives the same batch. The group counts the claims of a batch, without those that were given back. A
@@ -11,12 +11,12 @@
 
 local consumer = ARGV[1]
 
-local found = redis.call('HMGET', run, 'finished', 'first_us', 'run_id', 'paused')
+local found = redis.call('HMGET', run, 'finished', 'first_us', 'run_id', 'paused', 'due_us')
 if not found[3] or found[1] then
   redis.call('ZREM', open, ARGV[5])
   return {'over'}
 end
-if found[4] then
+if found[4] or tonumber(found[5] or 0) > tonumber(now_us()) then
   return {'none', redis.call('XPENDING', batches, 'workers')[1]}
 end
 

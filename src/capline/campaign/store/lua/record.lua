@@ -2,7 +2,7 @@
 -- finishes the run.
 --
 -- ARGV   1 consumer; 2 expiry in ms; 3 entry id; 4 decided, or empty to keep it; 5 outcome; 6 the batch's rows where
---        this step settles it, else 0; 7 campaign
+--        this step settles it, else 0; 7 campaign; 8 its first and last subject
 -- Reply  1 where it is written, or was by the same call before; 0 where the consumer does not own the batch (any more)
 --
 -- O(length of the bytes).
@@ -19,7 +19,8 @@ end
 
 local recorded_us = now_us()
 if ARGV[4] ~= '' then
-  redis.call('HSET', steps, number .. ':decided', ARGV[4], number .. ':outcome', ARGV[5])
+  redis.call('HSET', steps, number .. ':decided', ARGV[4], number .. ':outcome', ARGV[5],
+    number .. ':ids', ARGV[8])
 else
   redis.call('HSET', steps, number .. ':outcome', ARGV[5])
 end

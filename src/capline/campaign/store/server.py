@@ -1,4 +1,4 @@
-"""The queue's server: one Redis or Valkey, reached through redis-py, which is imported only here.
+"""The server of a campaign store: one Redis or Valkey, reached through redis-py, which is imported only here.
 
 The rule: every call may be repeated. A call without an answer is sent again, with a backoff, for `patience_s` seconds;
 it does not matter whether the first one ran. redis-py's own retries are off, since they would delay a stop.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from capline.store.redis.io.url import Settings
 
-_SCRIPTS = ("begin", "put", "claim", "renew", "record", "release", "steer", "store")
+_SCRIPTS = ("begin", "put", "claim", "renew", "record", "release", "steer", "store", "again")
 _TIMEOUT_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 PATIENCE_S = 30.0
@@ -43,7 +43,7 @@ def parse_queue_url(url: str) -> Settings:
     return settings
 
 
-class QueueServer:
+class Server:
     """A connection to the server, opened by the first call. For one thread.
 
     `pause` is called with the seconds between two tries; it may raise to stop trying.
@@ -80,9 +80,9 @@ class QueueServer:
             socket_connect_timeout=_TIMEOUT_S,
             retry=import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0),
         )
-        # `queue` reads the server's raw replies.
+        # `redis_store` reads the server's raw replies.
         self._client.response_callbacks.clear()
-        folder = resources.files("capline.campaign.queue") / "lua"
+        folder = resources.files("capline.campaign.store") / "lua"
         prelude, *texts = ((folder / f"{name}.lua").read_text(encoding="utf-8") for name in ("prelude", *_SCRIPTS))
         self._scripts = {
             name: self._client.register_script(prelude + text) for name, text in zip(_SCRIPTS, texts, strict=True)

@@ -1,4 +1,4 @@
-"""A batch's rows as columns, in the ledger and in memory.
+"""A batch's rows as columns, in the campaign store and in memory.
 
     decided: written once, with the decision                outcome: written again after each step
     ids     u32   the subjects                              state     u8   the row's state (below)
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN, RETRIED = range(9)
 STATES = 9
+LARGEST_BATCH = 100_000
+"""A batch is one transaction of the limits' store, which blocks others: some 0.3 s for 100,000."""
 
 _DECIDED = ("<u4", "<u2", "<i2", "<i8", "<i8")
 _OUTCOME = ("u1", "u1", "u1")

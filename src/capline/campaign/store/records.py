@@ -1,4 +1,4 @@
-"""What is in the queue: runs, claimed batches and their recorded steps, as values and as bytes."""
+"""What a campaign store holds: runs, claimed batches and their recorded steps, as values and as bytes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.campaign.file import LARGEST_BATCH
-from capline.campaign.ledger.inputs import Input
-from capline.campaign.ledger.ledger import RunFacts
-from capline.campaign.ledger.rows import BatchRows, damaged
+from capline.campaign.store.inputs import Input
+from capline.campaign.store.rows import LARGEST_BATCH, BatchRows, damaged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,11 +18,25 @@ VERSION = b"2"
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedRun:
+class RunFacts:
+    """The facts of a run that never change. `segments`: name and number of subjects, first those in no segment."""
+
+    campaign: str
+    policy: str
+    channel: str | None
+    cost: int
+    audience: int
+    segments: tuple[tuple[str | None, int], ...]
+    begun_us: int
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
     """What a worker needs of a run.
 
     `text` is the campaign file, `path` its path. `store` replaces the store in the file, unless it is empty. `columns`
-    and `zones` are the audience's (no zones: it has no such column), `batches` is the number of batches.
+    and `zones` are the audience's (no zones: it has no such column), `batches` is the number of batches when it began.
     """
 
     facts: RunFacts
@@ -55,7 +67,7 @@ class QueuedRun:
         }
 
     @classmethod
-    def of_fields(cls, fields: Mapping[bytes, bytes]) -> QueuedRun:
+    def of_fields(cls, fields: Mapping[bytes, bytes]) -> StoredRun:
         """The run of these fields; KeyError or ValueError where they are damaged."""
         return cls(
             msgspec.json.decode(fields[b"facts"], type=RunFacts),
@@ -72,7 +84,10 @@ class QueuedRun:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A batch that this worker owns. `data` is a packed `Part`; the halves of its step are None until it is decided."""
+    """A batch that this worker owns; the halves of its step are None until it is decided.
+
+    `data` is a packed `Part`; empty where only a process that has the audience delivers it (`campaign run`).
+    """
 
     campaign: str
     run_id: str
@@ -85,11 +100,27 @@ class Claimed:
     @property
     def number(self) -> int:
         """The batch's number."""
-        return int(self.entry.partition("-")[2])
+        return int(self.entry.rpartition("-")[2])
 
     def steps(self) -> BatchRows | None:
         """The recorded steps; None before it was decided. `CampaignError` where they are damaged."""
         return None if self.decided is None else read_steps(self.number, self.decided, self.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A settled batch that is put back, or a further one: its number and subjects, and the batches that it changes.
+
+    `data` is a packed `Part`, or empty as in `Claimed`. `sources` have their new outcomes: of a batch that is put back,
+    itself; of a further one, the batches whose RETRIED rows it takes. `retried` counts subjects that are to be done
+    again.
+    """
+
+    number: int
+    rows: int
+    data: bytes
+    sources: tuple[BatchRows, ...]
+    retried: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +159,19 @@ class InWork(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A run's progress in batches. `done`: subjects of settled batches; `elapsed_us`: since the first claim.
+    """A run's progress in batches, `batches` in all. `done`: subjects of settled ones; `elapsed_us`: of work.
 
-    `due_us` is infinite while it is paused.
+    `due_us` is infinite while it is paused. `is_worked_on`: a process is at work on it, by what the store sees.
     """
 
+    batches: int
     queued: int
     settled: int
     done: int
     finished: bool
     due_us: float
     elapsed_us: int
+    is_worked_on: bool
     in_work: tuple[InWork, ...]
     aside: Mapping[int, str]
 

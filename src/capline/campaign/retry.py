@@ -1,0 +1,65 @@
+"""Further batches of a run, for those that failed, and batches to ask about again: `--retry-failed`.
+
+Rows that failed and were refunded (REFUNDED) become RETRIED, in the step that stores the further batch with their
+subjects. It is a batch like any other: decided under the limits as they then are, with a receipt of its own number, so
+that nobody is counted twice. Messages keep their keys. Cost: each batch is read once, about 1 ms for 10,000 rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capline.campaign.store.records import Again
+from capline.campaign.store.rows import NOT_KNOWN, REFUNDED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from capline.campaign.ledger import Ledger
+    from capline.campaign.prepare import Job
+    from capline.campaign.store.rows import BatchRows
+
+
+def retry_failed(job: Job, run: Ledger) -> int:
+    """Put all failed rows into further batches of at most `batch` rows; returns how many batches."""
+    return run.store.put_again(run.run, _further(job, run))
+
+
+def ask_again(job: Job, run: Ledger) -> int:
+    """Put back the settled batches that have messages with an unknown outcome; returns how many."""
+    return run.store.put_again(run.run, _doubtful(job, run))
+
+
+def _further(job: Job, run: Ledger) -> Iterator[Again]:
+    number = run.state().batches
+    ids: list[NDArray[np.uint32]] = []
+    sources: list[BatchRows] = []
+
+    def group() -> Again:
+        subjects = np.sort(np.concatenate(ids))
+        return Again(number, subjects.size, job.part_of(number, subjects).pack(), tuple(sources), subjects.size)
+
+    for rows in run.batches():
+        failed = rows.ids[rows.where(REFUNDED)]
+        if not rows.retry_failed():
+            continue
+        if ids and sum(map(len, ids)) + len(failed) > job.file.batch:
+            yield group()
+            number += 1
+            ids, sources = [], []
+        ids.append(failed)
+        sources.append(rows)
+    if ids:
+        yield group()
+
+
+def _doubtful(job: Job, run: Ledger) -> Iterator[Again]:
+    for rows in run.batches():
+        if rows.is_done and rows.where(NOT_KNOWN).size:
+            rows.ask_again()
+            part = job.part_of(rows.number, rows.ids)
+            yield Again(rows.number, len(rows), part.pack(), (rows,), len(rows))

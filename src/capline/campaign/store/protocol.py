@@ -1,0 +1,133 @@
+"""What a campaign store is: campaigns, their batches, the steps of each. `deliver` and the workers know this alone.
+
+The rule: a batch has one owner, the worker that claimed it last. Every verb that writes a step checks the owner in the
+same transaction or script, so a worker that lost its lease writes nothing.
+
+    create   begin, put_files, steer, put          work   open_campaigns, ages_s, store, freeze_store, claim, renew,
+    retry    put_again                                    is_paused, record, release
+    steer    steer                                 look   find, state, steps, spans
+
+Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from capline.campaign.store.inputs import Input
+    from capline.campaign.store.records import Again, Claimed, DeadLetter, Over, State, StoredRun, Waiting
+    from capline.campaign.store.rows import BatchRows
+
+EXPIRY_MS = 30 * 86_400_000
+MOST_CLAIMS = 10
+"""A batch that was claimed so often without being finished becomes a dead letter: it may be what kills the workers."""
+
+How = Literal["give_back", "fail", "set_aside"]
+
+
+class UnreadableRunError(CampaignError):
+    """A campaign in the store that this version cannot read; the others can be worked on."""
+
+
+class CampaignStore(Protocol):
+    """An open campaign store, for one thread. `url` is what to show: without a password."""
+
+    @property
+    def url(self) -> str:
+        """The store in messages and commands: without user, password and options."""
+        ...
+
+    def close(self) -> None:
+        """Close it. May be called twice."""
+        ...
+
+    def check(self, patience_s: float = 0.0) -> list[str]:
+        """Warnings about the store; `CampaignError` where it cannot hold campaigns. Waits so long for a restart."""
+        ...
+
+    def begin(self, run: StoredRun) -> bool:
+        """Create a campaign's run; False where there is one already, which stays unchanged."""
+        ...
+
+    def put_files(self, run: StoredRun) -> None:
+        """Replace a run's texts, so that workers which open it later use changed speeds and retries."""
+        ...
+
+    def put(self, run: StoredRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
+        """Store the batches (number, rows, data) that are not there, and those set aside; yields how many there are."""
+        ...
+
+    def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
+        """Put batches back, and further ones; stops before the first that another process did. Returns how many."""
+        ...
+
+    def steer(self, campaign: str, *, due_us: int | None = None, paused: bool | None = None) -> bool:
+        """Change when a campaign is due (0: since it began), or pause or resume it; False where none is open.
+
+        A worker heeds a pause before its next hand-over, and the rest before its next claim.
+        """
+        ...
+
+    def open_campaigns(self) -> list[str]:
+        """The campaigns that are due and not finished, the oldest first."""
+        ...
+
+    def ages_s(self) -> Mapping[str, float]:
+        """These campaigns, each with the seconds since it was due. Those that are due later cost nothing."""
+        ...
+
+    def is_paused(self, campaign: str) -> bool:
+        """Whether the campaign is paused."""
+        ...
+
+    def store(self, campaign: str) -> Input | None:
+        """The identity of the limits' store; None before the first worker opened it: nothing is decided yet."""
+        ...
+
+    def freeze_store(self, campaign: str, store: Input) -> Input:
+        """Freeze the limits' store of a run, unless another worker did; returns the one that is frozen."""
+        ...
+
+    def claim(self, campaign: str, worker: str, takeover_s: float) -> Claimed | DeadLetter | Waiting | Over:
+        """A batch for this worker: the one it already owns, else one whose lease has expired, else a new one.
+
+        `Waiting` also where the campaign is paused, or not due.
+        """
+        ...
+
+    def renew(self, claimed: Claimed, worker: str) -> bool:
+        """Renew the lease; False where the worker no longer owns the batch."""
+        ...
+
+    def record(self, claimed: Claimed, worker: str, rows: BatchRows, *, decided: bool) -> bool:
+        """Write a step of the batch, the first (`decided`) or a later one; False where the worker lost the batch."""
+        ...
+
+    def release(self, claimed: Claimed, worker: str, how: How, why: str = "") -> bool:
+        """End the lease of a batch that is not settled; False where the worker lost it.
+
+        `give_back`: for the next worker that asks, and this claim does not count. `fail`: for the next one once the
+        lease would have ended; `why` is kept. `set_aside`: a dead letter, for nobody until it is put again.
+        """
+        ...
+
+    def find(self, campaign: str) -> StoredRun | None:
+        """A campaign's run; None where there is none. Raises `UnreadableRunError`."""
+        ...
+
+    def state(self, campaign: str) -> State:
+        """A run's progress."""
+        ...
+
+    def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
+        """The recorded steps of those batches that were decided. A batch is read in one piece."""
+        ...
+
+    def spans(self, campaign: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Number, first and last subject of those batches that were decided."""
+        ...

@@ -1,0 +1,503 @@
+"""A campaign store in one SQLite file, for the processes of one machine. `protocol` says what its verbs do.
+
+    run     a campaign each: its id and fields (MessagePack, as `StoredRun.fields`), how many batches there are, are
+            stored, are settled, how many subjects are done; begun_us, due_us, last_us, elapsed_us; finished, paused;
+            store: the identity of the limits' store, once it is frozen
+    batch   a batch each: rows, settled; aside: why it was set aside; owner and leased_us (0: of a run that has the file
+            alone), since_us, claims, error; first and last subject; data; decided, outcome: the halves of its steps
+
+    the steps of a batch                         killed before the next line, the next process
+    ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
+    inputs: frozen, with the store's identity    accepts other inputs
+    claim
+    limiter.decide_many(receipt="…/run id/7")    decides again: the receipt gives the same answers, consuming nothing
+    record: decided
+    record: about to be sent
+    sender.send(messages with their keys)        sends again, with the same keys; refunds none of these
+    record: delivered, retry, unsure or failed
+    limiter.refund_many(the failed)              refunds again: the stamp makes it one refund
+    record: refunded; settled
+
+Each verb is one transaction, on disk when it returns. Readers (`status`) see the last commit, also during a run. Time
+is the machine's clock; a lease from the future, after the clock was set back, counts as expired a lease's length later.
+A claim reads the head of an index. Cost: four commits a batch or more, 2 to 10 bytes a subject.
+
+URLs: sqlite:///var/lib/capline/campaigns.sqlite, or sqlite://campaigns.sqlite in the working directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote
+
+import msgspec
+
+from capline.campaign.store.database import commits, connect, create, is_run_alone, sqlite_errors, take_lock
+from capline.campaign.store.inputs import Input
+from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, How, UnreadableRunError
+from capline.campaign.store.records import (
+    VERSION,
+    Again,
+    Claimed,
+    DeadLetter,
+    InWork,
+    Over,
+    State,
+    StoredRun,
+    Waiting,
+    read_steps,
+    step_bytes,
+)
+from capline.model.clock import SystemClock
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+
+    from capline.campaign.store.rows import BatchRows
+    from capline.model.clock import Clock
+
+_CHUNK = 100
+_VALUES = {
+    "paused": "SELECT paused FROM run WHERE campaign = ?",
+    "store": "SELECT store FROM run WHERE campaign = ?",
+    "fields": "SELECT fields FROM run WHERE campaign = ?",
+}
+_CLAIMED = "number, rows, owner, claims, error, data, decided, outcome"
+_SILENT_US = 10_000_000
+_FRESH_US = 250_000
+
+
+class SqliteCampaignStore:
+    """The verbs, on one file. `alone`: for `campaign run`, which holds the lock; None for who only looks or steers.
+
+    `write` off: for who only looks; the file must be there. Close it afterwards.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        write: bool = True,
+        make: bool = True,
+        alone: bool | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.path = path
+        self._alone = alone is True
+        self._now_us = (clock or SystemClock()).now_us
+        self._lock: int | None = None
+        with contextlib.ExitStack() as stack:
+            if write and make:
+                create(path)
+            with sqlite_errors(path):
+                if not path.is_file():
+                    raise CampaignError(f"{path.parent}: no ledger here; begin the campaign with: capline campaign run")
+                if alone is not None:
+                    self._lock = take_lock(path, shared=not alone)
+                    stack.callback(os.close, self._lock)
+            self._db = connect(path, write=write)
+            stack.pop_all()
+
+    @property
+    def url(self) -> str:
+        """The file as a URL."""
+        return f"sqlite://{self.path}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and release the lock. May be called twice."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def check(self, patience_s: float = 0.0) -> list[str]:  # noqa: ARG002 - it is here, or it was refused
+        """Nothing to warn about."""
+        return []
+
+    # ---- create
+
+    def begin(self, run: StoredRun, *, over: bool = False) -> bool:
+        """As in `protocol`. `over`: take the place of a run in which nothing was decided: its store is not frozen."""
+        name, now_us = run.facts.campaign, self._now_us()
+        with self._changes():
+            if not self._alone:
+                self._forget("SELECT campaign FROM run WHERE max(last_us, due_us) < ?", now_us - EXPIRY_MS * 1000)
+            if over:
+                self._forget("SELECT campaign FROM run WHERE store IS NULL AND begun_us <= ?", now_us)
+            fields = msgspec.msgpack.encode(run.fields())
+            done = self._db.execute(
+                "INSERT OR IGNORE INTO run (campaign, run_id, fields, batches, begun_us, due_us, last_us) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (name, run.facts.run_id, fields, run.batches, now_us, now_us, now_us),
+            )
+            return done.rowcount > 0
+
+    def _forget(self, which: str, value: int) -> None:
+        for (campaign,) in self._db.execute(which, (value,)).fetchall():
+            self._db.execute("DELETE FROM batch WHERE campaign = ?", (campaign,))
+            self._db.execute("DELETE FROM run WHERE campaign = ?", (campaign,))
+
+    def put_files(self, run: StoredRun) -> None:
+        """As in `protocol`."""
+        with self._changes():
+            self._db.execute(
+                "UPDATE run SET fields = ? WHERE campaign = ?",
+                (msgspec.msgpack.encode(run.fields()), run.facts.campaign),
+            )
+
+    def put(self, run: StoredRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
+        """As in `protocol`."""
+        chunk: list[tuple[int, int, bytes]] = []
+        for batch in batches:
+            chunk.append(batch)
+            if len(chunk) >= _CHUNK:
+                yield self._put(run, chunk)
+                chunk = []
+        if chunk:
+            yield self._put(run, chunk)
+
+    def _put(self, run: StoredRun, chunk: list[tuple[int, int, bytes]]) -> int:
+        name = run.facts.campaign
+        with self._changes():
+            queued = self._queued(run)
+            for number, rows, data in chunk:
+                back = self._db.execute(
+                    "UPDATE batch SET aside = NULL, claims = 0, rows = ?, data = ? "
+                    "WHERE campaign = ? AND number = ? AND aside IS NOT NULL",
+                    (rows, data, name, number),
+                )
+                if not back.rowcount and number == queued:
+                    self._insert(name, number, rows, data)
+                    queued += 1
+            self._touch(name, queued=queued)
+            return queued
+
+    def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
+        """As in `protocol`; all of them in one transaction."""
+        name = run.facts.campaign
+        with self._changes():
+            queued, count = self._queued(run), 0
+            for count, batch in enumerate(again, 1):
+                if batch.number == queued:
+                    self._insert(name, batch.number, batch.rows, batch.data)
+                    queued += 1
+                    back = 0
+                else:
+                    back = self._db.execute(
+                        "UPDATE batch SET settled = 0, owner = NULL, claims = 0, data = ? "
+                        "WHERE campaign = ? AND number = ? AND settled",
+                        (batch.data, name, batch.number),
+                    ).rowcount
+                    if not back:
+                        return count - 1
+                for rows in batch.sources:
+                    outcome = step_bytes(rows, decided=False)[1]
+                    self._db.execute(
+                        "UPDATE batch SET outcome = ? WHERE campaign = ? AND number = ?", (outcome, name, rows.number)
+                    )
+                self._db.execute(
+                    "UPDATE run SET finished = 0, batches = max(batches, ?), settled = settled - ?, done = done - ? "
+                    "WHERE campaign = ?",
+                    (queued, back, batch.retried, name),
+                )
+                self._touch(name, queued=queued)
+            return count
+
+    def _queued(self, run: StoredRun) -> int:
+        found = self._db.execute(
+            "SELECT queued FROM run WHERE campaign = ? AND run_id = ?", (run.facts.campaign, run.facts.run_id)
+        ).fetchone()
+        if found is None:
+            raise CampaignError(f"{self.url}: the run of {run.facts.campaign!r} is gone; enqueue it again")
+        return int(found[0])
+
+    def _insert(self, campaign: str, number: int, rows: int, data: bytes) -> None:
+        self._db.execute(
+            "INSERT INTO batch (campaign, number, rows, data) VALUES (?, ?, ?, ?)", (campaign, number, rows, data)
+        )
+
+    def _touch(self, campaign: str, *, queued: int) -> None:
+        self._db.execute(
+            "UPDATE run SET queued = ?, last_us = ? WHERE campaign = ?", (queued, self._now_us(), campaign)
+        )
+
+    # ---- steer
+
+    def steer(self, campaign: str, *, due_us: int | None = None, paused: bool | None = None) -> bool:
+        """As in `protocol`."""
+        with self._changes():
+            done = self._db.execute(
+                "UPDATE run SET due_us = CASE WHEN ?1 IS NULL THEN due_us WHEN ?1 = 0 THEN begun_us ELSE ?1 END, "
+                "paused = coalesce(?2, paused) WHERE campaign = ?3 AND NOT finished",
+                (due_us, paused, campaign),
+            )
+            return done.rowcount > 0
+
+    def is_paused(self, campaign: str) -> bool:
+        """As in `protocol`."""
+        return bool(self._value("paused", campaign))
+
+    # ---- work
+
+    def open_campaigns(self) -> list[str]:
+        """As in `protocol`."""
+        return list(self.ages_s())
+
+    def ages_s(self) -> dict[str, float]:
+        """As in `protocol`."""
+        now_us = self._now_us()
+        found = self._all(
+            "SELECT campaign, due_us FROM run WHERE NOT finished AND NOT paused AND due_us <= ? ORDER BY due_us",
+            now_us,
+        )
+        return {campaign: (now_us - due_us) / 1e6 for campaign, due_us in found}
+
+    def store(self, campaign: str) -> Input | None:
+        """As in `protocol`."""
+        found = self._value("store", campaign)
+        return None if found is None else msgspec.json.decode(found, type=Input)
+
+    def freeze_store(self, campaign: str, store: Input) -> Input:
+        """As in `protocol`."""
+        with self._changes():
+            self._db.execute(
+                "UPDATE run SET store = ? WHERE campaign = ? AND store IS NULL", (msgspec.json.encode(store), campaign)
+            )
+        return self.store(campaign) or store
+
+    def claim(self, campaign: str, worker: str, takeover_s: float) -> Claimed | DeadLetter | Waiting | Over:
+        """As in `protocol`. One that has the file alone takes over at once, however often a batch was claimed."""
+        now_us = self._now_us()
+        with self._changes():
+            run = self._db.execute(
+                "SELECT run_id, paused OR due_us > ?, last_us FROM run WHERE campaign = ? AND NOT finished",
+                (now_us, campaign),
+            ).fetchone()
+            if run is None:
+                return Over()
+            run_id, waits, last_us = run
+            takeover_us = 0 if self._alone else int(takeover_s * 1e6)
+            found = None if waits else self._head(campaign, worker, now_us, takeover_us)
+            if found is None:
+                leased = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()
+                return Waiting(int(leased[0]))
+            number, rows, owner, claims, error, data, decided, outcome = found
+            if claims >= MOST_CLAIMS and owner not in (None, worker) and not self._alone:
+                why = f"claimed {claims} times and never settled" + (f"; last error: {error}" if error else "")
+                self._update(campaign, number, aside=why, owner=None)
+                return DeadLetter(number, why)
+            self._update(
+                campaign,
+                number,
+                owner=worker,
+                leased_us=0 if self._alone else now_us,
+                since_us=now_us,
+                claims=claims + (owner != worker),
+            )
+            work_us = now_us - last_us if self._is_leased_now(campaign, number, now_us) else 0
+            self._db.execute(
+                "UPDATE run SET last_us = ?, elapsed_us = elapsed_us + ? WHERE campaign = ?",
+                (now_us, max(work_us, 0), campaign),
+            )
+            return Claimed(campaign, run_id, str(number), rows, data, decided, outcome)
+
+    def _head(self, campaign: str, worker: str, now_us: int, takeover_us: int) -> tuple[Any, ...] | None:
+        """The batch to claim: the worker's, the one whose lease ended first, the first that waits."""
+        for choice, values in (
+            ("SELECT {} FROM leased WHERE campaign = ? AND owner = ? LIMIT 1", (worker,)),
+            (
+                "SELECT {} FROM leased WHERE campaign = ? AND (leased_us <= ? OR leased_us > ?) ORDER BY leased_us",
+                (now_us - takeover_us, now_us + takeover_us),
+            ),
+            ("SELECT {} FROM waiting WHERE campaign = ? ORDER BY number LIMIT 1", ()),
+        ):
+            found = self._db.execute(choice.format(_CLAIMED), (campaign, *values)).fetchone()
+            if found is not None:
+                return found
+        return None
+
+    def _is_leased_now(self, campaign: str, number: int, now_us: int) -> bool:
+        """Whether a worker has another batch: the time up to now was work."""
+        found = self._db.execute(
+            "SELECT 1 FROM leased WHERE campaign = ? AND leased_us > ? AND number <> ? LIMIT 1",
+            (campaign, now_us - _SILENT_US, number),
+        )
+        return found.fetchone() is not None
+
+    def renew(self, claimed: Claimed, worker: str) -> bool:
+        """As in `protocol`. Writes nothing where the lease was just renewed."""
+        now_us = self._now_us()
+        found = self._all(
+            "SELECT leased_us FROM leased WHERE campaign = ? AND number = ? AND owner = ?",
+            claimed.campaign,
+            claimed.number,
+            worker,
+        )
+        if not found or self._alone or 0 <= now_us - found[0][0] < _FRESH_US:
+            return bool(found)
+        with self._changes():
+            return self._update(claimed.campaign, claimed.number, worker, leased_us=now_us)
+
+    def record(self, claimed: Claimed, worker: str, rows: BatchRows, *, decided: bool) -> bool:
+        """As in `protocol`."""
+        first, outcome = step_bytes(rows, decided=decided)
+        now_us, name, number = self._now_us(), claimed.campaign, claimed.number
+        changes: dict[str, object] = {"outcome": outcome, "error": None, "leased_us": 0 if self._alone else now_us}
+        if decided:
+            changes |= {"decided": first, "first": int(rows.ids[0]), "last": int(rows.ids[-1])}
+        if rows.is_done:
+            changes |= {"settled": 1, "data": b""}
+        with self._changes():
+            if not self._update(name, number, worker, **changes):
+                again = self._db.execute(
+                    "SELECT 1 FROM batch WHERE campaign = ? AND number = ? AND settled AND owner = ? AND outcome = ?",
+                    (name, number, worker, outcome),
+                )
+                return again.fetchone() is not None
+            self._db.execute(
+                "UPDATE run SET elapsed_us = elapsed_us + max(?1 - last_us, 0), last_us = ?1, settled = settled + ?2, "
+                "done = done + ?3, finished = settled + ?2 >= batches WHERE campaign = ?4",
+                (now_us, rows.is_done, len(rows) if rows.is_done else 0, name),
+            )
+            return True
+
+    def release(self, claimed: Claimed, worker: str, how: How, why: str = "") -> bool:
+        """As in `protocol`."""
+        name, number = claimed.campaign, claimed.number
+        with self._changes():
+            match how:
+                case "give_back":
+                    found = self._db.execute(
+                        "SELECT claims FROM batch WHERE campaign = ? AND number = ?", (name, number)
+                    ).fetchone()
+                    return self._update(name, number, worker, owner=None, claims=max(found[0] - 1, 0) if found else 0)
+                case "fail":
+                    return self._update(name, number, worker, owner="nobody", leased_us=self._now_us(), error=why)
+                case "set_aside":
+                    return self._update(name, number, worker, owner=None, aside=why)
+
+    def _update(self, campaign: str, number: int, owner_is: str | None = None, **changes: object) -> bool:
+        """Change a batch, or only if this worker owns it and it is not settled; whether it was changed."""
+        columns = ", ".join(f"{column} = ?" for column in changes)
+        statement = f"UPDATE batch SET {columns} WHERE campaign = ? AND number = ?"  # noqa: S608  # nosec B608
+        if owner_is is not None:
+            statement += " AND NOT settled AND aside IS NULL AND owner = ?"
+        owner = () if owner_is is None else (owner_is,)
+        done = self._db.execute(statement, (*changes.values(), campaign, number, *owner))
+        return done.rowcount > 0
+
+    # ---- look
+
+    def find(self, campaign: str) -> StoredRun | None:
+        """As in `protocol`."""
+        found = self._value("fields", campaign)
+        if found is None:
+            return None
+        try:
+            fields = msgspec.msgpack.decode(found, type=dict[str, Any])
+            as_bytes = {
+                key.encode(): value if isinstance(value, bytes) else str(value).encode()
+                for key, value in fields.items()
+            }
+            if as_bytes.get(b"version") != VERSION:
+                raise UnreadableRunError(f"{self.url}: campaign {campaign!r} was begun by another version of capline")
+            return StoredRun.of_fields(as_bytes)
+        except (KeyError, ValueError):
+            raise UnreadableRunError(
+                f"{self.url}: the run of {campaign!r} is damaged; begin it anew under another name"
+            ) from None
+
+    def state(self, campaign: str) -> State:
+        """As in `protocol`."""
+        now_us = self._now_us()
+        with self._reads():
+            found = self._db.execute(
+                "SELECT batches, queued, settled, done, finished, due_us, paused, elapsed_us FROM run "
+                "WHERE campaign = ?",
+                (campaign,),
+            ).fetchone()
+            leased = self._db.execute(
+                "SELECT number, owner, since_us, leased_us, claims, error FROM leased WHERE campaign = ? "
+                "AND leased_us > 0 AND owner <> 'nobody' ORDER BY number",
+                (campaign,),
+            ).fetchall()
+            aside = self._db.execute(
+                "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", (campaign,)
+            ).fetchall()
+        batches, queued, settled, done, finished, due_us, paused, elapsed_us = found or (0,) * 8
+        in_work = tuple(
+            InWork(number, owner, since_us, max(now_us - leased_us, 0) / 1e6, claims, error)
+            for number, owner, since_us, leased_us, claims, error in leased
+        )
+        alive = any(each.silent_s * 1e6 < _SILENT_US for each in in_work) or is_run_alone(self.path)
+        due = math.inf if paused else due_us
+        return State(batches, queued, settled, done, bool(finished), due, elapsed_us, alive, in_work, dict(aside))
+
+    def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
+        """As in `protocol`."""
+        query = "SELECT decided, outcome FROM batch WHERE campaign = ? AND number = ? AND decided IS NOT NULL"
+        for number in numbers:
+            for decided, outcome in self._all(query, campaign, number):
+                try:
+                    yield read_steps(number, decided, outcome)
+                except CampaignError:
+                    raise CampaignError(
+                        f"{self.path.parent}: the ledger is damaged at batch {number}; restore it from a copy"
+                    ) from None
+
+    def spans(self, campaign: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """As in `protocol`."""
+        wanted = set(numbers)
+        found = self._all("SELECT number, first, last FROM batch WHERE campaign = ? AND first NOT NULL", campaign)
+        return (each for each in found if each[0] in wanted)
+
+    def campaigns(self) -> list[str]:
+        """All campaigns in the file, the oldest first."""
+        return [name for (name,) in self._all("SELECT campaign FROM run ORDER BY begun_us, campaign")]
+
+    def _value(self, column: str, campaign: str) -> Any:
+        found = self._all(_VALUES[column], campaign)
+        return found[0][0] if found else None
+
+    def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with sqlite_errors(self.path):
+            return self._db.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def _changes(self) -> Generator[None]:
+        with sqlite_errors(self.path), commits(self._db):
+            yield
+
+    @contextlib.contextmanager
+    def _reads(self) -> Generator[None]:
+        """Several reads of one moment; `put_again` reads in its own transaction."""
+        if self._db.in_transaction:
+            yield
+            return
+        with sqlite_errors(self.path):
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.execute("ROLLBACK")
+
+
+def sqlite_path(url: str) -> Path:
+    """The file that a URL names; `CampaignError` where it names none."""
+    path = unquote(url.removeprefix("sqlite://"))
+    if not path or path.endswith("/"):
+        raise CampaignError(f"{url!r} names no file; write it like sqlite:///var/lib/capline/campaigns.sqlite")
+    return Path(path)

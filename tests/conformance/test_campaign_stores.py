@@ -1,0 +1,305 @@
+"""The verbs of a campaign store, on each kind: whose a batch is, what may be asked twice, what is refused."""
+
+import time
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, filled, finish, part, put, rows_of
+from tests.kit.servers import KINDS, Server, single
+
+from capline.campaign.deliver import Paused, Steps
+from capline.campaign.part import Part
+from capline.campaign.queue.status import QueueStatus
+from capline.campaign.stop import Stop
+from capline.campaign.store.open import open_store
+from capline.campaign.store.protocol import MOST_CLAIMS, CampaignStore
+from capline.campaign.store.records import Again, DeadLetter, Over, Waiting
+from capline.campaign.store.rows import (
+    DELIVERED,
+    FAILED,
+    NOT_KNOWN,
+    PENDING,
+    REFUNDED,
+    RETRIED,
+    UNSURE,
+    BatchRows,
+)
+from capline.model.errors import CampaignError
+
+
+@pytest.fixture(scope="module", params=[*KINDS, "sqlite"])
+def running(request: pytest.FixtureRequest) -> Generator[Server | None]:
+    if request.param == "sqlite":
+        yield None
+    else:
+        with single(request.param) as server:
+            yield server
+
+
+@pytest.fixture
+def url(running: Server | None, tmp_path: Path) -> str:
+    if running is None:
+        return f"sqlite://{tmp_path}/campaigns.sqlite"
+    running.command("FLUSHALL")
+    return running.url
+
+
+@pytest.fixture
+def queue(url: str) -> Generator[CampaignStore]:
+    store = open_store(url, make=True, patience_s=0.0)
+    yield store
+    store.close()
+
+
+def test_a_run_is_begun_once_and_read_as_it_was_written(queue: CampaignStore) -> None:
+    assert queue.find("sale") is None
+    assert queue.begin(RUN)
+    assert not queue.begin(replace(RUN, facts=replace(FACTS, run_id="another", cost=2)))
+    assert queue.find("sale") == RUN
+    assert queue.open_campaigns() == ["sale"]
+
+
+def test_each_batch_is_given_to_one_and_the_same_one_again(queue: CampaignStore) -> None:
+    filled(queue)
+    batches = [claimed(queue, worker) for worker in ("a", "b", "a", "c")]
+    assert [batch.number for batch in batches] == [0, 1, 0, 2]
+    assert batches[2] == batches[0]
+    assert queue.claim("sale", "d", 60) == Waiting(3)
+    found = batches[3]
+    assert Part.unpack(found.number, found.rows, found.data, (), 1).ids.tolist() == [6, 7, 8]
+    assert found.run_id == FACTS.run_id
+
+
+def test_a_sign_of_life_keeps_a_batch(queue: CampaignStore) -> None:
+    filled(queue)
+    batches = [claimed(queue, worker) for worker in ("a", "b", "c")]
+    for _ in range(3):
+        time.sleep(0.4)
+        assert queue.renew(batches[0], "a")
+        assert queue.record(batches[1], "b", rows_of(batches[1]), decided=True)
+    assert [each.takes for each in queue.state("sale").in_work] == [1, 1, 1]
+    assert claimed(queue, "d", takeover_s=1).number == 2
+    assert isinstance(queue.claim("sale", "e", 1), Waiting)
+
+
+def test_a_batch_that_is_given_back_goes_to_the_next_at_once_and_is_not_counted(queue: CampaignStore) -> None:
+    filled(queue)
+    for _ in range(2 * MOST_CLAIMS):
+        assert queue.release(claimed(queue, "a"), "a", "give_back")
+    batch = claimed(queue, "b")
+    assert batch.number == 0
+    assert [(each.worker, each.takes) for each in queue.state("sale").in_work] == [("b", 1)]
+
+
+def test_a_batch_that_failed_waits_for_its_lease(queue: CampaignStore) -> None:
+    filled(queue)
+    assert queue.release(claimed(queue, "a"), "a", "fail", "disk full")
+    assert [claimed(queue, worker).number for worker in ("a", "b")] == [1, 2]
+    again = claimed(queue, "c", takeover_s=0)
+    assert again.number == 0
+    assert [(each.takes, each.error) for each in queue.state("sale").in_work if each.batch == 0] == [(2, "disk full")]
+
+
+def test_a_batch_that_ends_whoever_takes_it_is_set_aside(queue: CampaignStore) -> None:
+    filled(queue)
+    queue.release(claimed(queue, "first"), "first", "fail", "disk full")
+    assert [claimed(queue, worker).number for worker in ("x", "y")] == [1, 2]
+    for worker in range(1, MOST_CLAIMS):
+        assert claimed(queue, str(worker), takeover_s=0).number in (0, 1, 2)
+    found = [queue.claim("sale", f"after-{count}", 0) for count in range(3 * MOST_CLAIMS)]
+    aside = {each.number: each.why for each in found if isinstance(each, DeadLetter)}
+    assert aside[0] == f"claimed {MOST_CLAIMS} times and never settled; last error: disk full"
+    assert aside == queue.state("sale").aside
+    assert put(queue, *aside) == 3
+    assert queue.state("sale").aside == {}
+    assert {claimed(queue, f"again-{count}").number for count in range(len(aside))} == set(aside)
+
+
+def test_a_status_that_is_looked_at_again_is_the_same_as_a_new_one(queue: CampaignStore) -> None:
+    filled(queue)
+    watched = QueueStatus(queue, "sale")
+    for state in (PENDING, DELIVERED, REFUNDED):
+        batch = claimed(queue, "a")
+        queue.record(batch, "a", rows_of(batch, state), decided=True)
+        if state == PENDING:
+            queue.release(batch, "a", "fail", "later")
+        assert watched.report().total == QueueStatus(queue, "sale").report().total
+    assert (watched.report().total.sent, watched.report().total.failed, watched.report().total.pending) == (3, 3, 3)
+    batch = claimed(queue, "b", takeover_s=0)
+    queue.record(batch, "b", rows_of(batch, DELIVERED), decided=False)
+    assert watched.report().total == QueueStatus(queue, "sale").report().total
+    assert watched.report().state == "finished"
+
+
+def test_a_silent_worker_loses_its_batch_and_writes_nothing_any_more(queue: CampaignStore) -> None:
+    filled(queue)
+    late = claimed(queue, "late")
+    assert queue.record(late, "late", rows_of(late), decided=True)
+    new = claimed(queue, "new", takeover_s=0)
+    assert (new.number, new.entry) == (late.number, late.entry)
+    steps = new.steps()
+    assert steps is not None
+    assert steps.state.tolist() == [PENDING] * 3
+    assert not queue.renew(late, "late")
+    assert not queue.record(late, "late", rows_of(late, FAILED), decided=False)
+    assert not finish(queue, late, "late")
+    assert not any(queue.release(late, "late", how, "x") for how in ("give_back", "fail", "set_aside"))
+    assert [rows.state.tolist() for rows in queue.steps("sale", range(3))] == [[PENDING] * 3]
+    assert queue.state("sale").aside == {}
+    assert queue.renew(new, "new")
+    assert finish(queue, new, "new")
+    assert not finish(queue, late, "late")
+    assert (queue.state("sale").settled, queue.state("sale").done) == (1, 3)
+
+
+def test_a_batch_is_put_once_and_in_order(queue: CampaignStore) -> None:
+    queue.begin(RUN)
+    assert put(queue, 0, 1) == 2
+    assert put(queue, 0, 1) == 2
+    assert put(queue, 2, 1, 0) == 3
+    assert [claimed(queue, worker).number for worker in "abc"] == [0, 1, 2]
+    assert queue.claim("sale", "d", 60) == Waiting(3)
+
+
+def test_nothing_is_put_to_a_run_that_is_gone_or_another(queue: CampaignStore) -> None:
+    with pytest.raises(CampaignError, match="the run of 'sale' is gone; enqueue it again"):
+        put(queue, 0)
+    queue.begin(replace(RUN, facts=replace(FACTS, run_id="another")))
+    with pytest.raises(CampaignError, match="is gone"):
+        put(queue, 0)
+    assert queue.state("sale").queued == 0
+
+
+def test_a_campaign_that_is_due_later_is_not_there_until_then(queue: CampaignStore) -> None:
+    now_us = time.time_ns() // 1000
+    filled(queue)
+    assert queue.steer("sale", due_us=now_us + 100 * DAY_US)
+    assert queue.begin(replace(RUN, facts=replace(FACTS, campaign="other")))
+    assert queue.open_campaigns() == ["other"]
+    assert queue.claim("sale", "a", 60) == Waiting(0)
+    assert QueueStatus(queue, "sale").report().state == "scheduled"
+    assert queue.steer("sale", due_us=now_us - DAY_US)
+    assert queue.open_campaigns() == ["sale", "other"], "that which was due first"
+    assert queue.ages_s()["sale"] > 86_000
+    assert queue.steer("sale", due_us=0)
+    assert queue.ages_s()["sale"] < 3600, "due since it was enqueued"
+
+
+def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignStore) -> None:
+    filled(queue)
+    late_us = time.time_ns() // 1000 - DAY_US
+    batch = claimed(queue, "a")
+    assert queue.steer("sale", paused=True)
+    assert queue.open_campaigns() == []
+    assert queue.claim("sale", "b", 60) == Waiting(1), "it was on the list a moment ago"
+    assert QueueStatus(queue, "sale").report().state == "paused"
+    assert queue.steer("sale", due_us=late_us), "enqueued again"
+    assert queue.open_campaigns() == []
+    with closing(Stop()) as stop:
+        steps = Steps(queue, batch, "a", stop)
+        with pytest.raises(Paused):
+            steps.check()
+        assert queue.steer("sale", paused=False)
+        steps.check()
+    assert queue.ages_s()["sale"] > 86_000
+    for _ in range(3):
+        finish(queue, claimed(queue, "a"), "a")
+    assert not queue.steer("sale", paused=True), "it is finished"
+    assert queue.open_campaigns() == []
+    assert not queue.steer("none", paused=True)
+
+
+def test_the_last_batch_ends_the_run_once(queue: CampaignStore) -> None:
+    filled(queue)
+    for _ in range(3):
+        batch = claimed(queue, "a")
+        assert finish(queue, batch, "a")
+        assert finish(queue, batch, "a"), "the same call again, after a reply that was lost"
+    state = queue.state("sale")
+    assert (state.settled, state.done, state.finished, state.waiting) == (3, 9, True, 0)
+    assert queue.claim("sale", "a", 60) == Over()
+    assert queue.open_campaigns() == []
+    report = QueueStatus(queue, "sale").report()
+    assert (report.state, report.total.sent) == ("finished", 9)
+    assert queue.claim("none", "a", 60) == Over()
+
+
+# ---- what failed, again
+
+
+def ended(queue: CampaignStore) -> list[BatchRows]:
+    """All three batches settled; one subject of each has failed."""
+    filled(queue)
+    for _ in range(3):
+        batch = claimed(queue, "a")
+        rows = rows_of(batch, DELIVERED)
+        rows.state[1] = REFUNDED
+        assert queue.record(batch, "a", rows, decided=True)
+    assert queue.state("sale").finished
+    return list(queue.steps("sale", range(3)))
+
+
+def further(number: int, *sources: BatchRows) -> Again:
+    """A further batch of those that failed in these."""
+    ids = np.concatenate([rows.ids[rows.where(REFUNDED)] for rows in sources])
+    for rows in sources:
+        rows.retry_failed()
+    data = Part(number, ids, np.zeros(len(ids), np.uint16), {}).pack()
+    return Again(number, len(ids), data, sources, len(ids))
+
+
+def test_those_who_failed_make_a_further_batch_in_one_step(queue: CampaignStore) -> None:
+    first, second, third = ended(queue)
+    again = [further(3, first, second), further(4, third)]
+    assert queue.put_again(RUN, again) == 2
+    state = queue.state("sale")
+    assert (state.batches, state.queued, state.settled, state.done, state.finished) == (5, 5, 3, 6, False)
+    assert [rows.where(RETRIED).tolist() for rows in queue.steps("sale", range(5))] == [[1]] * 3
+    assert queue.open_campaigns() == ["sale"]
+    batches = [claimed(queue, worker) for worker in "ab"]
+    assert [Part.unpack(each.number, each.rows, each.data, (), 1).ids.tolist() for each in batches] == [[1, 4], [7]]
+    assert batches[0].decided is None
+    for batch, worker in zip(batches, "ab", strict=True):
+        rows = rows_of(batch, DELIVERED, count=batch.rows)
+        assert queue.record(batch, worker, rows, decided=True)
+    state = queue.state("sale")
+    assert (state.batches, state.settled, state.done, state.finished) == (5, 5, 9, True)
+    assert sorted(queue.spans("sale", range(5)))[:2] == [(0, 0, 2), (1, 3, 5)]
+
+
+def test_who_comes_second_with_what_failed_changes_nothing(queue: CampaignStore) -> None:
+    mine, theirs = ended(queue), list(queue.steps("sale", range(3)))
+    assert queue.put_again(RUN, [further(3, *mine[:2])]) == 1
+    before = queue.state("sale")
+    other = [replace(further(3, *theirs), rows=9), further(4, theirs[2])]
+    assert queue.put_again(RUN, other) < 2
+    after = queue.state("sale")
+    assert (after.batches, after.done, after.queued) == (before.batches, before.done, before.queued)
+
+
+def test_a_settled_batch_is_put_back_to_ask_again(queue: CampaignStore) -> None:
+    filled(queue)
+    for _ in range(3):
+        batch = claimed(queue, "a")
+        assert queue.record(batch, "a", rows_of(batch, NOT_KNOWN), decided=True)
+    rows = next(iter(queue.steps("sale", [1])))
+    assert rows.ask_again()
+    back = Again(1, 3, part(1).pack(), (rows,), 3)
+    watched = QueueStatus(queue, "sale")
+    assert watched.report().total.not_known == 9
+    assert queue.put_again(RUN, [back]) == 1
+    state = queue.state("sale")
+    assert (state.settled, state.done, state.finished, state.batches) == (2, 6, False, 3)
+    assert watched.report().total.not_known == 6
+    batch = claimed(queue, "b")
+    assert (batch.number, batch.rows) == (1, 3)
+    steps = batch.steps()
+    assert steps is not None
+    assert steps.where(UNSURE).size == 3
+    assert queue.record(batch, "b", rows_of(batch, DELIVERED), decided=False)
+    assert (queue.state("sale").finished, watched.report().total.sent) == (True, 3)
+    assert queue.claim("sale", "c", 60) == Over()

@@ -1,0 +1,56 @@
+"""What the tests of campaign stores share: a run of three batches, and what becomes of them."""
+
+import numpy as np
+
+from capline.campaign.part import Part
+from capline.campaign.store.inputs import Input
+from capline.campaign.store.protocol import CampaignStore
+from capline.campaign.store.records import Claimed, RunFacts, StoredRun
+from capline.campaign.store.rows import DELIVERED, PENDING, BatchRows
+
+FACTS = RunFacts("sale", "promo", None, 1, 9, ((None, 9),), 1_000_000, "0123456789abcdef")
+RUN = StoredRun(FACTS, (Input("cost", "aa", "1"),), "campaign: sale\n", "/sale.yaml", "", b"policies: {}", (), (), 3)
+DAY_US = 86_400_000_000
+
+
+def part(number: int) -> Part:
+    return Part(number, np.arange(3 * number, 3 * number + 3, dtype=np.uint32), np.zeros(3, np.uint16), {})
+
+
+def put(queue: CampaignStore, *numbers: int) -> int:
+    return [0, *queue.put(RUN, ((number, 3, part(number).pack()) for number in numbers))][-1]
+
+
+def filled(queue: CampaignStore) -> None:
+    assert queue.begin(RUN)
+    assert put(queue, 0, 1, 2) == 3
+
+
+def claimed(queue: CampaignStore, worker: str, takeover_s: float = 60) -> Claimed:
+    found = queue.claim("sale", worker, takeover_s)
+    assert isinstance(found, Claimed), found
+    return found
+
+
+def rows_of(batch: Claimed, state: int = PENDING, count: int = 3) -> BatchRows:
+    ids = part(batch.number).ids[:count]
+    none = np.full(count, -1, np.int64)
+    small = np.zeros(count, np.uint8)
+    states = np.full(count, state, np.uint8)
+    return BatchRows(
+        batch.number,
+        5,
+        ("1/day",),
+        ids,
+        np.zeros(count, np.uint16),
+        np.zeros(count, np.int16),
+        none,
+        none,
+        states,
+        small,
+        small,
+    )
+
+
+def finish(queue: CampaignStore, batch: Claimed, worker: str) -> bool:
+    return queue.record(batch, worker, rows_of(batch, DELIVERED), decided=True)

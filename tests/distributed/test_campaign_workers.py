@@ -13,6 +13,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,8 @@ from tests.kit.campaign import (
 from tests.kit.servers import KINDS, Server, certificates, single
 
 from capline.campaign.store.inputs import Input
+from capline.campaign.store.open import open_store
+from capline.campaign.store.records import State
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import Server as StoreServer
 
@@ -47,6 +51,13 @@ KILLS = 14
 RUN, BATCHES, STEPS, ASIDE = (
     f"capline:{{campaign:summer-sale}}:{part}" for part in ("run", "batches", "steps", "aside")
 )
+
+
+@dataclass
+class Shared:
+    """A campaign store that is a file."""
+
+    url: str
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +111,11 @@ def one_process(path: Path, subjects: int = SUBJECTS) -> tuple[Site, Any, list[i
         return site, answer("campaign", "run", site.file), far.delivered()
 
 
-def enqueue(site: Site, server: Server) -> Any:
+def enqueue(site: Site, server: Server | Shared) -> Any:
     return answer("campaign", "enqueue", site.file, "--queue", server.url)
 
 
-def start(server: Server, *more: str, takeover: str = "1", **variables: str) -> subprocess.Popen[str]:
+def start(server: Server | Shared, *more: str, takeover: str = "1", **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command("worker", "--queue", server.url, "--takeover", takeover, "--until-idle", *more),
         env=environment(**variables),
@@ -122,7 +133,7 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def workers(server: Server, count: int, **more: str) -> Generator[list[subprocess.Popen[str]]]:
+def workers(server: Server | Shared, count: int, **more: str) -> Generator[list[subprocess.Popen[str]]]:
     """Some workers; whatever still runs in the end is killed."""
     processes = [start(server, **more) for _ in range(count)]
     try:
@@ -142,17 +153,27 @@ def until(happened: Callable[[], object], what: str, seconds: float = 30) -> Non
         time.sleep(0.002)
 
 
-def holders(server: Server) -> dict[int, bytes]:
+def state(server: Server | Shared) -> State:
+    with closing(open_store(server.url)) as store:
+        return store.state("summer-sale")
+
+
+def steps(server: Server | Shared) -> list[tuple[int, list[int]]]:
+    """What is recorded of each batch."""
+    with closing(open_store(server.url)) as store:
+        return [(rows.number, rows.state.tolist()) for rows in store.steps("summer-sale", range(SUBJECTS // BATCH))]
+
+
+def holders(server: Server | Shared) -> dict[int, int]:
     """The processes that have a batch, and which."""
-    pending = server.command("XPENDING", BATCHES, "workers", "-", "+", 100)
-    return {int(worker.split(b":")[1]): entry for entry, worker, *_ in pending if worker != b"nobody"}
+    return {int(each.worker.split(":")[1]): each.batch for each in state(server).in_work}
 
 
-def status(server: Server) -> Any:
+def status(server: Server | Shared) -> Any:
     return answer("campaign", "status", "summer-sale", "--queue", server.url)
 
 
-def finished(server: Server) -> Any:
+def finished(server: Server | Shared) -> Any:
     """The finished run's report, without what a run in one process does not have."""
     report = status(server)
     assert report["state"] == "finished"
@@ -174,12 +195,16 @@ def everything_expires(server: Server) -> bool:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("kind", "store"), [("redis", "lmdb"), ("redis", "the queue's"), ("valkey", "the queue's")])
+@pytest.mark.parametrize(
+    ("kind", "store"), [("sqlite", "lmdb"), ("redis", "lmdb"), ("redis", "the queue's"), ("valkey", "the queue's")]
+)
 def test_workers_of_which_fourteen_are_killed_end_as_one_process_that_was_not(
     servers: dict[str, Server], tmp_path: Path, kind: str, store: str
 ) -> None:
-    server = servers[kind]
-    server.command("FLUSHALL")
+    server: Server | Shared = Shared(f"sqlite://{tmp_path}/shared/campaigns.sqlite")
+    if kind != "sqlite":
+        server = servers[kind]
+        server.command("FLUSHALL")
     chance = random.Random(20_261_121)
     alone, expected, expected_delivered = one_process(tmp_path / "alone")
     assert expected["total"]["failed"] > 100
@@ -196,8 +221,8 @@ def test_workers_of_which_fourteen_are_killed_end_as_one_process_that_was_not(
                     target = far.requests + chance.randint(1, BATCH)
                     until(lambda target=target: far.requests >= target, "requests")
                 else:
-                    before = server.command("HGETALL", STEPS)
-                    until(lambda before=before: server.command("HGETALL", STEPS) != before, "a step")
+                    before = steps(server)
+                    until(lambda before=before: steps(server) != before, "a step")
                 time.sleep(chance.choice([0.0, chance.uniform(0, 0.01)]))
                 in_work = holders(server)
                 busy = [process for process in processes if process.pid in in_work]
@@ -207,7 +232,7 @@ def test_workers_of_which_fourteen_are_killed_end_as_one_process_that_was_not(
                 killed_in_work += victim in busy
                 processes.remove(victim)
                 processes.append(start(server))
-            assert server.command("HGET", RUN, "finished") is None, "over before the last kill: give it more subjects"
+            assert not state(server).finished, "over before the last kill: give it more subjects"
             for process in processes:
                 ended(process)
         report = finished(server)
@@ -216,7 +241,8 @@ def test_workers_of_which_fourteen_are_killed_end_as_one_process_that_was_not(
     assert far.delivered() == expected_delivered
     assert {len(keys) for keys in far.keys.values()} == {1}
     assert len(kept_in_doubt(stored(site, SUBJECTS), stored(alone, SUBJECTS))) == report["total"]["not_known"]
-    assert everything_expires(server)
+    if isinstance(server, Server):
+        assert everything_expires(server)
 
 
 @pytest.mark.deep
@@ -873,3 +899,38 @@ def test_a_queue_is_not_needed_to_look_at_a_ledger(site: Site) -> None:
     answer("campaign", "run", site.file)
     assert answer("campaign", "status", site.file)["state"] == "finished"
     assert os.environ.get("CAPLINE_QUEUE") is None
+
+
+# ---- outcomes, and what failed again, of a campaign that workers deliver
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_workers_campaigns_have_outcomes_and_what_failed_is_tried_again(
+    redis_server: Server, site: Site, tmp_path: Path, kind: str
+) -> None:
+    queue = Shared(f"sqlite://{tmp_path}/campaigns.sqlite") if kind == "sqlite" else redis_server
+    with receiver(lambda subject, tries: 503 if subject % 9 == 4 and tries < 3 else 200) as far:
+        by_webhook(site, far, retry="{attempts: 2, wait: 0.001, longest: 0.002}")
+        first = enqueue(site, queue)
+        assert first["put"] == SUBJECTS // BATCH
+        again = ["campaign", "enqueue", site.file, "--queue", queue.url, "--retry-failed"]
+        assert "is not finished; retry what failed when it is" in capline(*again).stderr
+        ended(start(queue))
+        report = finished(queue)
+        failed = report["total"]["failed"]
+        assert failed > 100
+        one = answer("campaign", "outcome", "summer-sale", "4", "--queue", queue.url)
+        assert (one["outcome"], one["reason"], one["given_back"]) == ("failed", "HTTP 503", True)
+        assert answer(*again)["put"] == -(-failed // BATCH)
+        waiting = status(queue)
+        assert (waiting["state"], waiting["total"]["undecided"]) == ("stopped", failed)
+        ended(start(queue))
+    report = finished(queue)
+    assert (report["total"]["failed"], len(far.taken)) == (0, report["total"]["sent"])
+    assert {len(keys) for keys in far.keys.values()} == {1}
+    assert answer("campaign", "outcome", "summer-sale", "4", "--queue", queue.url)["outcome"] == "sent"
+    file = tmp_path / "outcomes.parquet"
+    assert capline("campaign", "outcomes", "summer-sale", "--to", file, "--queue", queue.url).returncode == 0
+    table = parquet.read_table(file)
+    assert sorted(table["id"].to_pylist()) == list(range(SUBJECTS))
+    assert table["outcome"].to_pylist().count("sent") == report["total"]["sent"]

@@ -236,10 +236,10 @@ MUTANTS = (
     ),
     Mutant(
         "a batch that workers gave back in good order is set aside as one that they die of",
-        "campaign/queue/lua/release.lua",
+        "campaign/store/lua/release.lua",
         "math.max(tonumber(pending[4]) - 1, 0)",
         "tonumber(pending[4])",
-        "distributed/test_campaign_queue.py::test_a_batch_that_is_given_back_goes_to_the_next_at_once_and_is_not_counted",
+        "conformance/test_campaign_stores.py::test_a_batch_that_is_given_back_goes_to_the_next_at_once_and_is_not_counted",
     ),
     Mutant(
         "a cost of 2x ends in a traceback",

@@ -11,7 +11,7 @@ import pytest
 from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, filled, finish, part, put, rows_of
 from tests.kit.servers import KINDS, Server, single
 
-from capline.campaign.deliver import Paused, Steps
+from capline.campaign.deliver import Cancelled, Paused, Steps
 from capline.campaign.part import Part
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.stop import Stop
@@ -193,7 +193,7 @@ def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignSto
     filled(queue)
     late_us = time.time_ns() // 1000 - DAY_US
     batch = claimed(queue, "a")
-    assert queue.steer("sale", paused=True)
+    assert queue.steer("sale", "pause")
     assert queue.open_campaigns() == []
     assert queue.claim("sale", "b", 60) == Waiting(1), "it was on the list a moment ago"
     assert QueueStatus(queue, "sale").report().state == "paused"
@@ -203,14 +203,14 @@ def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignSto
         steps = Steps(queue, batch, "a", stop)
         with pytest.raises(Paused):
             steps.check()
-        assert queue.steer("sale", paused=False)
+        assert queue.steer("sale", "resume")
         steps.check()
     assert queue.ages_s()["sale"] > 86_000
     for _ in range(3):
         finish(queue, claimed(queue, "a"), "a")
-    assert not queue.steer("sale", paused=True), "it is finished"
+    assert not queue.steer("sale", "pause"), "it is finished"
     assert queue.open_campaigns() == []
-    assert not queue.steer("none", paused=True)
+    assert not queue.steer("none", "pause")
 
 
 def test_the_last_batch_ends_the_run_once(queue: CampaignStore) -> None:
@@ -303,3 +303,43 @@ def test_a_settled_batch_is_put_back_to_ask_again(queue: CampaignStore) -> None:
     assert queue.record(batch, "b", rows_of(batch, DELIVERED), decided=False)
     assert (queue.state("sale").finished, watched.report().total.sent) == (True, 3)
     assert queue.claim("sale", "c", 60) == Over()
+
+
+# ---- cancelled
+
+
+@pytest.mark.parametrize("is_due", [True, False])
+def test_a_cancelled_campaign_that_nobody_works_on_is_over_at_once(queue: CampaignStore, *, is_due: bool) -> None:
+    filled(queue)
+    if not is_due:
+        queue.steer("sale", due_us=time.time_ns() // 1000 + DAY_US)
+    queue.steer("sale", "pause")
+    assert queue.steer("sale", "cancel")
+    assert queue.open_campaigns() == []
+    assert queue.claim("sale", "a", 60) == Over()
+    assert not queue.steer("sale", "cancel")
+    report = QueueStatus(queue, "sale").report()
+    assert (report.state, report.total.undecided) == ("cancelled", 9)
+
+
+def test_of_a_cancelled_campaign_only_what_is_decided_is_claimed(queue: CampaignStore) -> None:
+    filled(queue)
+    decided, undecided = claimed(queue, "a"), claimed(queue, "b")
+    assert queue.record(decided, "a", rows_of(decided), decided=True)
+    assert queue.steer("sale", due_us=time.time_ns() // 1000 + DAY_US)
+    assert queue.steer("sale", "cancel")
+    assert queue.halt("sale") == "cancel"
+    with closing(Stop()) as stop, pytest.raises(Cancelled):
+        Steps(queue, decided, "a", stop).check()
+    assert queue.open_campaigns() == ["sale"], "for what is decided, though it was due later"
+    assert queue.claim("sale", "c", 60) == Waiting(2)
+    assert queue.release(decided, "a", "give_back")
+    again = claimed(queue, "c")
+    assert again.number == 0
+    assert queue.claim("sale", "b", 60) == Waiting(1), "its undecided one is gone"
+    assert not queue.record(undecided, "b", rows_of(undecided), decided=True)
+    rows = rows_of(again, REFUNDED)
+    assert queue.record(again, "c", rows, decided=False)
+    assert queue.claim("sale", "c", 60) == Over()
+    report = QueueStatus(queue, "sale").report()
+    assert (report.state, report.total.failed, report.total.undecided) == ("cancelled", 3, 6)

@@ -132,7 +132,7 @@ def test_what_is_due_later_lives_so_much_longer(queue: RedisCampaignStore, serve
 
 def test_the_name_of_a_paused_one_goes_after_it(queue: RedisCampaignStore, server: Server) -> None:
     filled(queue)
-    assert queue.steer("sale", paused=True)
+    assert queue.steer("sale", "pause")
     lives_ms = server.command("PTTL", PREFIX + "run")
     comes_up_ms = float(server.command("ZSCORE", "capline:campaigns", "sale")) / 1000 - time.time() * 1000
     assert lives_ms < comes_up_ms < server.command("PTTL", "capline:campaigns")

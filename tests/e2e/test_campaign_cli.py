@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit.campaign import Receiver, Site, answer, capline, command, comparable, environment, mail_server, receiver
+from tests.kit.campaign import (
+    AT_US,
+    Receiver,
+    Site,
+    answer,
+    capline,
+    command,
+    comparable,
+    environment,
+    mail_server,
+    receiver,
+)
 
 from capline.segment import IdSet
 
@@ -364,6 +375,30 @@ def test_killed_while_it_is_paused_it_stays_paused_and_then_goes_on(site: Site) 
         assert far.delivered() == sorted(set(far.delivered()))
         assert len(far.taken) == report["total"]["sent"]
         assert "is finished" in refusal("campaign", "pause", site.file)
+
+
+def test_killed_and_cancelled_what_is_decided_is_given_back_by_the_next_run(site: Site) -> None:
+    with stuck(site) as (process, far, go_on):
+        process.kill()
+        process.wait()
+        assert "add --yes" in refusal("campaign", "cancel", site.file)
+        assert capline("campaign", "cancel", site.file, "--yes").stdout == "summer-sale: cancelled\n"
+        go_on.set()
+        done = capline("campaign", "run", site.file, "--json")
+        assert "cancelled; what was not sent is given back" in done.stderr
+        report = json.loads(done.stdout)
+        assert (done.returncode, report["state"]) == (0, "cancelled")
+        assert report["total"]["undecided"] == 200
+        assert report["total"]["sent"] <= len(far.taken)
+        assert report["total"]["failed"] > 0
+        with site.limiter() as limiter:
+            hits = {subject: limiter.explain("promo", subject).hits for subject in range(400)}
+        kept = {
+            subject for subject, of_one in hits.items() if any(hit.units for hit in of_one if hit.stamp_us >= AT_US)
+        }
+        assert len(kept) == report["total"]["sent"] + report["total"]["not_known"]
+        assert set(far.delivered()) <= kept
+        assert "is finished" in refusal("campaign", "cancel", site.file, "--yes")
 
 
 def test_killed_before_it_is_due_the_instant_may_still_be_changed(site: Site) -> None:

@@ -61,6 +61,10 @@ class Paused(Exception):  # noqa: N818 - not an error: what was asked for
     """The campaign was paused."""
 
 
+class Cancelled(Exception):  # noqa: N818 - not an error: what was asked for
+    """The campaign was cancelled."""
+
+
 @dataclass(slots=True)
 class Steps:
     """Records the steps of one batch that this worker claimed. When a call returns, the step is stored."""
@@ -71,12 +75,17 @@ class Steps:
     stop: Stop
 
     def check(self) -> None:
-        """Called before each hand-over: `CampaignStopped`, `Lost` or `Paused` stop here, with the batch as recorded."""
+        """Called before each hand-over; stops here, with the batch as recorded, by one of the exceptions above."""
         self.stop.check()
         if not self.store.renew(self.claimed, self.worker):
             raise Lost
-        if self.store.is_paused(self.claimed.campaign):
-            raise Paused
+        match self.store.halt(self.claimed.campaign):
+            case "pause":
+                raise Paused
+            case "cancel":
+                raise Cancelled
+            case _:
+                pass
 
     def add(self, rows: BatchRows) -> None:
         """Record a batch that was just decided."""
@@ -116,10 +125,18 @@ class Delivery:
         """Deliver a batch from its recorded state; `rows` is None if it is not decided yet.
 
         Sends until no row is due, and refunds each hit whose message has failed for good. Raises `SenderFailingError`
-        when the circuit breaker opens.
+        when the circuit breaker opens. Of a cancelled campaign what was not handed over is refunded.
         """
-        if rows is None:
-            rows = self._decide(part)
+        rows = self._decide(part) if rows is None else rows
+        try:
+            self._send_all(part, rows)
+        except Cancelled:
+            rows.cancel()
+            self.record.save(rows)
+            self._refund_failed(rows)
+        return rows
+
+    def _send_all(self, part: Part, rows: BatchRows) -> None:
         messages_of_batch = Messages(self.info, part.number, rows.ids, rows.codes, self.segments, part.columns)
         if rows.where(UNSURE).size and self._give_up_unsure(rows):
             self.record.save(rows)
@@ -140,7 +157,6 @@ class Delivery:
             tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
             if tries.size:
                 self.pause(backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter()))
-        return rows
 
     def _decide(self, part: Part) -> BatchRows:
         names, zones, codes = limiter_kinds(self.policy, part, self.segments, self.zones)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capline.campaign.store.inputs import Input
-    from capline.campaign.store.protocol import CampaignStore
+    from capline.campaign.store.protocol import CampaignStore, Change
     from capline.campaign.store.records import RunFacts, State, StoredRun
     from capline.campaign.store.rows import BatchRows
 
@@ -125,9 +125,9 @@ class Ledger:
         """Whether something may have been decided: the inputs can then no longer change."""
         return self.store.store(self.name) is not None
 
-    def steer(self, *, due_us: int | None = None, paused: bool | None = None) -> None:
-        """Change when the run is due, or pause or resume it; the process in it heeds that before its next hand-over."""
-        self.store.steer(self.name, due_us=due_us, paused=paused)
+    def steer(self, change: Change = "", *, due_us: int | None = None) -> bool:
+        """Pause, resume or cancel the run, or change when it is due; False where it is finished."""
+        return self.store.steer(self.name, change, due_us=due_us)
 
     def freeze_inputs(self, store: Input) -> None:
         """Freeze the inputs and the identity of the limits' store, before anything is decided.

@@ -229,8 +229,8 @@ def report_of(run: Ledger) -> Report:
 def state_now(state: State) -> str:
     """The state of a run in a word."""
     if state.finished:
-        return "finished"
-    if state.due_us > SystemClock().now_us():
+        return "cancelled" if state.cancelled else "finished"
+    if state.due_us > SystemClock().now_us() and not state.cancelled:
         return "paused" if math.isinf(state.due_us) else "scheduled"
     return "running" if state.is_worked_on else "stopped"
 

@@ -75,7 +75,8 @@ def run(
     """
     state = ledger.state()
     was_cut_off = not state.finished and state.batches > job.batches
-    asks = asks_again(job.file.sender.sender)
+    asks = asks_again(job.file.sender.sender) and not state.cancelled
+    retry_failed = retry_failed and not state.cancelled
     doubtful = {rows.number for rows in ledger.batches() if rows.where(NOT_KNOWN).size} if asks else set[int]()
     if state.finished:
         is_retried = retry_failed and retry.retry_failed(job, ledger)
@@ -126,7 +127,7 @@ class _Run:
         try:
             with as_campaign_errors(sender.name):
                 sender.sender.open(self._info)
-            missing = range(ledger.state().queued, job.batches)
+            missing = range(ledger.state().queued, 0 if ledger.state().cancelled else job.batches)
             for _ in ledger.store.put(ledger.run, ((n, _size(job.rows(n)), b"") for n in missing)):
                 self._stop.check()
             ledger.freeze_inputs(store_input(self._limiter))

@@ -102,7 +102,7 @@ def test_looking_takes_nothing_from_the_one_who_runs(tmp_path: Path) -> None:
             assert ledger.store.record(held, "run", rows_of(held), decided=True)
             assert [rows.number for rows in looking.batches()] == [0]
             with pytest.raises(CampaignError, match="readonly"):
-                looking.steer(paused=True)
+                looking.steer("pause")
     with Ledger.read(tmp_path / "run") as looking:
         assert not looking.state().is_worked_on
         assert [rows.number for rows in looking.batches()] == [0]

@@ -282,18 +282,44 @@ def test_nothing_is_decided_before_it_is_due_and_a_pause_is_heeded_before_the_ne
             if len(waits) == 2:
                 other.steer(due_us=1)
             elif len(waits) == 4:
-                other.steer(paused=False)
+                other.steer("resume")
 
     def progress(_done: int) -> None:
         if len(far.hand_overs) == 5 and len(waits) == 2:
             with Ledger.read(tmp_path / "run", steer=True) as other:
-                other.steer(paused=True)
+                other.steer("pause")
 
     monkeypatch.setattr(stop, "wait", wait)
     with job.open_limiter("memory://") as limiter:
         report = go(job, limiter, tmp_path / "run", stop, progress=progress)
     assert waits == [(0.5, "scheduled", 0), (0.5, "scheduled", 0), (0.5, "paused", 5), (0.5, "paused", 5)]
     assert (report.state, report.total.sent) == ("finished", 400)
+
+
+def test_a_cancelled_run_gives_back_what_it_did_not_send_and_is_over(tmp_path: Path) -> None:
+    """Another process cancels it after 70 messages: two further ones may have been taken, and stay."""
+    site = Site(tmp_path)
+    far = Far(
+        lambda subject, _tries: UNKNOWN if subject in (61, 62) else TRANSIENT if subject == 5 else DELIVERED, most=35
+    )
+    job = with_sender(site.job(retry="{attempts: 9}"), far)
+
+    def progress(_done: int) -> None:
+        if len(far.hand_overs) == 2:
+            with Ledger.read(tmp_path / "run", steer=True) as other:
+                assert other.steer("cancel")
+
+    with job.open_limiter("memory://") as limiter:
+        report = go(job, limiter, tmp_path / "run", progress=progress)
+        assert (report.state, report.total.undecided) == ("cancelled", 300)
+        assert (report.total.sent, report.total.failed, report.total.not_known) == (67, 31, 2)
+        assert report.failures == {"the campaign was cancelled": 31}
+        assert far.delivered() == [subject for subject in range(70) if subject not in (5, 61, 62)]
+        used = [1 - int(limiter.peek("promo", subject, segment="active").remaining == 2) for subject in range(100)]
+        assert [subject for subject in range(100) if used[subject]] == sorted({*far.delivered(), 61, 62})
+        hand_overs = len(far.hand_overs)
+        assert go(job, limiter, tmp_path / "run") == report, "it cannot go on"
+    assert len(far.hand_overs) == hand_overs
 
 
 def test_a_pause_ends_when_a_stop_is_asked_for() -> None:

@@ -4,8 +4,8 @@ The rule: a batch has one owner, the worker that claimed it last. Every verb tha
 same transaction or script, so a worker that lost its lease writes nothing.
 
     create   begin, put_files, steer, put          work   open_campaigns, ages_s, store, freeze_store, claim, renew,
-    retry    put_again                                    is_paused, record, release
-    steer    steer                                 look   find, state, steps, spans
+    retry    put_again                                    record, release
+    steer    steer, halt                           look   find, state, steps, spans
 
 Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten.
 """
@@ -28,6 +28,7 @@ MOST_CLAIMS = 10
 """A batch that was claimed so often without being finished becomes a dead letter: it may be what kills the workers."""
 
 How = Literal["give_back", "fail", "set_aside"]
+Change = Literal["", "pause", "resume", "cancel"]
 
 
 class UnreadableRunError(CampaignError):
@@ -66,11 +67,17 @@ class CampaignStore(Protocol):
         """Put batches back, and further ones; stops before the first that another process did. Returns how many."""
         ...
 
-    def steer(self, campaign: str, *, due_us: int | None = None, paused: bool | None = None) -> bool:
-        """Change when a campaign is due (0: since it began), or pause or resume it; False where none is open.
+    def steer(self, campaign: str, change: Change = "", *, due_us: int | None = None) -> bool:
+        """Pause, resume or cancel a campaign, or change when it is due (0: since it began); False where none is open.
 
-        A worker heeds a pause before its next hand-over, and the rest before its next claim.
+        A worker heeds a pause or a cancellation before its next hand-over, and the rest before its next claim. Of a
+        cancelled campaign only batches that are decided and not settled can be claimed, to be given back; when there
+        are none, it is finished.
         """
+        ...
+
+    def halt(self, campaign: str) -> Change:
+        """What keeps a campaign from going on: "pause", "cancel", or nothing."""
         ...
 
     def open_campaigns(self) -> list[str]:
@@ -79,10 +86,6 @@ class CampaignStore(Protocol):
 
     def ages_s(self) -> Mapping[str, float]:
         """These campaigns, each with the seconds since it was due. Those that are due later cost nothing."""
-        ...
-
-    def is_paused(self, campaign: str) -> bool:
-        """Whether the campaign is paused."""
         ...
 
     def store(self, campaign: str) -> Input | None:

@@ -169,6 +169,7 @@ class State:
     settled: int
     done: int
     finished: bool
+    cancelled: bool
     due_us: float
     elapsed_us: int
     is_worked_on: bool

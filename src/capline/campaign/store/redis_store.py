@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from capline.campaign.store.inputs import Input
-from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, How, UnreadableRunError
+from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, Change, How, UnreadableRunError
 from capline.campaign.store.records import (
     VERSION,
     Again,
@@ -83,10 +83,14 @@ class RedisCampaignStore:
         flat = [word for pair in run.texts().items() for word in pair]
         self.server.call("HSET", _keys(run.facts.campaign)[0], *flat)
 
-    def steer(self, campaign: str, *, due_us: int | None = None, paused: bool | None = None) -> bool:
+    def steer(self, campaign: str, change: Change = "", *, due_us: int | None = None) -> bool:
         """As in `protocol`."""
-        how = "" if paused is None else "pause" if paused else "resume"
-        return bool(self._run("steer", campaign, campaign, EXPIRY_MS, "" if due_us is None else due_us, how))
+        return bool(self._run("steer", campaign, campaign, EXPIRY_MS, "" if due_us is None else due_us, change))
+
+    def halt(self, campaign: str) -> Change:
+        """As in `protocol`."""
+        paused, cancelled = self.server.call("HMGET", _keys(campaign)[0], "paused", "cancelled")
+        return "cancel" if cancelled else "pause" if paused else ""
 
     def put(self, run: StoredRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
         """As in `protocol`."""
@@ -131,10 +135,6 @@ class RedisCampaignStore:
         now_us = int(seconds) * 1_000_000 + int(micros)
         flat = self.server.call("ZRANGE", _OPEN, "-inf", now_us, "BYSCORE", "WITHSCORES")
         return {name.decode(): (now_us - float(due)) / 1e6 for name, due in _pairs(flat).items()}
-
-    def is_paused(self, campaign: str) -> bool:
-        """As in `protocol`."""
-        return bool(self.server.call("HEXISTS", _keys(campaign)[0], "paused"))
 
     def store(self, campaign: str) -> Input | None:
         """As in `protocol`."""
@@ -205,7 +205,18 @@ class RedisCampaignStore:
     def state(self, campaign: str) -> State:
         """As in `protocol`."""
         run, stream, steps, aside, _ = _keys(campaign)
-        names = ("batches", "queued", "settled", "done", "finished", "first_us", "last_us", "due_us", "paused")
+        names = (
+            "batches",
+            "queued",
+            "settled",
+            "done",
+            "finished",
+            "first_us",
+            "last_us",
+            "due_us",
+            "paused",
+            "cancelled",
+        )
         numbers, pending, apart = self.server.calls(
             [
                 ("HMGET", run, *names),
@@ -213,7 +224,7 @@ class RedisCampaignStore:
                 ("HGETALL", aside),
             ]
         )
-        batches, queued, settled, done, finished, first_us, last_us, due_us, paused = (
+        batches, queued, settled, done, finished, first_us, last_us, due_us, paused, cancelled = (
             int(each or 0) for each in numbers
         )
         in_work = tuple(self._in_work(steps, pending))
@@ -223,6 +234,7 @@ class RedisCampaignStore:
             settled,
             done,
             bool(finished),
+            bool(cancelled),
             math.inf if paused else due_us,
             max((finished or last_us) - first_us, 0) if first_us else 0,
             any(each.silent_s < _SILENT_S for each in in_work),

@@ -47,6 +47,7 @@ _OUTCOME = ("u1", "u1", "u1")
 _MOST_REASONS = 255
 _LONGEST_REASON = 160
 _LAST_REASON = "other reasons"
+_CANCELLED = "the campaign was cancelled"
 _CUT_OFF = "the process ended before an answer was written down"
 _MOST_ATTEMPTS = 255
 
@@ -141,6 +142,14 @@ class BatchRows:
         rows = self.where(REFUNDED)
         self.state[rows] = RETRIED
         return rows.size
+
+    def cancel(self) -> None:
+        """Fail rows that were surely not accepted; of those that may have been, nothing more will be known."""
+        self.give_up_unsure()
+        rows = np.flatnonzero(np.isin(self.state, (PENDING, RETRY)))
+        self.state[rows] = FAILED
+        if rows.size:
+            self.reason[rows] = self._reason_index(_CANCELLED)
 
     def give_up_unsure(self) -> None:
         """Mark rows that may have been accepted as not known, for a receiver that would accept them twice."""

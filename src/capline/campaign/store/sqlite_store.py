@@ -39,7 +39,7 @@ import msgspec
 
 from capline.campaign.store.database import commits, connect, create, is_run_alone, sqlite_errors, take_lock
 from capline.campaign.store.inputs import Input
-from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, How, UnreadableRunError
+from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, Change, How, UnreadableRunError
 from capline.campaign.store.records import (
     VERSION,
     Again,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
 _CHUNK = 100
 _VALUES = {
-    "paused": "SELECT paused FROM run WHERE campaign = ?",
     "store": "SELECT store FROM run WHERE campaign = ?",
     "fields": "SELECT fields FROM run WHERE campaign = ?",
 }
@@ -236,19 +235,38 @@ class SqliteCampaignStore:
 
     # ---- steer
 
-    def steer(self, campaign: str, *, due_us: int | None = None, paused: bool | None = None) -> bool:
+    def steer(self, campaign: str, change: Change = "", *, due_us: int | None = None) -> bool:
         """As in `protocol`."""
+        now_us = self._now_us()
+        paused = {"pause": 1, "resume": 0, "cancel": 0}.get(change)
         with self._changes():
             done = self._db.execute(
                 "UPDATE run SET due_us = CASE WHEN ?1 IS NULL THEN due_us WHEN ?1 = 0 THEN begun_us ELSE ?1 END, "
                 "paused = coalesce(?2, paused) WHERE campaign = ?3 AND NOT finished",
                 (due_us, paused, campaign),
             )
+            if done.rowcount and change == "cancel":
+                self._db.execute(
+                    "UPDATE run SET cancelled = 1, due_us = min(due_us, ?) WHERE campaign = ?", (now_us, campaign)
+                )
+                self._finish_cancelled(campaign)
             return done.rowcount > 0
 
-    def is_paused(self, campaign: str) -> bool:
+    def _finish_cancelled(self, campaign: str) -> int:
+        """Finish a cancelled campaign with nothing to give back; returns how many batches are in work."""
+        leased = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()[0]
+        decided = self._db.execute(
+            "SELECT 1 FROM waiting WHERE campaign = ? AND decided IS NOT NULL LIMIT 1", (campaign,)
+        ).fetchone()
+        if not leased and decided is None:
+            self._db.execute("UPDATE run SET finished = 1 WHERE campaign = ?", (campaign,))
+        return int(leased)
+
+    def halt(self, campaign: str) -> Change:
         """As in `protocol`."""
-        return bool(self._value("paused", campaign))
+        found = self._all("SELECT paused, cancelled FROM run WHERE campaign = ?", campaign)
+        paused, cancelled = found[0] if found else (0, 0)
+        return "cancel" if cancelled else "pause" if paused else ""
 
     # ---- work
 
@@ -283,14 +301,18 @@ class SqliteCampaignStore:
         now_us = self._now_us()
         with self._changes():
             run = self._db.execute(
-                "SELECT run_id, paused OR due_us > ?, last_us FROM run WHERE campaign = ? AND NOT finished",
+                "SELECT run_id, (paused OR due_us > ?) AND NOT cancelled, last_us, cancelled FROM run "
+                "WHERE campaign = ? AND NOT finished",
                 (now_us, campaign),
             ).fetchone()
             if run is None:
                 return Over()
-            run_id, waits, last_us = run
+            run_id, waits, last_us, cancelled = run
             takeover_us = 0 if self._alone else int(takeover_s * 1e6)
-            found = None if waits else self._head(campaign, worker, now_us, takeover_us)
+            found = None if waits else self._head(campaign, worker, now_us, takeover_us, cancelled=cancelled)
+            if found is None and cancelled:
+                in_work = self._finish_cancelled(campaign)
+                return Waiting(in_work) if in_work else Over()
             if found is None:
                 leased = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()
                 return Waiting(int(leased[0]))
@@ -314,15 +336,29 @@ class SqliteCampaignStore:
             )
             return Claimed(campaign, run_id, str(number), rows, data, decided, outcome)
 
-    def _head(self, campaign: str, worker: str, now_us: int, takeover_us: int) -> tuple[Any, ...] | None:
-        """The batch to claim: the worker's, the one whose lease ended first, the first that waits."""
+    def _head(
+        self, campaign: str, worker: str, now_us: int, takeover_us: int, *, cancelled: bool
+    ) -> tuple[Any, ...] | None:
+        """The batch to claim: the worker's, the one whose lease ended first, the first that waits.
+
+        Of a cancelled campaign only what is decided.
+        """
+        if cancelled:
+            self._db.execute(
+                "UPDATE batch SET owner = NULL WHERE campaign = ? AND NOT settled AND decided IS NULL "
+                "AND (owner = ? OR leased_us <= ? OR leased_us > ?)",
+                (campaign, worker, now_us - takeover_us, now_us + takeover_us),
+            )
         for choice, values in (
             ("SELECT {} FROM leased WHERE campaign = ? AND owner = ? LIMIT 1", (worker,)),
             (
                 "SELECT {} FROM leased WHERE campaign = ? AND (leased_us <= ? OR leased_us > ?) ORDER BY leased_us",
                 (now_us - takeover_us, now_us + takeover_us),
             ),
-            ("SELECT {} FROM waiting WHERE campaign = ? ORDER BY number LIMIT 1", ()),
+            (
+                "SELECT {} FROM waiting WHERE campaign = ? AND (decided IS NOT NULL OR NOT ?) ORDER BY number",
+                (cancelled,),
+            ),
         ):
             found = self._db.execute(choice.format(_CLAIMED), (campaign, *values)).fetchone()
             if found is not None:
@@ -425,7 +461,7 @@ class SqliteCampaignStore:
         now_us = self._now_us()
         with self._reads():
             found = self._db.execute(
-                "SELECT batches, queued, settled, done, finished, due_us, paused, elapsed_us FROM run "
+                "SELECT batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled FROM run "
                 "WHERE campaign = ?",
                 (campaign,),
             ).fetchone()
@@ -437,14 +473,26 @@ class SqliteCampaignStore:
             aside = self._db.execute(
                 "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", (campaign,)
             ).fetchall()
-        batches, queued, settled, done, finished, due_us, paused, elapsed_us = found or (0,) * 8
+        batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled = found or (0,) * 9
         in_work = tuple(
             InWork(number, owner, since_us, max(now_us - leased_us, 0) / 1e6, claims, error)
             for number, owner, since_us, leased_us, claims, error in leased
         )
         alive = any(each.silent_s * 1e6 < _SILENT_US for each in in_work) or is_run_alone(self.path)
         due = math.inf if paused else due_us
-        return State(batches, queued, settled, done, bool(finished), due, elapsed_us, alive, in_work, dict(aside))
+        return State(
+            batches,
+            queued,
+            settled,
+            done,
+            bool(finished),
+            bool(cancelled),
+            due,
+            elapsed_us,
+            alive,
+            in_work,
+            dict(aside),
+        )
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
         """As in `protocol`."""

@@ -1,4 +1,4 @@
-"""`capline campaign run | plan | status | pause | resume | enqueue`: send a campaign under its caps, show its progress.
+"""`capline campaign run | plan | status | pause | resume | cancel | enqueue`: send a campaign under its caps.
 
 The same command resumes a run that was stopped or killed. `enqueue` leaves the work to workers (`worker`). Answers go
 to standard output, progress and hints to standard error. Modules are imported where they are used, so that `--help` is
@@ -30,7 +30,9 @@ from capline.cli.render.progress import progress_bar
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
+    from capline.campaign import Job, Ledger
     from capline.campaign.report import StoreFacts
+    from capline.campaign.store.protocol import Change
 
 app = Commands("campaign", "Send a [bold]campaign[/] under its caps, forecast it, show its progress.")
 app.add_typer(outcomes.app)
@@ -72,10 +74,7 @@ def run(
     )
     from capline.campaign import run as run_job
     from capline.campaign.breaker import SenderFailingError
-    from capline.campaign.senders.protocol import asks_again
     from capline.campaign.store_facts import store_facts
-    from capline.model.clock import SystemClock
-    from capline.support.instant import instant_text
 
     directory = ledger or default_directory(campaign)
     if retry_failed and not directory.exists():
@@ -87,18 +86,7 @@ def run(
     with open_run(job, directory) as (limiter, opened), closing(Stop()) as stop:
         store = store_facts(job.file.store, limiter)
         _warn_of_new(store)
-        if opened.is_finished and not retry_failed:
-            doubts = report_of(opened).total.not_known if asks_again(job.file.sender.sender) else 0
-            what = f"asking again about {doubts:,} messages that are not known" if doubts else "this is its report"
-            warn(f"{directory}: finished before; {what} (a new run: under another name)")
-        elif 0 < (state := opened.state()).settled < state.batches:
-            note.print(
-                f"{directory}: resumes, {state.settled} of {state.batches} batches are done", style="dim", markup=False
-            )
-        if math.isinf(opened.state().due_us):
-            warn(f"{directory}: paused; go on with: capline campaign resume {shlex.quote(str(ledger or campaign))}")
-        elif job.file.send_at_us > SystemClock().now_us():
-            note.print(f"waits until {instant_text(job.file.send_at_us)}", style="dim", markup=False)
+        _say_where(opened, job, retry_failed=retry_failed, target=ledger or campaign)
         try:
             with (
                 stop.on_signals(*stop_lines("the same command resumes the run")),
@@ -115,10 +103,35 @@ def run(
             return report_answer(replace(report_of(opened), store=store, state="stopped"), FAILED)
         report = replace(report_of(opened), store=store)
         gone = opened.refused_for_good(job.file.retry.attempts)
+    if report.state == "cancelled":
+        warn(f"{directory}: cancelled; what was not sent is given back")
+        return report_answer(report)
     if report.total.failed > gone:
         warn(f"{report.total.failed:,} failed; try these again with: {shlex.join([*again, '--retry-failed'])}")
     again_helps = report.total.failed > gone or report.total.not_known
     return report_answer(report, FAILED if again_helps else FAILED_FOR_GOOD if gone else 0)
+
+
+def _say_where(opened: Ledger, job: Job, *, retry_failed: bool, target: Path) -> None:
+    """Say where a run goes on, and what it waits for."""
+    from capline.campaign import report_of
+    from capline.campaign.senders.protocol import asks_again
+    from capline.model.clock import SystemClock
+    from capline.support.instant import instant_text
+
+    state, place = opened.state(), opened.place
+    if state.cancelled:
+        return
+    if state.finished and not retry_failed:
+        doubts = report_of(opened).total.not_known if asks_again(job.file.sender.sender) else 0
+        what = f"asking again about {doubts:,} messages that are not known" if doubts else "this is its report"
+        warn(f"{place}: finished before; {what} (a new run: under another name)")
+    elif 0 < state.settled < state.batches:
+        note.print(f"{place}: resumes, {state.settled} of {state.batches} batches are done", style="dim", markup=False)
+    if math.isinf(state.due_us):
+        warn(f"{place}: paused; go on with: capline campaign resume {shlex.quote(str(target))}")
+    elif job.file.send_at_us > SystemClock().now_us():
+        note.print(f"waits until {instant_text(job.file.send_at_us)}", style="dim", markup=False)
 
 
 @app.answers("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json")
@@ -155,7 +168,7 @@ def status(
     with closing(_ledger_reports(found.directory) if found.queue is None else _queue_reports(found)) as reports:
         for state, answer in reports:
             answer.show(json=json)
-            if not watch or state == "finished":
+            if not watch or state in ("finished", "cancelled"):
                 return
             sys.stdout.flush()
             time.sleep(_WATCH_S)
@@ -170,7 +183,7 @@ def pause(target: TargetArgument, ledger: LedgerOption = None, queue: QueueOptio
 
     A hand-over under way is finished first.
     """
-    _steer(target, ledger, queue, paused=True)
+    _steer(target, ledger, queue, "pause")
 
 
 @app.verb(
@@ -179,7 +192,26 @@ def pause(target: TargetArgument, ledger: LedgerOption = None, queue: QueueOptio
 )
 def resume(target: TargetArgument, ledger: LedgerOption = None, queue: QueueOption = None) -> None:
     """Resume a paused campaign: the process that runs it goes on within a second, and so do workers."""
-    _steer(target, ledger, queue, paused=False)
+    _steer(target, ledger, queue, "resume")
+
+
+@app.verb(
+    "capline campaign cancel summer-sale.yaml --yes",
+    "capline campaign cancel summer-sale --queue redis://127.0.0.1:6379/0 --yes",
+)
+def cancel(
+    target: TargetArgument,
+    ledger: LedgerOption = None,
+    queue: QueueOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="It is meant: a cancelled campaign cannot go on.")] = False,
+) -> None:
+    """Cancel a campaign that is not finished. What was sent stays sent; the rest is given back, or never decided.
+
+    A hand-over under way is finished first. Where no process works on it, the next `run` or worker gives back.
+    """
+    if not yes:
+        raise CampaignError("a cancelled campaign cannot go on; if that is meant, add --yes")
+    _steer(target, ledger, queue, "cancel")
 
 
 @app.answers(
@@ -219,8 +251,9 @@ def enqueue(
         again = 0
         if retry_failed:
             opened = Ledger.of(shared, file.campaign)
-            if not opened.is_finished:
-                raise CampaignError(f"campaign {file.campaign!r} is not finished; retry what failed when it is")
+            if not opened.is_finished or opened.state().cancelled:
+                what = "was cancelled" if opened.state().cancelled else "is not finished; retry what failed when it is"
+                raise CampaignError(f"campaign {file.campaign!r} {what}")
             again = put_failed_again(job, opened) + (ask_again(job, opened) if asks_again(file.sender.sender) else 0)
             queued = msgspec.structs.replace(queued, put=again)
     count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
@@ -249,11 +282,12 @@ def _ledger_reports(directory: Path) -> Generator[tuple[str, Answer]]:
         yield report.state, report_answer(report)
 
 
-def _steer(target: Path, ledger: Path | None, queue: str | None, *, paused: bool) -> None:
+def _steer(target: Path, ledger: Path | None, queue: str | None, change: Change) -> None:
     with Target(target, ledger, queue).opened(steer=True) as run:
-        if not run.store.steer(run.name, paused=paused):
+        if not run.steer(change):
             raise CampaignError(f"campaign {run.name!r} is finished: there is nothing to steer")
-    out.print(f"{run.name}: {'paused' if paused else 'resumed'}", markup=False)
+    done = {"pause": "paused", "resume": "resumed"}.get(change, "cancelled")
+    out.print(f"{run.name}: {done}", markup=False)
 
 
 def _queue_reports(found: Target) -> Generator[tuple[str, Answer]]:

@@ -22,6 +22,7 @@ _STATES = {
     "stopped": "[bold yellow]not finished[/], no process is in it",
     "scheduled": "[bold cyan]scheduled[/], not due yet",
     "paused": "[bold yellow]paused[/]",
+    "cancelled": "[bold yellow]cancelled[/]",
 }
 
 
@@ -62,7 +63,7 @@ def _store_words(store: StoreFacts) -> str:
 
 def _print_segments(report: Report) -> None:
     limits = list(report.total.refused_by)
-    later = report.state not in ("planned", "finished")
+    later = report.state not in ("planned", "finished", "cancelled") or report.total.undecided > 0
     titles = [
         "audience",
         "would send" if report.state == "planned" else "sent",

@@ -4,30 +4,52 @@
 -- Reply  {'batch', entry id, entry's fields, decided or false, outcome or false, run id}
 --        {'aside', number, why}     a batch that became a dead letter in this call; call again
 --        {'none', batches in work}  nothing to claim now, or it is paused or not due
---        {'over'}                   finished, or not there
+--        {'over'}                   finished, cancelled with nothing left to give back, or not there
 --
 -- A repeated call gives the same batch. The group counts the claims of a batch, without those that were given back. A
 -- batch that was claimed too often becomes a dead letter: it may be what kills the workers. O(batches in work).
 
 local consumer = ARGV[1]
 
-local found = redis.call('HMGET', run, 'finished', 'first_us', 'run_id', 'paused', 'due_us')
+local found = redis.call('HMGET', run, 'finished', 'first_us', 'run_id', 'paused', 'due_us', 'cancelled')
 if not found[3] or found[1] then
   redis.call('ZREM', open, ARGV[5])
   return {'over'}
 end
-if found[4] or tonumber(found[5] or 0) > tonumber(now_us()) then
+local is_cancelled = found[6]
+if found[4] or not is_cancelled and tonumber(found[5] or 0) > tonumber(now_us()) then
   return {'none', redis.call('XPENDING', batches, 'workers')[1]}
 end
 
+-- The batch that it owns, or whose lease has expired. Of a cancelled campaign those that are not decided go.
+local function leased()
+  while true do
+    local pending = redis.call('XPENDING', batches, 'workers', '-', '+', 1, consumer)[1]
+      or redis.call('XPENDING', batches, 'workers', 'IDLE', ARGV[3], '-', '+', 1)[1]
+    if not pending or not is_cancelled
+      or redis.call('HEXISTS', steps, string.match(pending[1], '-(%d+)$') .. ':decided') == 1 then
+      return pending
+    end
+    redis.call('XACK', batches, 'workers', pending[1])
+    redis.call('XDEL', batches, pending[1])
+  end
+end
+
 local entry
-local pending = redis.call('XPENDING', batches, 'workers', '-', '+', 1, consumer)[1]
-if pending then
+local pending = leased()
+if pending and pending[2] == consumer then
   entry = redis.call('XRANGE', batches, pending[1], pending[1])[1]
 else
-  pending = redis.call('XPENDING', batches, 'workers', 'IDLE', ARGV[3], '-', '+', 1)[1]
   if pending then
     entry = redis.call('XCLAIM', batches, 'workers', consumer, 0, pending[1])[1]
+  elseif is_cancelled then
+    local in_work = redis.call('XPENDING', batches, 'workers')[1]
+    if in_work > 0 then
+      return {'none', in_work}
+    end
+    redis.call('HSET', run, 'finished', now_us())
+    redis.call('ZREM', open, ARGV[5])
+    return {'over'}
   else
     local read = redis.call('XREADGROUP', 'GROUP', 'workers', consumer, 'COUNT', 1, 'STREAMS', batches, '>')
     if not read then

@@ -94,7 +94,7 @@ def make_site(path: Path, subjects: int = SUBJECTS, store: str = "") -> Site:
     return site
 
 
-def by_webhook(site: Site, far: Receiver, concurrency: int = 4, **settings: str) -> None:
+def by_webhook(site: Site, far: Receiver, concurrency: int = 4, **settings: str | None) -> None:
     site.settings |= {"sender": f"{{webhook: {{url: '{far.url}', concurrency: {concurrency}}}}}", "channel": "push"}
     site.write(**settings)
 
@@ -933,3 +933,22 @@ def test_workers_campaigns_have_outcomes_and_what_failed_is_tried_again(
     table = parquet.read_table(file)
     assert sorted(table["id"].to_pylist()) == list(range(SUBJECTS))
     assert table["outcome"].to_pylist().count("sent") == report["total"]["sent"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+@pytest.mark.parametrize("how", ["until", "cancel"])
+def test_workers_send_nothing_of_a_campaign_that_is_over(
+    redis_server: Server, site: Site, tmp_path: Path, kind: str, how: str
+) -> None:
+    queue = Shared(f"sqlite://{tmp_path}/campaigns.sqlite") if kind == "sqlite" else redis_server
+    with receiver() as far:
+        by_webhook(site, far, as_of=None, **({"until": "2026-01-01T00:00:00Z"} if how == "until" else {}))
+        enqueue(site, queue)
+        if how == "cancel":
+            assert capline("campaign", "cancel", "summer-sale", "--queue", queue.url, "--yes").returncode == 0
+        ended(start(queue))
+        report = status(queue)
+    assert (report["state"], report["total"]["undecided"]) == ("cancelled", SUBJECTS)
+    assert not far.taken
+    again = capline("campaign", "enqueue", site.file, "--queue", queue.url, "--retry-failed")
+    assert "was cancelled" in again.stderr

@@ -33,6 +33,7 @@ from capline.campaign.senders.protocol import (
 )
 from capline.campaign.store.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
 from capline.campaign.store_facts import claim_run
+from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError, CaplineError, StoreError
 
 if TYPE_CHECKING:
@@ -125,9 +126,13 @@ class Delivery:
         """Deliver a batch from its recorded state; `rows` is None if it is not decided yet.
 
         Sends until no row is due, and refunds each hit whose message has failed for good. Raises `SenderFailingError`
-        when the circuit breaker opens. Of a cancelled campaign what was not handed over is refunded.
+        when the circuit breaker opens, `Paused` where the campaign is over before it is decided. Of a cancelled
+        campaign what was not handed over is refunded.
         """
-        rows = self._decide(part) if rows is None else rows
+        if rows is None:
+            if self._ends():
+                raise Paused  # what is not decided is left so
+            rows = self._decide(part)
         try:
             self._send_all(part, rows)
         except Cancelled:
@@ -146,6 +151,7 @@ class Delivery:
             asked_s = 0.0
             most = self.file.sender.sender.most or due.size
             for start in range(0, due.size, most):
+                self._ends()
                 self.record.check()
                 some = due[start : start + most]
                 asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch))
@@ -157,6 +163,13 @@ class Delivery:
             tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
             if tries.size:
                 self.pause(backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter()))
+
+    def _ends(self) -> bool:
+        """Cancel a campaign whose time is over; whether it is."""
+        is_over = self.file.until_us is not None and self.file.until_us <= SystemClock().now_us()
+        if is_over:
+            self.record.store.steer(self.info.campaign, "cancel")
+        return is_over
 
     def _decide(self, part: Part) -> BatchRows:
         names, zones, codes = limiter_kinds(self.policy, part, self.segments, self.zones)

@@ -15,6 +15,7 @@
     as_of: 2026-11-21T16:00:00Z               optional, for rehearsals: the clock stands still at this instant; nothing
                                               waits for it
     send_at: 2027-01-01T16:00:00+08:00        optional: nothing is decided or sent before
+    until: 2027-01-01T20:00:00+08:00          optional: then it is cancelled
     priority: 50                              optional, 0 to 100: workers take a due campaign of a higher one first
     batch: 10000                              optional: messages decided, and kept in the ledger, as one step
     retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for transient failures
@@ -88,7 +89,7 @@ class CampaignFile:
 
     `text` is the file's text, `store_text` its store with each `${NAME}` as written, `as_of_us` the instant of a
     rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only. `send_at_us`: when it is due, 0
-    for at once.
+    for at once. `until_us`: when it is cancelled, None for never.
     """
 
     path: Path
@@ -105,6 +106,7 @@ class CampaignFile:
     as_of_us: int | None
     rehearsal: bool
     send_at_us: int
+    until_us: int | None
     priority: int
     batch: int
     retry: Retry
@@ -158,13 +160,17 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         as_of_us=(as_of_us := _instant(fields, "as_of")),
         rehearsal=fields.flag("rehearsal", default=False),
         send_at_us=_instant(fields, "send_at") or 0,
+        until_us=_instant(fields, "until"),
         priority=fields.whole("priority", 50, 0, 100),
         batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
         retry=_retry(fields),
         sender=build_sender(fields.section("sender", "{file: out/}"), fields),
     )
-    if campaign.send_at_us and as_of_us is not None:
-        fields.fault("send_at", "a rehearsal waits for nothing; leave out 'as_of:' or this")
+    for key in ("send_at", "until") if as_of_us is not None else ():
+        if fields.has(key):
+            fields.fault(key, "a rehearsal waits for nothing; leave out 'as_of:' or this")
+    if campaign.until_us is not None and campaign.until_us <= campaign.send_at_us:
+        fields.fault("until", "it is over before it is due; name an instant after 'send_at:'")
     fields.close()
     return campaign
 

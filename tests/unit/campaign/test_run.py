@@ -16,6 +16,7 @@ from capline.campaign.file import Retry
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Messages, Outcomes
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.campaign.store_facts import store_input
+from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError, StoreError, StoreFullError
 
 
@@ -320,6 +321,36 @@ def test_a_cancelled_run_gives_back_what_it_did_not_send_and_is_over(tmp_path: P
         hand_overs = len(far.hand_overs)
         assert go(job, limiter, tmp_path / "run") == report, "it cannot go on"
     assert len(far.hand_overs) == hand_overs
+
+
+def test_what_is_not_sent_when_its_time_is_over_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end comes while the second hand-over is under way; batches that are not decided stay so."""
+    end_us = 8_900_000_000_000_000
+    now_us = [end_us - 1]
+
+    def fixed(_clock: SystemClock) -> int:
+        return now_us[0]
+
+    monkeypatch.setattr(SystemClock, "now_us", fixed)
+
+    class Slow(Far):
+        def send(self, messages: Messages) -> Outcomes:
+            now_us[0] += len(self.hand_overs)
+            return super().send(messages)
+
+    far = Slow(most=35)
+    job = with_sender(Site(tmp_path).job(as_of=None, until="2252-01-12T06:13:20Z"), far)
+    assert job.file.until_us == end_us
+    with job.open_limiter("memory://") as limiter:
+        report = go(job, limiter, tmp_path / "run")
+        assert (report.state, report.total.sent, report.total.failed) == ("cancelled", 70, 30)
+        assert report.total.undecided == 300
+        assert [limiter.peek("promo", subject, segment="active").remaining for subject in (0, 69, 70)] == [1, 1, 2]
+        assert go(with_sender(job, far), limiter, tmp_path / "run").state == "cancelled"
+    late = with_sender(Site(tmp_path).job(campaign="late", as_of=None, until="2252-01-12T06:13:20Z"), Far())
+    with late.open_limiter("memory://") as limiter:
+        report = go(late, limiter, tmp_path / "late")
+    assert (report.state, report.total.undecided) == ("cancelled", 400)
 
 
 def test_a_pause_ends_when_a_stop_is_asked_for() -> None:

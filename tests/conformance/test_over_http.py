@@ -44,5 +44,5 @@ class TestOverHttp(_OverHttp):
 @pytest.mark.deep
 class TestOverHttpAsync(_OverHttp):
     asynchronous = True
-    test_a_hundred_who_ask_at_once_get_exactly_five = None
-    test_askers_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp = None
+    test_a_hundred_who_ask_at_once_get_exactly_five = None  # pyright: ignore[reportAssignmentType] - threads of its own
+    test_askers_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp = None  # pyright: ignore[reportAssignmentType] - threads of its own

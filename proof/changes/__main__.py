@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import sys
 import time
 import unittest
@@ -53,21 +54,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"of {', '.join(STORES)}; may be given several times",
     )
     parser.add_argument("--forms", choices=("present", "next"), default="present", help="which a log begins in")
+    parser.add_argument("--seed", type=count, metavar="N", help="take the steps of an earlier run (others each time)")
     options = parser.parse_args(arguments)
+    seed = options.seed or 1 + secrets.randbelow(2**32)
     logging.getLogger("capline").setLevel(logging.ERROR)  # the servers here persist nothing
     differ = 0
     for store in options.store or STORES:
         url, layout = STORES[store]
         if options.forms == "next":
             url = partial(_begun_next, url_of(url))
-        case = state_machine(url, steps=options.steps, layout=layout, changing=True)
+        case = state_machine(url, steps=options.steps, layout=layout, changing=True, seed=seed)
         begun = time.monotonic()
         outcome = unittest.TestResult()
         case("runTest").run(outcome)
         faults = [text for _, text in (*outcome.failures, *outcome.errors)]
         differ += bool(faults)
         said = "a difference" if faults else "no difference"
-        print(f"{store}: {options.steps:,} steps, {said}; {time.monotonic() - begun:.0f} s", flush=True)
+        print(f"{store}: {options.steps:,} steps, {said}; seed {seed}, {time.monotonic() - begun:.0f} s", flush=True)
         print(*faults, sep="\n", end="", flush=True)
     return 1 if differ else 0
 

@@ -21,6 +21,7 @@ refusals count (`count_denied`) it knows too little, and judges nothing. Costs O
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -61,10 +62,14 @@ class _Told:
 
 @dataclass(slots=True)
 class _Account:
-    """The hits that answers named for one subject's log. `seen_us` is the latest instant that the log has seen."""
+    """The hits that answers named for one subject's log. `seen_us` is the latest instant that the log has seen.
+
+    `aged` may be forgotten; what `holds` sees of them counts again where a wider window has come.
+    """
 
     retention_us: int
     hits: list[_Told] = field(default_factory=list["_Told"])
+    aged: list[_Told] = field(default_factory=list["_Told"])
     seen_us: int = 0
     is_loose: bool = False
     """Set by a refund from a sum: from then on the units of single hits are unknown."""
@@ -115,8 +120,8 @@ class Oracle:
         """Other policies are in force."""
         before, self._policies = self._policies, {policy.name: policy for policy in policies}
         for name, policy in self._policies.items():
-            # What numbers took over, and what hits do not know of numbers, is not judged.
-            if name in before and policy.algorithm != before[name].algorithm:
+            # What numbers took over, what hits do not know of numbers, and refusals that count, are not judged.
+            if name in before and (policy.algorithm != before[name].algorithm or before[name].count_denied):
                 self._blinded = True
 
     def decided(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
@@ -297,10 +302,13 @@ class Oracle:
         """Compare the log of the store, as (stamp, units), with the hits that were named and not refunded."""
         if self._blinded or self._policies[policy].algorithm != "sliding_log" or self._policies[policy].count_denied:
             return
-        account = self._account(policy, subject, now_us)
+        account, kept = self._account(policy, subject), [hit for hit in hits if hit[1]]
+        from_us = min(kept, default=(math.inf,))[0]
+        account.hits = [hit for hit in account.aged if hit.stamp_us >= from_us] + account.hits
+        account.aged = [hit for hit in account.aged if hit.stamp_us < from_us]
+        account.pass_to(now_us)
         oldest_us = account.time_us(now_us) - account.retention_us
         named = [(hit.stamp_us, hit.units) for hit in account.hits if hit.live and hit.stamp_us > oldest_us]
-        kept = [hit for hit in hits if hit[1]]
         _check(sorted(named) == kept, 5, (policy, subject), f"{named} were named, the log holds {kept}")
 
     # --- what is counted ------------------------------------------------------------------------------------------
@@ -377,6 +385,7 @@ class Oracle:
         # A slot in the future is nothing that the log has seen; the next microsecond of a burst is.
         account.seen_us = stamp_us if stamp_us <= time_us + 1 else time_us
         # From here on nothing looks further back than this; a clock that only stepped ahead may step back.
+        account.aged += [hit for hit in account.hits if hit.stamp_us <= time_us - account.retention_us]
         account.hits = [hit for hit in account.hits if hit.stamp_us > time_us - account.retention_us]
         account.hits.append(_Told(stamp_us, attempt.cost, attempt.id, attempt.channel))
 

@@ -19,7 +19,7 @@ from capline.window.bound_log import draft_logs
 from capline.window.carry import NumberRow, carry_hits, carry_numbers, rows_of, take_over
 from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
-from capline.window.log import Draft, Log, trim
+from capline.window.log import NEVER, Draft, Log, trim
 from capline.window.reservation import commit, end_all, forget, reserve, take_along
 from capline.window.rule import Slot, attempt, move, peek
 
@@ -45,6 +45,15 @@ class _Opened:
         return drafts
 
 
+class _Whole(Draft):
+    """A draft that keeps what has aged, and knows up to when it need not: `aged_us`."""
+
+    aged_us = NEVER
+
+    def trim(self, cutoff_us: int) -> None:
+        self.aged_us = max(self.aged_us, cutoff_us)
+
+
 class Names(TypedDict, total=False):
     """What an attempt may name beside its policy and its subject."""
 
@@ -56,20 +65,42 @@ class Names(TypedDict, total=False):
 class Reference:
     """A limiter written to be read: every call walks whole logs.
 
-    `keeps_rows` if all numbers of a policy are one value, as with `forms=next`; else each has a log of its own.
+    `keeps_rows` if all numbers of a policy are one value, as with `forms=next`; else each has a log of its own. With
+    `trims_late` it keeps hits that have aged, which count again under a wider window, until `forget_as` says that a
+    store has forgotten them.
     """
 
-    def __init__(self, policies: Iterable[Policy], clock: Clock, *, keeps_rows: bool = False) -> None:
+    def __init__(
+        self, policies: Iterable[Policy], clock: Clock, *, keeps_rows: bool = False, trims_late: bool = False
+    ) -> None:
         self._rules = Rules(policies)
         self._clock = clock
         self._logs: dict[tuple[str, Subject], Log] = {}
         self._pending: dict[tuple[str, Subject], list[Pending]] = {}
         self._keeps_rows = keeps_rows
         self._rows: dict[tuple[str, Subject], list[NumberRow]] = {}
+        self._trims_late = trims_late
+        self._aged_us: dict[tuple[str, Subject], int] = {}
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Put other policies in force."""
         self._rules = Rules(policies)
+
+    def aged(self, policy: str) -> list[Subject]:
+        """Whose log of this policy has hits that a store may have forgotten: see `forget_as`."""
+        log = self._rules.rule(*self._rules.any_names(policy)).logs[0].log
+        return [key[1] for key, us in self._aged_us.items() if key[0] == log and self._logs[key].hits[0].stamp_us <= us]
+
+    def forget_as(self, policy: str, subject: Subject, read: list[tuple[int, int]]) -> None:
+        """Forget aged hits of the policy's own log, the oldest first, until `hits` are what a store reads.
+
+        Only what was older than every window when something was recorded, under whatever policy that was.
+        """
+        key = self._rules.rule(*self._rules.any_names(policy)).logs[0].log, subject
+        for hit in self._logs[key].hits:
+            if hit.stamp_us > self._aged_us[key] or self.hits(policy, subject)[0] == read:
+                return
+            self._logs[key] = trim(self._logs[key], hit.stamp_us)
 
     def decide(
         self, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **names: Unpack[Names]
@@ -186,7 +217,7 @@ class Reference:
 
     def erase(self, subject: Subject) -> None:
         """Forget the subject."""
-        for of_logs in (self._logs, self._pending, self._rows):
+        for of_logs in (self._logs, self._pending, self._rows, self._aged_us):
             for key in [key for key in of_logs if key[1] == subject]:
                 del of_logs[key]
 
@@ -197,7 +228,7 @@ class Reference:
             last_us = max([log.high_water_us, *(hit.stamp_us for hit in log.hits)])
             if last_us + self._rules.retention_us(name) <= now_us:
                 del self._logs[name, subject]
-
+                self._aged_us.pop((name, subject), None)
         for (name, subject), rows in list(self._rows.items()):
             last_us = max(max(row.log.high_water_us, row.log.last_us()) for row in rows)
             if last_us + self._rules.retention_us(name) <= now_us:
@@ -239,6 +270,9 @@ class Reference:
         now_us = self._clock.now_us()
         before = [self._logs.get((log_limits.log, subject), Log()) for log_limits in rule.logs]
         logs = draft_logs(before, rule, cost, now_us)[1]
+        for bound, log in zip(logs, before, strict=True):
+            if self._trims_late and bound.log_limits.keeps != "ids":
+                bound.log = _Whole(log)
         opened = _Opened(rule, logs, [])
         opened.rows = [
             NumberRow(row.reader, _copy(row.log), row.carried, row.carried_us)
@@ -270,7 +304,10 @@ class Reference:
             del self._rows[rule.numbers, subject]
         for bound, draft in zip(kept, opened.drafts, strict=False):
             if bound.changed:
-                self._logs[bound.log_limits.log, subject] = draft.log
+                key = bound.log_limits.log, subject
+                self._logs[key] = draft.log
+                if isinstance(draft, _Whole):
+                    self._aged_us[key] = max(draft.aged_us, self._aged_us.get(key, NEVER))
 
 
 def _slot(max_wait: float | None, not_before: float) -> Slot:
@@ -282,7 +319,7 @@ def _empty() -> Any:
 
 
 def _copy(draft: Any) -> Any:
-    return Draft(draft.log)
+    return type(draft)(draft.log)
 
 
 def _binds(parts: Sequence[Sequence[BoundLog]]) -> int:

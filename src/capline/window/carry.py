@@ -118,8 +118,9 @@ def carry_numbers(rows: Sequence[NumberRow], own: BoundLog, now_us: int, copy: C
         units = min(reader.limit.quota, _used(_nearest(rows, reader), at_us)) - own.log.units_after(cutoff_us)
         stamp_us = newest_us + 1 if cutoff_us <= newest_us < edge_us else max(edge_us, cutoff_us + 1, 0)
         if units > 0:
-            marks = range(CARRIED, REFUNDED) if own.log_limits.keeps == "hits" else (0,)
-            mark = next((mark for mark in marks if own.log.find(mark, NEVER) == NEVER), CARRIED)
+            marks = range(CARRIED, REFUNDED) if own.log_limits.keeps == "hits" else ()
+            free = (mark for mark in marks if own.log.find(mark, NEVER) == NEVER)
+            mark = next(free, CARRIED if marks else 0)
             own.log.record(own.log.free_stamp(stamp_us), units, min(at_us, time_us + 1), mark)
         edge_us = cutoff_us
 

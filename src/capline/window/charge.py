@@ -67,7 +67,7 @@ def refund(logs: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> b
     Where hits are kept as sums, `cost` units are taken off the sum, unless the hit has an id.
     """
     own = logs[0]
-    if stamp_us <= max(now_us, own.log.high_water_us) - own.log_limits.retention_us or own.log.is_carried(stamp_us):
+    if stamp_us <= time_of(logs, now_us) - own.log_limits.retention_us or own.log.is_carried(stamp_us):
         return False
     if own.log_limits.keeps == "sums":
         return give_back(own, stamp_us, cost, now_us)
@@ -96,7 +96,7 @@ def settle(logs: Sequence[BoundLog], stamp_us: int, now_us: int) -> bool:
     `InvalidValueError`, and changes nothing, for more units than a log can count.
     """
     own, cost = logs[0], logs[0].cost
-    time_us = max(now_us, own.log.high_water_us)
+    time_us = time_of(logs, now_us)
     units = own.log.units_at(stamp_us)
     if not units or stamp_us <= time_us - own.log_limits.retention_us or own.log.is_carried(stamp_us):
         return False

@@ -168,6 +168,17 @@ class AlgorithmLaw(StoreSetting):
             assert first.allowed
 
     @each_algorithm
+    def test_what_has_aged_is_not_given_back_where_the_clock_has_stepped_back(self, algorithm: str) -> None:
+        limiter = self.one("5/20s", "11/70s", algorithm=algorithm)
+        kept_s = 140 if algorithm == "sliding_counter" else 70
+        hit = limiter.decide("p", "s").hit
+        for share in (0.7, 0.9, 1.1):
+            self.at(share * kept_s)
+            assert limiter.decide("p", "s")
+        self.at(0.9 * kept_s)
+        assert not limiter.refund("p", "s", hit)
+
+    @each_algorithm
     def test_a_refund_gives_its_units_back_under_every_algorithm(self, algorithm: str) -> None:
         limiter = self.one("5/10s", algorithm=algorithm)
         assert limiter.decide("p", "s", 2)

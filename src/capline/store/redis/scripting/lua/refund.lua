@@ -200,7 +200,8 @@ else
   if pending then end_reservations(logs, pending, {}, now, retention) end
 end
 for _, log in ipairs(logs) do log.ended, log.dirty = log.dirty, nil end
-local time, at = math.max(now, own.floor), index_of(own, stamp)
+local time, at = now, index_of(own, stamp)
+for _, log in ipairs(logs) do time = math.max(time, log.floor) end
 local units = at and units_of(own, at) or 0
 
 -- The number of the sum, without an id, that the hit was added to: a sum has the stamp of its newest hit.

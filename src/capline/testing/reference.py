@@ -272,7 +272,7 @@ class Reference:
         logs = draft_logs(before, rule, cost, now_us)[1]
         for bound, log in zip(logs, before, strict=True):
             if self._trims_late and bound.log_limits.keeps != "ids":
-                bound.log = _Whole(log)
+                bound.log = _Whole(log)  # pyright: ignore[reportAttributeAccessIssue] - a draft has the rest of its log
         opened = _Opened(rule, logs, [])
         opened.rows = [
             NumberRow(row.reader, _copy(row.log), row.carried, row.carried_us)

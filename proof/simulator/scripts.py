@@ -90,8 +90,8 @@ def _slot(max_wait_us: int, not_before_us: int) -> Slot:
 
 
 def _terms(static: bytes) -> tuple[tuple[Limit, ...], int]:
-    """The limits and the retention in the terms that one.lua takes."""
-    numbers = struct.unpack_from(f">{(len(static) - _TERMS.size) // 8}Q", static, _TERMS.size)
+    """The limits and the retention in the terms that one.lua takes; after them stands how long a key lives, as text."""
+    numbers = struct.unpack_from(f">{(len(static) - _TERMS.size) // 16 * 2}Q", static, _TERMS.size)
     return _limits(numbers), _TERMS.unpack_from(static)[1]
 
 

@@ -132,7 +132,7 @@ def gives_back_what_was_known() -> AbstractContextManager[Any]:
     def joint_reply(real: Any) -> Any:
         def all_new(*asked: Any, **more: Any) -> Any:
             reply = real(*asked, **more)
-            return msgspec.structs.replace(reply, new=tuple(range(len(reply.joint.hits))))
+            return msgspec.structs.replace(reply, parts=[(0, hit) for _, hit in reply.parts])
 
         return all_new
 

@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         "a joint attempt of which only the last part has an id is sent again, and counts twice",
         "store/redis/scripting/requests.py",
-        "named = named and operation.fingerprint > 0",
-        "named = operation.fingerprint > 0",
+        "named = named and fingerprint > 0",
+        "named = fingerprint > 0",
         "unit/store/redis/test_requests.py::test_a_joint_attempt_may_be_sent_again_where_every_part_has_an_id",
     ),
     Mutant(

@@ -6,6 +6,7 @@ import pytest
 from tests.kit.over_http import AtService
 
 from capline.testing.conformance import StoreConformance, url_of
+from capline.testing.law.bulk.at_once import AtOnceLaw
 
 NOT_BY_HTTP = {
     "the limits of a decision of a batch": ("test_each_item_of_a_batch_has_states",),
@@ -44,5 +45,4 @@ class TestOverHttp(_OverHttp):
 @pytest.mark.deep
 class TestOverHttpAsync(_OverHttp):
     asynchronous = True
-    test_a_hundred_who_ask_at_once_get_exactly_five = None  # pyright: ignore[reportAssignmentType] - threads of its own
-    test_askers_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp = None  # pyright: ignore[reportAssignmentType] - threads of its own
+    vars().update(dict.fromkeys(name for name in vars(AtOnceLaw) if name.startswith("test_")))  # from threads

@@ -180,7 +180,7 @@ def test_nobody_there_is_an_outage_with_its_choice() -> None:
 
 def test_it_waits_until_the_deadline() -> None:
     silent = wire(lambda _, far: far.ended.wait())
-    with silent as far, Limiter(f"{far.url}?deadline=50ms") as limiter, pytest.raises(StoreUnknownError, match="Read"):
+    with silent as far, Limiter(f"{far.url}?deadline=50ms") as limiter, pytest.raises(StoreUnknownError, match="Time"):
         limiter.decide("p", "s")
 
 
@@ -210,6 +210,8 @@ def test_a_token_is_sent_and_never_shown(url: str, options: dict[str, str], sent
         ("http://h", {"namespace": "n", "deny_cache": 5}, "namespace, deny_cache: at a service"),
         ("http://h", {"on_store_error": Insurance(hosts=2)}, "an Insurance: at a service"),
         ("http://h", {"on_store_error": "perhaps"}, "on_store_error is one of"),
+        ("http://h", {"token": "a\r\nb"}, "has a character that no token has"),
+        ("http://h/a b", {}, "cannot be read"),
         ("http://a@h", {"token": "b"}, "has a token in it; leave token= out"),
         ("http://h?deadline=soon", {}, "deadline is a duration"),
         ("http://h?ca=x", {}, "unknown option 'ca'; it takes: deadline"),
@@ -288,7 +290,8 @@ def test_once_closed_it_says_so(service: AtService) -> None:
 def test_without_httpx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(StoreError, match=r"capline\[http\]"):
-        Limiter("http://h")
+        AsyncLimiter("http://h")
+    Limiter("http://h").close()
 
 
 def test_a_policy_file_is_the_services(tmp_path: Path) -> None:

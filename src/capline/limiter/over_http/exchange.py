@@ -9,7 +9,6 @@ The rule: what may have been recorded is sent again, once, only where it counts 
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +16,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
+from capline.limiter.over_http.clients import AwaitedClient, BlockingClient, LostError, NotSentError
 from capline.model import errors
 from capline.model.errors import (
     AccessError,
@@ -24,7 +24,6 @@ from capline.model.errors import (
     InvalidTypeError,
     InvalidValueError,
     StoreClosedError,
-    StoreError,
     StoreUnavailableError,
     StoreUnknownError,
     quoted,
@@ -32,8 +31,6 @@ from capline.model.errors import (
 from capline.store.redis.io.url import safe_url, seconds_of
 
 if TYPE_CHECKING:
-    import httpx
-
     from capline.limiter.steps import Steps
 
 DEADLINE_S = 5.0
@@ -77,15 +74,15 @@ class _Answer(dict[str, Any]):
 
 
 class Exchange:
-    """The way to one service; threads share it, and each process after a fork has connections of its own."""
+    """The way to one service, by a client of this kind."""
 
-    def __init__(self, url: str, *, awaited: bool) -> None:
+    def __init__(self, url: str, client: type[BlockingClient | AwaitedClient]) -> None:
         self._where = where = f"service URL {safe_url(url)!r}"
         unreadable = InvalidValueError(f"{where}: cannot be read; write it like 'http://host:8080'")
         try:
             parts = urlsplit(url)
             options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
-            known = bool(parts.hostname) and parts.port != 0 and not parts.fragment
+            known = bool(parts.hostname) and parts.port != 0 and not parts.fragment and url.isascii() and " " not in url
         except ValueError:
             raise unreadable from None
         if not known:
@@ -94,55 +91,37 @@ class Exchange:
             if name != "deadline":
                 raise InvalidValueError(f"{where}: unknown option {name!r}; it takes: deadline")
         credentials, at, host = parts.netloc.rpartition("@")
-        self._headers = {"Accept": "application/json"}
+        sent = {"Accept": "application/json"}
         if at:
             basic = f"Basic {b64encode(unquote(credentials).encode()).decode()}"
-            self._headers["Authorization"] = basic if ":" in credentials else f"Bearer {unquote(credentials)}"
-        self._base = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
-        self._deadline_s = seconds_of(options.get("deadline"), "deadline", DEADLINE_S, where)
-        self._awaited, self._process = awaited, 0
-        self._open()
-
-    def _open(self) -> Any:
-        """The client of this process."""
-        if self._process != os.getpid():
-            try:
-                import httpx  # noqa: PLC0415 - an extra, which only a limiter over HTTP needs
-            except ModuleNotFoundError:
-                raise StoreError('a limiter over HTTP needs httpx: pip install "capline[http]"') from None
-            kind: Any = httpx.AsyncClient if self._awaited else httpx.Client
-            secure = self._base.startswith("https:")  # without TLS no certificates need to be loaded
-            self._client = kind(headers=self._headers, timeout=self._deadline_s, verify=secure)
-            self._faults = httpx.HTTPError, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-            self._process = os.getpid()
-        return self._client
+            sent["Authorization"] = basic if ":" in credentials else f"Bearer {unquote(credentials)}"
+            if not (sent["Authorization"].isascii() and sent["Authorization"].isprintable()):
+                raise InvalidValueError(f"{where}: its token has a character that no token has")
+        base = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+        self._client = client(base, sent, seconds_of(options.get("deadline"), "deadline", DEADLINE_S, where))
+        self.close = self._client.close
 
     def ask(self, method: str, path: str, form: object = None, *, again: bool = False) -> Steps[Any]:
         """The answer to this request; `again` where the same request twice counts once."""
-        client = self._open()
-        any_fault, not_sent = self._faults
-        given: dict[str, Any] = {}
-        if form is not None:
-            given = {"content": _encoded(form), "headers": {"Content-Type": "application/json"}}
+        body, headers = (None, {}) if form is None else (_encoded(form), {"Content-Type": "application/json"})
         while True:
             try:
-                reply: httpx.Response = yield client.request(method, self._base + path, **given)
-            except not_sent as fault:
-                raise StoreUnavailableError(f"{self._where} cannot be reached ({_said(fault)})") from None
-            except any_fault as fault:
+                status, content = yield self._client.request(method, path, body, headers)
+            except NotSentError as fault:
+                raise StoreUnavailableError(f"{self._where} cannot be reached ({fault})") from None
+            except LostError as fault:
                 if again:
                     again = False
                     continue
                 raise StoreUnknownError(
-                    f"{self._where} did not answer ({_said(fault)}); it may have been recorded: give an id to ask again"
+                    f"{self._where} did not answer ({fault}); it may have been recorded: give an id to ask again"
                 ) from None
-            return self._answer(reply)
+            return self._answer(status, content)
 
-    def _answer(self, reply: httpx.Response) -> Any:
-        status = reply.status_code
+    def _answer(self, status: int, content: bytes) -> Any:
         said: dict[str, Any]
         try:
-            said = msgspec.json.decode(reply.content, type=dict[str, Any])
+            said = msgspec.json.decode(content, type=dict[str, Any])
             if status == HTTPStatus.OK:
                 answer = _Answer(said)
                 answer.where = self._where
@@ -153,14 +132,6 @@ class Exchange:
         if "error" not in said:
             detail = f"{self._where}: {detail}"
         raise error_of(said.get("error"), _KINDS.get(status, InvalidValueError), detail)
-
-    def close(self) -> Any:
-        """Let go of the connections."""
-        return self._client.aclose() if self._awaited else self._client.close()
-
-
-def _said(fault: Exception) -> str:
-    return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
 
 
 def _encoded(form: object) -> bytes:

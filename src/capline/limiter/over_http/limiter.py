@@ -14,6 +14,7 @@ from capline.limiter.aio import AsyncLimiter
 from capline.limiter.arguments.checks import check_attempt, count_of
 from capline.limiter.base import MOST_JOINT, LimiterBase
 from capline.limiter.limiter import Limiter
+from capline.limiter.over_http.clients import AwaitedClient, BlockingClient
 from capline.limiter.over_http.exchange import Exchange, with_token
 from capline.limiter.over_http.store import AsyncServiceStore, ServiceStore, absent
 from capline.limiter.policies.rules import DEFAULT_NAMESPACE, Rules
@@ -192,7 +193,7 @@ class ServiceLimiter(ServiceVerbs, Limiter):
 
     @staticmethod
     def _open(url: str, clock: Clock | None, *, create: bool) -> Any:
-        return ServiceStore(Exchange(url, awaited=False))
+        return ServiceStore(Exchange(url, BlockingClient))
 
 
 class AsyncServiceLimiter(ServiceVerbs, AsyncLimiter):
@@ -205,7 +206,7 @@ class AsyncServiceLimiter(ServiceVerbs, AsyncLimiter):
 
     @staticmethod
     def _open(url: str, clock: Clock | None, *, create: bool) -> Any:
-        return AsyncServiceStore(Exchange(url, awaited=True))
+        return AsyncServiceStore(Exchange(url, AwaitedClient))
 
 
 LIMITERS: dict[type, type] = {Limiter: ServiceLimiter, AsyncLimiter: AsyncServiceLimiter}

@@ -942,7 +942,7 @@ def test_workers_send_nothing_of_a_campaign_that_is_over(
 ) -> None:
     queue = Shared(f"sqlite://{tmp_path}/campaigns.sqlite") if kind == "sqlite" else redis_server
     with receiver() as far:
-        by_webhook(site, far, as_of=None, **({"until": "2026-01-01T00:00:00Z"} if how == "until" else {}))
+        by_webhook(site, far, as_of=None, until="2026-01-01T00:00:00Z" if how == "until" else None)
         enqueue(site, queue)
         if how == "cancel":
             assert capline("campaign", "cancel", "summer-sale", "--queue", queue.url, "--yes").returncode == 0

@@ -50,10 +50,12 @@ class Port:
         config = uvicorn.Config(
             self.answer, "127.0.0.1", 0, lifespan="off", log_config=None, loop="asyncio", interface="asgi3"
         )
+        config.load()
         self.server = uvicorn.Server(config)
-        threading.Thread(target=self.loop.run_until_complete, args=(self.server.serve(),), daemon=True).start()
-        while not self.server.started:
-            threading.Event().wait(0.01)
+        self.server.lifespan = config.lifespan_class(config)
+        # Not `serve`, whose loop sleeps by `asyncio.sleep`: other tests of this process have that advance a clock.
+        self.loop.run_until_complete(self.server.startup())
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:

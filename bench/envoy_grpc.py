@@ -22,7 +22,7 @@ import uvloop
 from _harness import Report, arguments, check
 
 from capline import AsyncLimiter
-from capline.service.envoy.files import load
+from capline.service.envoy.files import followed_files, load
 from capline.service.envoy.messages import OK, SERVICE, part, rls
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.envoy.ratelimit import RateLimit
@@ -53,7 +53,7 @@ async def serve(say: Connection) -> None:
         metrics = Metrics()
         async with AsyncLimiter("memory://", observers=[metrics.observer]) as limiter:
             settings = Grpc(Address("127.0.0.1", 0), (str(file),))
-            async with envoy_server(limiter, settings, metrics.figures) as envoy:
+            async with envoy_server(limiter, settings, followed_files(settings), metrics.figures) as envoy:
                 empty, port = await empty_server()
                 say.send((envoy.port, port))
                 while await asyncio.to_thread(say.recv) == "cpu":

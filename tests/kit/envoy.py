@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from capline import AsyncLimiter
 from capline.model.clock import Clock
 from capline.service.access.guard import Guard
+from capline.service.envoy.files import followed_files
 from capline.service.envoy.messages import SERVICE, part, rls
 from capline.service.envoy.server import envoy_server
 from capline.service.envoy.service import json_route
@@ -50,7 +51,9 @@ class EnvoyService:
 
     async def _start(self, chosen: Grpc, url: str, clock: Clock | None, guard: Guard | None) -> None:
         self.limiter = await self._stack.enter_async_context(AsyncLimiter(url, clock=clock))
-        self.server = await self._stack.enter_async_context(envoy_server(self.limiter, chosen, self._figures, guard))
+        self.server = await self._stack.enter_async_context(
+            envoy_server(self.limiter, chosen, followed_files(chosen), self._figures, guard)
+        )
         address = str(chosen.listen) if chosen.listen.is_unix else f"127.0.0.1:{self.server.port}"
         self.channel = await self._stack.enter_async_context(aio.insecure_channel(address))
         self._method = self.channel.unary_unary(

@@ -38,7 +38,7 @@ def files(tmp_path: Path) -> None:
         ),
         (["--listen", "127.0.0.1:8083", "--spoe", "127.0.0.1:8083"], "--spoe: 127.0.0.1:8083 is the address of http"),
         (["--listen", "[::1]:8082", "--grpc", "[::1]:8082", "--envoy", "x"], "--grpc: [::1]:8082 is the address of"),
-        (["--envoy", "nowhere", "--store", "memory://"], "nowhere: cannot be read"),
+        (["--envoy", "nowhere"], "nowhere: cannot be read"),
         (["--policies", "waits.yaml"], "policy 'promo': wait_replicas needs a redis store"),
         (["--policies", "waits.yaml", "--store", "memory://"], "policy 'promo': wait_replicas needs a redis store"),
         (["--on-store-error", "perhaps"], "--on-store-error: 'perhaps' is not known; use raise or allow or deny"),

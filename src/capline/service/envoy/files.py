@@ -15,11 +15,16 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.policy.file import PolicyFileError, read_bytes
 from capline.service.envoy.form import add_file
 from capline.service.envoy.rules import Configuration
+from capline.service.settings.last_good import LastGood
+
+if TYPE_CHECKING:
+    from capline.service.settings.values import Grpc
 
 MOST_FILES = 1000
 _SUFFIXES = (".yaml", ".yml")
@@ -122,6 +127,15 @@ def _digest(read: _Read) -> bytes:
     for path, data in read:
         whole.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
     return whole.digest()
+
+
+def followed_files(settings: Grpc) -> LastGood[Files]:
+    """Those of the settings; raises the `CaplineError` that names the fault."""
+
+    def made(kept: Path | None) -> Files:
+        return Files(*map(Path, settings.envoy), merge_domains=settings.merge_domains, start=kept and kept.read_bytes())
+
+    return LastGood("grpc.envoy", made, lambda files: files.data)
 
 
 def _parsed(read: _Read, *, merge_domains: bool) -> Configuration:

@@ -14,22 +14,21 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError, StoreVersionError
 from capline.service.envoy.access import Certificate, checked_by
-from capline.service.envoy.files import Files
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.service import Service
-from capline.service.settings.last_good import LastGood
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.service.access.guard import Guard
+    from capline.service.envoy.files import Files
     from capline.service.metrics.figures import Figures
+    from capline.service.settings.last_good import LastGood
     from capline.service.settings.values import Grpc
 
 LARGEST_MESSAGE_BYTES = 1 << 20
@@ -61,17 +60,12 @@ class EnvoyServer(NamedTuple):
 
 @asynccontextmanager
 async def envoy_server(
-    limiter: AsyncLimiter, settings: Grpc, figures: Figures, guard: Guard | None = None
+    limiter: AsyncLimiter, settings: Grpc, good: LastGood[Files], figures: Figures, guard: Guard | None = None
 ) -> AsyncGenerator[EnvoyServer]:
     """Serve Envoy on the limiter's store for as long as the block lasts; with a `guard`, those whose token may ask.
 
-    Raises `CaplineError` where it cannot start: files with a fault, an address in use, an extra that is missing.
+    Raises `CaplineError` where it cannot start: an address in use, an extra that is missing.
     """
-
-    def made(kept: Path | None) -> Files:
-        return Files(*map(Path, settings.envoy), merge_domains=settings.merge_domains, start=kept and kept.read_bytes())
-
-    good = LastGood("grpc.envoy", made, lambda files: files.data)
     files = good.used
     metrics = EnvoyMetrics(figures)
     ratelimit = RateLimit(limiter, files.current, metrics, settings.modes)

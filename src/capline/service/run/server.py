@@ -30,7 +30,7 @@ from capline.service.access.log import AccessLog
 from capline.service.access.new_subjects import NAMESPACE, POLICY, NewSubjects
 from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
-from capline.service.envoy.files import load
+from capline.service.envoy.files import Files, followed_files, load
 from capline.service.envoy.messages import check_grpc_parts
 from capline.service.gateways.check import check_route
 from capline.service.gateways.spoe import spoe_server
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import socket
 
     from capline.limiter.policies.segments import SegmentSource
-    from capline.service.settings.values import Settings
+    from capline.service.settings.values import Grpc, Settings
 
 log = logging.getLogger("capline.service")
 
@@ -86,6 +86,11 @@ async def open_parts(
 
     Only a process that `answers` decisions listens for Envoy, whose calls pass the `guard`.
     """
+    # Before the store, so that a fault of these leaves none behind.
+    envoy = None
+    if answers and settings.grpc is not None:
+        check_grpc_parts()
+        envoy = settings.grpc, followed_files(settings.grpc)
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(segments.opened(settings.segments))
         options: Any = {
@@ -121,25 +126,21 @@ async def open_parts(
         )
         public |= check_route(limiter)
         parts = Parts(limiter, public, source, followed)
-        if answers:
-            await _envoy(parts, settings, metrics, guard, stack)
+        if envoy is not None:
+            await _envoy(parts, *envoy, metrics, guard, stack)
         metrics.add(limiter, source)
         parts.stack = stack.pop_all()
     return parts
 
 
 async def _envoy(
-    parts: Parts, settings: Settings, metrics: Metrics, guard: Guard | None, stack: AsyncExitStack
+    parts: Parts, grpc: Grpc, good: LastGood[Files], metrics: Metrics, guard: Guard | None, stack: AsyncExitStack
 ) -> None:
-    """Listen for Envoy if the settings say so; add its JSON route and its certificate to the parts."""
-    grpc = settings.grpc
-    if grpc is None:
-        return
-    check_grpc_parts()
+    """Listen for Envoy, by these files; add its JSON route and its certificate to the parts."""
     from capline.service.envoy.server import envoy_server  # noqa: PLC0415 - an extra of its own
     from capline.service.envoy.service import json_route  # noqa: PLC0415 - as above
 
-    envoy = await stack.enter_async_context(envoy_server(parts.limiter, grpc, metrics.figures, guard))
+    envoy = await stack.enter_async_context(envoy_server(parts.limiter, grpc, good, metrics.figures, guard))
     log.info("Envoy is answered by gRPC at %s", grpc.listen if grpc.listen.is_unix else f"port {envoy.port}")
     if grpc.modes.shadow_mode:
         log.warning("shadow mode: no request of Envoy is refused")

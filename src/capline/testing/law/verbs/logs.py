@@ -34,6 +34,8 @@ class LogLaw(StoreSetting):
         other = self.limiter(policy, namespace=f"{self.namespace}-2")
         before = self.exported(limiter)
         assert len(before) == 2 * len(subjects)
+        told = {limit.log for channel in (None, "push") for limit in limiter.explain("p", "42", channel=channel).limits}
+        assert told == {log for log, _, _ in before}, "explain names a log as its export does"
         hits = sum(len(record[2]) for record in before)
         self.at(len(subjects))
         loaded = other.load(limiter.export())

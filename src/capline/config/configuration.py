@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 from capline.config.changes import MOST_PAST, Change, own_of
@@ -37,7 +38,7 @@ from capline.config.view import View
 from capline.model.clock import check_clock
 from capline.model.errors import CaplineError, InvalidValueError, PolicyError, UnknownNameError, quoted
 from capline.model.policy import check_name
-from capline.model.subject import check_subject, is_keyed
+from capline.model.subject import check_subject, is_keyed, subject_text
 from capline.support.system import at_fork
 
 if TYPE_CHECKING:
@@ -135,6 +136,15 @@ class Configuration:
             entry, subject = read_entry(row), names_of(name)[1]
             if subject is not None and (entry.value is not None or entry.before is not None):
                 yield subject, entry
+
+    def overrides_page(
+        self, policy: str, after: Subject | None, most: int | None
+    ) -> tuple[list[tuple[Subject, Entry]], str | None]:
+        """At most so many of `overrides`; and the text of the subject after which there are more, else None."""
+        listed = [*islice(self.overrides(policy, after), None if most is None else most + 1)]
+        if most is None or len(listed) <= most:
+            return listed, None
+        return listed[:most], subject_text(listed[most - 1][0])
 
     def commits(self) -> list[Commit]:
         """The last commits, newest first; at most 1,024."""

@@ -108,6 +108,28 @@ def test_overrides_of_a_file(capline: CommandLine, tmp_path: Path, name: str, te
     assert (told["name"], told["in_force"], told["who"]) == ("promo user:42", ["10/day", "50/week"], "ann")
 
 
+def test_overrides_are_listed_page_by_page(capline: CommandLine, tmp_path: Path) -> None:
+    capline("config", "set", "policies.yaml")
+    subjects = ["user:42", "s:42", "42", "7", "b"]
+    rows = "".join(f"{one},10/day\n" for one in subjects)
+    (tmp_path / "vips.csv").write_text(f"subject,limits\n{rows}", encoding="ascii")
+    capline("config", "overrides", "promo", "vips.csv")
+    every = capline.json("config", "get", "promo", "--overrides")
+    assert (len(every["entries"]), every["next"]) == (len(subjects), None)
+    words, paged, sizes = ["--limit", "2"], list[object](), list[int]()
+    while True:
+        page = capline.json("config", "get", "promo", "--overrides", *words)
+        paged += page["entries"]
+        sizes.append(len(page["entries"]))
+        if page["next"] is None:
+            break
+        shown = capline("config", "get", "promo", "--overrides", *words).stdout
+        assert f"there are more: --after {page['next']}" in shown
+        words = ["--limit", "2", "--after", page["next"]]
+    assert (paged, sizes) == (every["entries"], [2, 2, 1])
+    assert "give --overrides" in capline.refused("config", "get", "promo", "--limit", "2")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -117,6 +139,7 @@ def test_overrides_of_a_file(capline: CommandLine, tmp_path: Path, name: str, te
         ("a.csv", "subject,limits\nu\n", "a.csv, line 2: a row has a subject and limits, which may be empty"),
         ("a.jsonl", '{"subject": "u", "limit": []}\n', "a.jsonl, line 1: Object"),
         ("a.jsonl", '{"subject": "u", "limits": ["1/day"]}\n\n', "a.jsonl, line 2: "),
+        ("a.jsonl", '{"subject": "u", "subject": "v", "limits": []}\n', "a.jsonl, line 1: a key twice"),
         ("none.csv", None, "none.csv: No such file or directory"),
     ],
 )

@@ -119,6 +119,59 @@ def test_many_overrides_at_once_and_page_by_page(service: Service) -> None:
     assert service("GET", "/v1/overrides/promo/c").status_code == 404, "none of them"
 
 
+CSV = "limits,subject,granularity\n5/s;90/min,user:42,100ms\n,gone,\n9/h,42,\n"
+LINES = """{"subject": "user:42", "limits": ["5/s", "90/min"], "granularity": "100ms"}
+{"subject": "gone", "limits": null}
+{"subject": 42, "limits": ["9/h"]}
+"""
+
+
+@pytest.mark.parametrize(("kind", "text"), [("text/csv; charset=utf-8", CSV), ("application/x-ndjson", LINES)])
+def test_many_overrides_as_csv_or_lines(service: Service, kind: str, text: str) -> None:
+    put(service, "/v1/policies/sums", limits=["600/hour"], algorithm="bucketed", granularity="1min")
+    put(service, "/v1/overrides/sums/gone", limits=["9/h"])
+    path, headers = "/v1/overrides/sums", {"Content-Type": kind}
+    told = service("PATCH", f"{path}?who=ann", headers=headers, content=text.encode()).json()
+    assert told == {"version": 3}
+    listed = service("GET", path).json()["overrides"]
+    assert {one["subject"]: (one["limits"], one.get("granularity"), one["who"]) for one in listed} == {
+        42: (["9/hour"], None, "ann"),
+        "user:42": (["5/second", "90/minute"], "100000us", "ann"),
+    }
+    at = "2027-01-15T08:00:10Z"
+    text = text.replace("9/h", "8/h")
+    later = service("PATCH", f"{path}?effective_at={at}", headers=headers, content=text.encode()).json()
+    assert (later["version"], "note" in later) == (4, True)
+    again = {"overrides": [{"subject": 7, "limits": ["9/h"]}], "effective_at": at}
+    service("PATCH", f"{path}?effective_at=2027-01-15T09:00:00Z", json=again)
+    assert service("GET", f"{path}/i:7").json()["effective_at"] == "2027-01-15T09:00:00.000Z", "the query goes first"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status", "said"),
+    [
+        ("text/csv", b"subject,limits\nu,10/day\nv,soon\n", 422, "line 3: limit 'soon'"),
+        ("text/csv", b"subject,limits,limits\n", 422, "line 1: the header names the columns"),
+        ("text/csv", b"", 422, "line 1: the header names the columns"),
+        ("application/x-ndjson", b'{"subject": "u", "limits": null}\n{}\n', 422, "line 2: Object missing"),
+        ("application/x-ndjson", b'{"subject": 1, "limits": null, "limits": ["9/h"]}\n', 422, "line 1: a key twice"),
+        ("application/x-ndjson", b'{"subject": "u", "limits": null}\n' * 2, 422, "line 2: u is there twice"),
+        ("text/csv", b"\xff", 422, "the body is not UTF-8"),
+        ("text/plain", b"subject,limits\nu,10/day\n", 415, "or text/csv, or application/x-ndjson"),
+    ],
+)
+def test_lines_of_overrides_that_are_wrong_change_nothing(
+    service: Service, kind: str, body: bytes, status: int, said: str
+) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    answer = service("PATCH", "/v1/overrides/promo", headers={"Content-Type": kind}, content=body)
+    assert answer.status_code == status
+    assert said in answer.json()["detail"]
+    assert service("GET", "/v1/overrides/promo").json()["overrides"] == []
+    elsewhere = service("PUT", "/v1/overrides/promo/u", headers={"Content-Type": "text/csv"}, content=body)
+    assert elsewhere.status_code == 415
+
+
 def test_an_override_has_a_granularity_of_its_own(service: Service) -> None:
     put(service, "/v1/policies/sums", limits=["600/hour"], algorithm="bucketed", granularity="1min")
     path = "/v1/overrides/sums/u"

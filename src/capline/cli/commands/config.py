@@ -5,27 +5,27 @@ A change prints the configuration's new version. Running processes follow within
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import named_policies
 from capline.cli.render.console import Answer, out, plain, table
+from capline.config.bulk import read_overrides
 from capline.config.document import entry_facts
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError
-from capline.model.limit import Limit
-from capline.model.subject import Subject, check_subject, parse_subject, subject_text
+from capline.model.subject import parse_subject, subject_text
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from capline.config.configuration import Configuration
-    from capline.config.records import Commit
+    from capline.config.records import Commit, Entry
 
 WhoOption = Annotated[str | None, typer.Option(help="Who makes the change; your user name, if left out.")]
 PolicyArgument = Annotated[
@@ -75,7 +75,12 @@ class ChangeOfOne(Change):
 app = Commands("config", "Read and change the [bold]configuration store[/]: policies, and limits of single subjects.")
 
 
-@app.answers("capline config get", "capline config get promo --json", "capline config get promo --subject user:42")
+@app.answers(
+    "capline config get",
+    "capline config get promo --json",
+    "capline config get promo --subject user:42",
+    "capline config get promo --overrides --limit 1000 --after user:42 --json",
+)
 def get(
     policy: Annotated[
         str | None, typer.Argument(metavar="POLICY", help="Only this one.", autocompletion=named_policies)
@@ -84,6 +89,8 @@ def get(
     overrides: Annotated[
         bool, typer.Option("--overrides", help="Every override of the policy; reads the whole store.")
     ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many overrides: a page of them.")] = None,
+    after: Annotated[str | None, typer.Option(help="Those that come after this subject, as `next` names it.")] = None,
     *,
     place: Place,
 ) -> Answer:
@@ -91,7 +98,9 @@ def get(
     with place.open() as configuration:
         if (subject is not None or overrides) and policy is None:
             raise InvalidValueError("name the policy as well: capline config get POLICY --subject …")
-        now_us = configuration.view.now_us()
+        if (limit is not None or after is not None) and (subject is not None or not overrides):
+            raise InvalidValueError("--limit and --after are of the list of overrides: give --overrides")
+        now_us, following = configuration.view.now_us(), None
         if policy is not None and subject is not None:
             who = parse_subject(subject)
             entry = configuration.override_of(policy, who)
@@ -99,22 +108,14 @@ def get(
                 raise UnknownNameError(f"{subject_text(who)} has no override under policy {policy!r}")
             rows = [(f"{policy} {subject_text(who)}", entry)]
         elif policy is not None and overrides:
-            rows = [(f"{policy} {subject_text(who)}", entry) for who, entry in configuration.overrides(policy)]
+            page, following = configuration.overrides_page(policy, after and parse_subject(after), limit)
+            rows = [(f"{policy} {subject_text(who)}", entry) for who, entry in page]
         elif policy is not None:
             configuration.policy(policy)
             rows = [(policy, configuration.policy_versions(policy)[0])]
         else:
             rows = [(name, configuration.policy_versions(name)[0]) for name in sorted(configuration.view.entries)]
-        entries = [
-            {"name": name, **entry_facts(entry), "value": entry.value, "in_force": entry.at(now_us)}
-            for name, entry in rows
-        ]
-        shown = table("name", "version", "by", "in force", "from then on")
-        for name, entry in rows:
-            later = f"{_at(entry.effective_us)}: {_shown(entry.value)}" if entry.effective_us > now_us else ""
-            shown.add_row(
-                plain(name), str(entry.version), plain(entry.who), plain(_shown(entry.at(now_us))), plain(later)
-            )
+        entries, shown = _entries(rows, now_us)
         totals = configuration.view.totals.items()
         many = ", ".join(f"{name} {total.count:,}" for name, total in totals if total.count) or "none"
         version = configuration.version
@@ -122,8 +123,23 @@ def get(
     def lines() -> None:
         out.print(shown)
         out.print(f"version {version}; overrides: {many}", markup=False)
+        if following is not None:
+            out.print(f"there are more: --after {following}", markup=False)
 
-    return Answer({"version": version, "entries": entries}, lines)
+    told = {"version": version, "entries": entries}
+    return Answer(told | {"next": following} if overrides and subject is None else told, lines)
+
+
+def _entries(rows: list[tuple[str, Entry]], now_us: int) -> tuple[list[dict[str, Any]], Table]:
+    """What is set by name, as facts and as a table."""
+    entries = [
+        {"name": name, **entry_facts(entry), "value": entry.value, "in_force": entry.at(now_us)} for name, entry in rows
+    ]
+    shown = table("name", "version", "by", "in force", "from then on")
+    for name, entry in rows:
+        later = f"{_at(entry.effective_us)}: {_shown(entry.value)}" if entry.effective_us > now_us else ""
+        shown.add_row(plain(name), str(entry.version), plain(entry.who), plain(_shown(entry.at(now_us))), plain(later))
+    return entries, shown
 
 
 @app.answers(
@@ -181,12 +197,6 @@ def override(
         return _version(configuration.override(policy, who, wanted, granularity=granularity, **asdict(change)))
 
 
-class _Row(msgspec.Struct, forbid_unknown_fields=True):
-    subject: Subject
-    limits: list[str] | None
-    granularity: str | None = None
-
-
 @app.answers(
     "capline config overrides promo vips.csv --who ann",
     "capline config overrides promo vips.jsonl --at 2030-11-21T16:00Z",
@@ -205,42 +215,15 @@ def overrides(
     change: Change,
 ) -> Answer:
     """Give many subjects their own limits; those that are not in the file stay as they are."""
-    wanted: dict[Subject, list[str] | None] = {}
-    spans: dict[Subject, str] = {}
-    for line, row in _rows(file):
-        if row.subject in wanted:
-            raise InvalidValueError(f"{file}, line {line}: {subject_text(row.subject)} is there twice; give it once")
-        wanted[row.subject] = row.limits
-        if row.granularity is not None:
-            spans[row.subject] = row.granularity
-    with place.open(create=True) as configuration:
-        return _version(configuration.override_many(policy, wanted, granularity=spans, **asdict(change)))
-
-
-def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
-    """Each row with its line; raises `InvalidValueError` with the line that is wrong."""
-    line = 1
     try:
         with file.open(encoding="utf-8-sig", newline="") as data:
-            if file.suffix != ".csv":
-                for line, text in enumerate(data, 1):
-                    row = msgspec.json.decode(text, type=_Row)
-                    check_subject(row.subject)
-                    yield line, row
-                return
-            reader = csv.DictReader(data, strict=True)
-            if set(reader.fieldnames or ()) not in ({"subject", "limits"}, {"subject", "limits", "granularity"}):
-                raise InvalidValueError("the header names the columns subject and limits, and may name granularity")
-            for cells in reader:
-                line = reader.line_num
-                if None in cells or None in cells.values():
-                    raise InvalidValueError("a row has a subject and limits, which may be empty")
-                texts = [str(limit) for limit in Limit.parse_many(cells["limits"])] if cells["limits"] else None
-                yield line, _Row(parse_subject(cells["subject"]), texts, cells.get("granularity") or None)
+            wanted, spans = read_overrides(data, is_csv=file.suffix == ".csv")
     except OSError as error:
         raise InvalidValueError(f"{file}: {error.strerror}") from None
-    except (CaplineError, csv.Error, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"{file}, line {line}: {error}") from None
+    except CaplineError as error:
+        raise InvalidValueError(f"{file}, {error}") from None
+    with place.open(create=True) as configuration:
+        return _version(configuration.override_many(policy, wanted, granularity=spans, **asdict(change)))
 
 
 @app.answers("capline config history", "capline config history promo", "capline config history promo --subject user:42")

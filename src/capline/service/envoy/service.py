@@ -162,7 +162,7 @@ def json_route(ratelimit: RateLimit) -> dict[str, Route]:
 
     return {
         "/json": Route(
-            {"POST": ask}, ONE_BODY_BYTES, any_type=True, gives={"POST": dict[str, Any]}, also={429: "Over a limit"}
+            {"POST": ask}, ONE_BODY_BYTES, types=None, gives={"POST": dict[str, Any]}, also={429: "Over a limit"}
         )
     }
 

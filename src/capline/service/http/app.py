@@ -128,7 +128,7 @@ _ROLES = {"GET": ("read",), "POST": ("decide",)}
 class Route(msgspec.Struct):
     """The handlers of a path, by method; bodies of at most `body_bytes`. `{name}` in a path matches any one part.
 
-    `any_type` where the body's Content-Type does not matter
+    `types`   of a body, beside JSON and msgpack; None where its Content-Type does not matter
     `roles`   that may call it: by default read for GET, decide for POST, else admin, who may call all; () is anybody
     `direct`  whether its POST may be answered without ASGI: `run.connection` says when
     `takes`   the form of the body, `gives` that of the answer by method; a text is the type of a page
@@ -138,7 +138,7 @@ class Route(msgspec.Struct):
 
     handlers: dict[str, Handler]
     body_bytes: int = 0
-    any_type: bool = False
+    types: tuple[str, ...] | None = ()
     direct: bool = False
     roles: tuple[str, ...] | None = None
     takes: Any = None
@@ -303,7 +303,7 @@ class App:
             )
         if route.body_bytes and method in WITH_BODY:
             most_bytes = self._body_bytes.get(route.body_bytes, route.body_bytes)
-            request.packed = check_head(request.headers, most_bytes, any_type=route.any_type)
+            request.packed = check_head(request.headers, most_bytes, route.types)
             if receive is None:
                 check_size(len(request.body), most_bytes)
             else:

@@ -13,6 +13,7 @@ from capline.service.http.problems import Problem
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 JSON, MSGPACK = "application/json", "application/msgpack"
+CSV, LINES = "text/csv", "application/x-ndjson"
 _JSON = JSON.encode()
 _LINGER_S = 5.0
 """How long the rest of a refused request is read: a close while it comes is a reset, and the answer is lost."""
@@ -20,8 +21,11 @@ _CURL = b"application/x-www-form-urlencoded"
 _PACKED = (MSGPACK.encode(), b"application/x-msgpack")
 
 
-def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type: bool) -> bool:
-    """Raise for a body that the head alone rules out, by size or type; returns whether it is msgpack."""
+def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, types: tuple[str, ...] | None) -> bool:
+    """Raise for a body that the head alone rules out, by size or type; returns whether it is msgpack.
+
+    `types` are those that may be beside JSON and msgpack, None for any.
+    """
     kind, by_page = b"", False
     for name, value in headers:
         if name == b"content-type":
@@ -36,12 +40,18 @@ def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type:
     if kind in _PACKED:
         return True
     # A web page may send forms and text to another site without a preflight, but not JSON; and it says its origin.
-    if not any_type and kind != _JSON and (by_page or kind != _CURL):
+    if types is not None and kind.decode("latin-1") not in (JSON, *types) and (by_page or kind != _CURL):
+        also = "".join(f", or {also}" for also in types)
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            "send JSON, with the header Content-Type: application/json, or msgpack, with application/msgpack",
+            f"send JSON, with the header Content-Type: application/json, or msgpack, with application/msgpack{also}",
         )
     return False
+
+
+def has_type(headers: list[tuple[bytes, bytes]], kind: str) -> bool:
+    """Whether the head says that the body is of this type."""
+    return any(name == b"content-type" and _plain(value) == kind.encode() for name, value in headers)
 
 
 def is_packed(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -56,7 +56,7 @@ get, delete = _verb("GET", False), _verb("DELETE", False)
 post, put, patch = (_verb(method, True) for method in ("POST", "PUT", "PATCH"))
 """`post(path, takes, gives)`, and what else a `Route` has.
 
-`has_maps` is of the form's `Reader`; a verb that `reads` its body itself gets the request alone.
+`has_maps` is of the form's `Reader`; a verb that `reads` its body itself gets the request and the names.
 """
 
 
@@ -83,9 +83,9 @@ def _handler(function: Callable[..., Awaitable[object]], spec: _Spec) -> Handler
     def named(request: Request) -> list[Any]:
         return [decode(word) for decode, word in zip(decoders, request.names, strict=True)]
 
-    if spec.reads:
+    if spec.reads and not decoders:
         return function
-    if reader is None:
+    if reader is None or spec.reads:
 
         def handle(request: Request) -> Awaitable[object]:
             request.parameters = query_of(request.query, spec.query)

@@ -15,19 +15,21 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from itertools import islice
+from io import StringIO
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_type_hints
 
 import msgspec
 
+from capline.config.bulk import read_overrides
 from capline.config.document import document_of, entry_facts, own_facts, policy_of
 from capline.config.open import open_backend
 from capline.limiter.policies.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
 from capline.model.policy import ALGORITHMS, LAYOUTS, check_no_replicas
-from capline.model.subject import Subject, check_subject, parse_subject, subject_text
+from capline.model.subject import Subject, check_subject, parse_subject
 from capline.service.http.app import BATCH_BYTES
-from capline.service.http.forms import SubjectForm, described_as, number_of, page_limit
+from capline.service.http.body import CSV, LINES, has_type
+from capline.service.http.forms import Reader, SubjectForm, described_as, number_of, page_limit
 from capline.service.http.problems import Problem
 from capline.service.http.table import delete, get, patch, post, put
 from capline.store.redis.io.url import parse_url, server_schemes
@@ -58,6 +60,7 @@ class _Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 _CHANGED = ("who", "if_version")
+_BULK = ("who", "effective_at")
 
 
 class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
@@ -104,6 +107,9 @@ class OverridesForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     overrides: list[OverrideRow]
     who: str = WHO
     effective_at: Annotated[str, described_as(format="date-time")] | None = None
+
+
+_read_bulk = Reader(OverridesForm, has_maps=True)
 
 
 class RollbackForm(msgspec.Struct, forbid_unknown_fields=True):
@@ -302,28 +308,23 @@ class ConfigurationVerbs:
         """Make the policy what it was at a version."""
         return await self._changed(request, form, self._store().roll_back_policy, name, form.version)
 
-    @get("/v1/overrides/{policy}", OverridesPage, query=("after", "limit"), body_bytes=BATCH_BYTES)
+    @get("/v1/overrides/{policy}", OverridesPage, query=("after", "limit"), body_bytes=BATCH_BYTES, types=(CSV, LINES))
     async def overrides(self, request: Request, policy: str) -> dict[str, Any]:
         """The overrides of a policy, page by page."""
         named, configuration = request.parameters, self._store()
         limit = page_limit(named)
         after = parse_subject(named["after"]) if "after" in named else None
-        # One more than is shown says whether there is a next page.
-        page = await asyncio.to_thread(lambda: [*islice(configuration.overrides(policy, after), limit + 1)])
+        page, following = await asyncio.to_thread(configuration.overrides_page, policy, after, limit)
         now_us = configuration.view.now_us()
-        following = subject_text(page[limit - 1][0]) if len(page) > limit else None
-        return {"overrides": [_now(policy, *entry, now_us) for entry in page[:limit]], "next": following}
+        return {"overrides": [_now(policy, *entry, now_us) for entry in page], "next": following}
 
-    @patch("/v1/overrides/{policy}", OverridesForm, Changed, has_maps=True)
-    async def set_overrides(self, request: Request, policy: str, form: OverridesForm) -> Changed:
+    @patch("/v1/overrides/{policy}", OverridesForm, Changed, query=_BULK, reads=True)
+    async def set_overrides(self, request: Request, policy: str) -> Changed:
         """Give many subjects limits of their own, or the policy's again."""
-        wanted = {check_subject(row.subject): row.limits for row in form.overrides}
-        spans = {row.subject: row.granularity for row in form.overrides if row.granularity is not None}
-        if len(wanted) < len(form.overrides):
-            raise InvalidValueError("a subject is there twice; give it once")
+        form, limits, spans = _bulk(request)
         many = self._store().override_many
         return await self._changed(
-            request, form, many, policy, wanted, granularity=spans, effective_at=form.effective_at
+            request, form, many, policy, limits, granularity=spans, effective_at=form.effective_at
         )
 
     @get("/v1/overrides/{policy}/{subject}", OverrideNow)
@@ -393,6 +394,22 @@ def _now(policy: str, subject: Subject, entry: Entry, now_us: int) -> dict[str, 
     body = {"policy": policy, "subject": subject, **own_facts(entry.at(now_us)), **entry_facts(entry)}
     body["next"] = later["limits"]
     return body | ({"next_granularity": later["granularity"]} if "granularity" in later else {})
+
+
+def _bulk(request: Request) -> tuple[OverridesForm, dict[Subject, list[str] | None], dict[Subject, str]]:
+    """The change, by the query too, as lines cannot say it; and the limits and the granularity of each subject."""
+    is_csv = has_type(request.headers, CSV)
+    if is_csv or has_type(request.headers, LINES):
+        try:
+            lines = StringIO(request.body.decode("utf-8-sig"), newline="")
+        except UnicodeDecodeError as error:
+            raise InvalidValueError(f"the body is not UTF-8: {error}") from None
+        return OverridesForm(overrides=[], **request.parameters), *read_overrides(lines, is_csv=is_csv)
+    form = msgspec.structs.replace(_read_bulk(request.body, request.packed), **request.parameters)
+    limits = {check_subject(row.subject): row.limits for row in form.overrides}
+    if len(limits) < len(form.overrides):
+        raise InvalidValueError("a subject is there twice; give it once")
+    return form, limits, {row.subject: row.granularity for row in form.overrides if row.granularity is not None}
 
 
 def _change_of(request: Request) -> _Change:

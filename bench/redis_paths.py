@@ -91,7 +91,7 @@ def compared(report: Report, kind: str, rounds: int, only: str) -> None:
     own = [
         *policies(UNITS),
         Policy("small", [f"{LONG_QUOTA - 1}/second"]),
-        Policy("crowd", ["100/10s"]),
+        Policy("crowd", ["100/hour"]),
         *(Policy(name, [f"{UNITS}/day"]) for name in ("three", "campaign", "tenant")),
     ]
     with (

@@ -16,7 +16,7 @@ from capline.campaign.part import Part
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.stop import Stop
 from capline.campaign.store.open import open_store
-from capline.campaign.store.protocol import MOST_CLAIMS, CampaignStore
+from capline.campaign.store.protocol import MOST_CLAIMS, CampaignStore, chunks
 from capline.campaign.store.records import Again, DeadLetter, Over, Waiting
 from capline.campaign.store.rows import (
     DELIVERED,
@@ -60,7 +60,7 @@ def test_a_run_is_begun_once_and_read_as_it_was_written(queue: CampaignStore) ->
     assert queue.begin(RUN)
     assert not queue.begin(replace(RUN, facts=replace(FACTS, run_id="another", cost=2)))
     assert queue.find("sale") == RUN
-    assert queue.open_campaigns() == ["sale"]
+    assert list(queue.ages_s()) == ["sale"]
 
 
 def test_each_batch_is_given_to_one_and_the_same_one_again(queue: CampaignStore) -> None:
@@ -179,11 +179,11 @@ def test_a_campaign_that_is_due_later_is_not_there_until_then(queue: CampaignSto
     filled(queue)
     assert queue.steer("sale", due_us=now_us + 100 * DAY_US)
     assert queue.begin(replace(RUN, facts=replace(FACTS, campaign="other")))
-    assert queue.open_campaigns() == ["other"]
+    assert list(queue.ages_s()) == ["other"]
     assert queue.claim("sale", "a", 60) == Waiting(0)
     assert QueueStatus(queue, "sale").report().state == "scheduled"
     assert queue.steer("sale", due_us=now_us - DAY_US)
-    assert queue.open_campaigns() == ["sale", "other"], "that which was due first"
+    assert list(queue.ages_s()) == ["sale", "other"], "that which was due first"
     assert queue.ages_s()["sale"] > 86_000
     assert queue.steer("sale", due_us=0)
     assert queue.ages_s()["sale"] < 3600, "due since it was enqueued"
@@ -194,11 +194,11 @@ def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignSto
     late_us = time.time_ns() // 1000 - DAY_US
     batch = claimed(queue, "a")
     assert queue.steer("sale", "pause")
-    assert queue.open_campaigns() == []
+    assert list(queue.ages_s()) == []
     assert queue.claim("sale", "b", 60) == Waiting(1), "it was on the list a moment ago"
     assert QueueStatus(queue, "sale").report().state == "paused"
     assert queue.steer("sale", due_us=late_us), "enqueued again"
-    assert queue.open_campaigns() == []
+    assert list(queue.ages_s()) == []
     with closing(Stop()) as stop:
         steps = Steps(queue, batch, "a", stop)
         with pytest.raises(Paused):
@@ -209,7 +209,7 @@ def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignSto
     for _ in range(3):
         finish(queue, claimed(queue, "a"), "a")
     assert not queue.steer("sale", "pause"), "it is finished"
-    assert queue.open_campaigns() == []
+    assert list(queue.ages_s()) == []
     assert not queue.steer("none", "pause")
 
 
@@ -222,10 +222,22 @@ def test_the_last_batch_ends_the_run_once(queue: CampaignStore) -> None:
     state = queue.state("sale")
     assert (state.settled, state.done, state.finished, state.waiting) == (3, 9, True, 0)
     assert queue.claim("sale", "a", 60) == Over()
-    assert queue.open_campaigns() == []
+    assert list(queue.ages_s()) == []
     report = QueueStatus(queue, "sale").report()
     assert (report.state, report.total.sent) == ("finished", 9)
     assert queue.claim("none", "a", 60) == Over()
+
+
+def test_the_time_of_work_is_without_what_lies_between(queue: CampaignStore) -> None:
+    began = time.monotonic()
+    filled(queue)
+    for _ in range(3):
+        batch = claimed(queue, "a")
+        time.sleep(0.1)  # it is sent
+        assert finish(queue, batch, "a")
+        time.sleep(0.2)  # nobody works
+    passed_s = time.monotonic() - began
+    assert 0.3 <= queue.state("sale").elapsed_us / 1e6 <= passed_s - 0.6
 
 
 # ---- what failed, again
@@ -259,7 +271,7 @@ def test_those_who_failed_make_a_further_batch_in_one_step(queue: CampaignStore)
     state = queue.state("sale")
     assert (state.batches, state.queued, state.settled, state.done, state.finished) == (5, 5, 3, 6, False)
     assert [rows.where(RETRIED).tolist() for rows in queue.steps("sale", range(5))] == [[1]] * 3
-    assert queue.open_campaigns() == ["sale"]
+    assert list(queue.ages_s()) == ["sale"]
     batches = [claimed(queue, worker) for worker in "ab"]
     assert [Part.unpack(each.number, each.rows, each.data, (), 1).ids.tolist() for each in batches] == [[1, 4], [7]]
     assert batches[0].decided is None
@@ -315,7 +327,7 @@ def test_a_cancelled_campaign_that_nobody_works_on_is_over_at_once(queue: Campai
         queue.steer("sale", due_us=time.time_ns() // 1000 + DAY_US)
     queue.steer("sale", "pause")
     assert queue.steer("sale", "cancel")
-    assert queue.open_campaigns() == []
+    assert list(queue.ages_s()) == []
     assert queue.claim("sale", "a", 60) == Over()
     assert not queue.steer("sale", "cancel")
     report = QueueStatus(queue, "sale").report()
@@ -329,9 +341,11 @@ def test_of_a_cancelled_campaign_only_what_is_decided_is_claimed(queue: Campaign
     assert queue.steer("sale", due_us=time.time_ns() // 1000 + DAY_US)
     assert queue.steer("sale", "cancel")
     assert queue.halt("sale") == "cancel"
+    assert not any(queue.steer("sale", change) for change in ("pause", "resume", "cancel")), "it cannot go on"
+    assert not queue.steer("sale", due_us=time.time_ns() // 1000 + DAY_US)
     with closing(Stop()) as stop, pytest.raises(Cancelled):
         Steps(queue, decided, "a", stop).check()
-    assert queue.open_campaigns() == ["sale"], "for what is decided, though it was due later"
+    assert list(queue.ages_s()) == ["sale"], "for what is decided, though it was due later"
     assert queue.claim("sale", "c", 60) == Waiting(2)
     assert queue.release(decided, "a", "give_back")
     again = claimed(queue, "c")
@@ -343,3 +357,25 @@ def test_of_a_cancelled_campaign_only_what_is_decided_is_claimed(queue: Campaign
     assert queue.claim("sale", "c", 60) == Over()
     report = QueueStatus(queue, "sale").report()
     assert (report.state, report.total.failed, report.total.undecided) == ("cancelled", 3, 6)
+
+
+# ---- what is stored in one step
+
+
+def test_batches_are_stored_in_steps_of_bounded_bytes() -> None:
+    sizes = [3 << 20, 3 << 20, 1, 5 << 20, *[1] * 250]
+    batches = [(number, 1, bytes(size)) for number, size in enumerate(sizes)]
+    listed = list(chunks(iter(batches)))
+    assert [batch for chunk in listed for batch in chunk] == batches
+    assert [len(chunk) for chunk in listed] == [2, 2, 100, 100, 50]
+
+
+def test_a_file_that_is_not_there_is_only_made_to_begin(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/new/campaigns.sqlite"
+    with pytest.raises(CampaignError, match="no such file; begin a campaign there with: capline campaign enqueue"):
+        open_store(url)
+    assert not (tmp_path / "new").exists()
+    open_store(url, make=True).close()
+    open_store(url).close()
+    with pytest.raises(CampaignError, match="names no file"):
+        open_store("sqlite://")

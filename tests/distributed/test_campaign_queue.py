@@ -151,7 +151,7 @@ def test_the_name_of_a_run_that_expired_is_forgotten(queue: RedisCampaignStore, 
     filled(queue)
     server.command("DEL", PREFIX + "run")
     assert queue.claim("sale", "a", 60) == Over()
-    assert queue.open_campaigns() == []
+    assert list(queue.ages_s()) == []
     with pytest.raises(CampaignError, match="no run of a campaign 'sale'"):
         QueueStatus(queue, "sale")
     assert queue.begin(RUN)
@@ -169,9 +169,9 @@ def test_a_call_is_made_again_until_the_server_is_back() -> None:
         time.sleep(0.05)
 
     with single("redis") as stopped, StoreServer(stopped.url, pause=pause) as opened:
-        assert RedisCampaignStore(opened).open_campaigns() == []
+        assert list(RedisCampaignStore(opened).ages_s()) == []
         stopped.kill()
-        assert RedisCampaignStore(opened).open_campaigns() == []
+        assert list(RedisCampaignStore(opened).ages_s()) == []
     assert pauses[:3] == [0.05, 0.1, 0.2]
 
 
@@ -182,7 +182,7 @@ def test_a_stop_ends_the_waiting() -> None:
             gone.kill()
             stop.ask(signal.SIGTERM)
             with pytest.raises(CampaignStopped):
-                RedisCampaignStore(opened).open_campaigns()
+                RedisCampaignStore(opened).ages_s()
     finally:
         stop.close()
 

@@ -265,6 +265,12 @@ def test_every_fault_of_the_file_is_named(site: Site) -> None:
     assert len(done.stderr.splitlines()) == 3
 
 
+def test_a_directory_is_meant_whatever_queue_the_environment_names(site: Site) -> None:
+    answer("campaign", "run", site.file)
+    done = capline("campaign", "outcome", site.path / "campaign.run", "1", CAPLINE_QUEUE="redis://127.0.0.1:1/0")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "1:"), done.stderr
+
+
 def test_status_of_nothing(site: Site) -> None:
     assert "no ledger here" in refusal("campaign", "status", site.file)
     assert "no such file" in refusal("campaign", "status", site.path / "none.yaml")

@@ -248,7 +248,7 @@ def use_the_queue(url: str) -> None:
     """Everything that is ever asked of it."""
     with StoreServer(url, patience_s=0.0) as opened:
         queue = RedisCampaignStore(opened)
-        assert queue.open_campaigns() == []
+        assert list(queue.ages_s()) == []
         assert queue.begin(RUN)
         queue.put_files(RUN)
         assert queue.freeze_store("sale", STORE) == STORE == queue.store("sale")
@@ -265,7 +265,7 @@ def use_the_queue(url: str) -> None:
         late = claimed(queue, "d", takeover_s=0)
         assert queue.release(late, "d", "set_aside", "why")
         assert queue.find("sale") == RUN
-        assert queue.open_campaigns() == ["sale"]
+        assert list(queue.ages_s()) == ["sale"]
         assert len([*queue.steps("sale", [0])]) == 1
         assert queue.state("sale").settled == 1
         assert QueueStatus(queue, "sale").report()
@@ -275,7 +275,7 @@ def use_the_queue(url: str) -> None:
         assert put(queue, 0, 1, 2) == 3, "what was set aside is queued again"
         assert finish(queue, claimed(queue, "e"), "e")
         assert isinstance(queue.claim("sale", "e", 60), Over)
-        assert queue.open_campaigns() == []
+        assert list(queue.ages_s()) == []
         assert opened.check()
 
 

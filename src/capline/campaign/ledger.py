@@ -53,8 +53,12 @@ class Ledger:
             store = stack.enter_context(SqliteCampaignStore(directory / FILE, alone=True))
             found = _only(store)
             if found is None or store.store(found.facts.campaign) is None:
-                run_id = (found or run).facts.run_id
-                store.begin(found := replace(run, facts=replace(run.facts, run_id=run_id)), over=True)
+                before, found = found, run
+                if before is None:
+                    store.begin(run)
+                else:
+                    found = replace(run, facts=replace(run.facts, run_id=before.facts.run_id))
+                    store.replace(before.facts.campaign, found)
             else:
                 _refuse_changes(str(directory), found.inputs, run.inputs)
             stack.pop_all()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from capline.campaign.store.records import Claimed, StoredRun
+
 LARGEST_PART_BYTES = 64 << 20
 """Before deflating: what a worker holds for one batch."""
 
@@ -60,6 +62,12 @@ class Part:
                 "queued; write a smaller 'batch:'"
             )
         return zlib.compress(b"".join(pieces), level=1)
+
+    @classmethod
+    def claimed(cls, claimed: Claimed, run: StoredRun) -> Part:
+        """The subjects of a batch of this run; `CampaignError` where they are damaged."""
+        kinds = len(run.facts.segments), len(run.zones)
+        return cls.unpack(claimed.number, claimed.rows, claimed.data, run.columns, *kinds)
 
     @classmethod
     def unpack(cls, number: int, rows: int, data: bytes, names: Sequence[str], segments: int, zones: int = 0) -> Part:

@@ -181,9 +181,7 @@ class _Run:
         job, run = self._job, self._ledger.run
         if not claimed.data:
             return job.part(claimed.number)
-        return Part.unpack(
-            claimed.number, claimed.rows, claimed.data, run.columns, len(run.facts.segments), len(run.zones)
-        )
+        return Part.claimed(claimed, run)
 
     def _read(self, claimed: Claimed) -> BatchRows | None:
         try:

@@ -1,3 +1,4 @@
+import math
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from tests.kit.campaign_store import FACTS, RUN, claimed, put, rows_of
 from capline.campaign.ledger import Ledger, default_directory
 from capline.campaign.senders.protocol import TRANSIENT, Outcomes
 from capline.campaign.store.inputs import Input
+from capline.campaign.store.protocol import Change
 from capline.campaign.store.records import StoredRun
 from capline.campaign.store.rows import FAILED, PENDING, REFUSED, RETRY, BatchRows
 from capline.model.errors import CampaignError
@@ -127,6 +129,17 @@ def test_other_inputs_are_refused_by_name_once_something_may_be_decided(tmp_path
         ledger.freeze_inputs(STORE)
         with pytest.raises(CampaignError, match=r"begun with another store identity \(was made 1, is made 2\)"):
             ledger.freeze_inputs(replace(STORE, digest="2", shown="made 2"))
+
+
+@pytest.mark.parametrize("told", ["pause", "cancel"])
+def test_what_it_was_told_before_anything_was_decided_holds_for_other_inputs(tmp_path: Path, told: Change) -> None:
+    with begin(tmp_path / "run") as ledger:
+        assert ledger.steer(told)
+    other = replace(RUN, inputs=INPUTS, facts=replace(FACTS, campaign="other", run_id="another"), batches=1)
+    with begin(tmp_path / "run", other) as ledger:
+        state = ledger.state()
+        assert (ledger.name, ledger.facts.run_id, state.batches) == ("other", FACTS.run_id, 1)
+        assert (math.isinf(state.due_us), state.cancelled) == (told == "pause", told == "cancel")
 
 
 def test_no_ledger(tmp_path: Path) -> None:

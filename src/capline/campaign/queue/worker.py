@@ -148,7 +148,7 @@ class Worker:
 
     def _campaigns(self) -> list[str]:
         """The campaigns that are due and that this worker could open: of higher priority first, then the oldest."""
-        names = self._queue.open_campaigns()
+        names = list(self._queue.ages_s())
         for name in {*self._runs}.difference(names):
             self._runs.pop(name).close()
         opened = [name for name in names if self._is_open(name)]
@@ -299,10 +299,10 @@ class _Run:
 
     def read(self, claimed: Claimed) -> tuple[Part, BatchRows | None]:
         """The batch and its recorded steps; `CampaignError` where either is damaged."""
-        run, segments = self._run, len(self._segments)
+        run = self._run
         if not claimed.data:
             raise CampaignError("its subjects are where it was begun: go on with capline campaign run")
-        part = Part.unpack(claimed.number, claimed.rows, claimed.data, run.columns, segments, len(run.zones))
+        part = Part.claimed(claimed, run)
         rows = claimed.steps()
         if rows is not None and len(rows) != len(part):
             raise CampaignError(f"batch {claimed.number} has another number of subjects than when it was decided")

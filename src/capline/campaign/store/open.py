@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import PATIENCE_S, Server
 from capline.campaign.store.sqlite_store import SqliteCampaignStore, sqlite_path
+from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,5 +30,10 @@ def open_store(
     `CampaignError` for a URL that names none, and for a file that cannot be used.
     """
     if url.startswith("sqlite://"):
-        return SqliteCampaignStore(sqlite_path(url), make=make, alone=False if work else None)
+        path = sqlite_path(url)
+        if not make and not path.is_file():
+            raise CampaignError(
+                f"{url}: no such file; begin a campaign there with: capline campaign enqueue --queue {url}"
+            )
+        return SqliteCampaignStore(path, make=make, alone=False if work else None)
     return RedisCampaignStore(Server(url, patience_s=patience_s, pause=pause))

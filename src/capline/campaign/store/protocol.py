@@ -3,8 +3,8 @@
 The rule: a batch has one owner, the worker that claimed it last. Every verb that writes a step checks the owner in the
 same transaction or script, so a worker that lost its lease writes nothing.
 
-    create   begin, put_files, steer, put          work   open_campaigns, ages_s, store, freeze_store, claim, renew,
-    retry    put_again                                    record, release
+    create   begin, put_files, steer, put          work   ages_s, store, freeze_store, claim, renew, record, release
+    retry    put_again
     steer    steer, halt                           look   find, state, steps, spans
 
 Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten.
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 EXPIRY_MS = 30 * 86_400_000
 MOST_CLAIMS = 10
 """A batch that was claimed so often without being finished becomes a dead letter: it may be what kills the workers."""
+
+SILENT_S = 10.0
+"""Leases are renewed every second: after so long without a renewal, nobody is at work."""
+_CHUNK, _CHUNK_BYTES = 100, 4 << 20
+
+Batch = tuple[int, int, bytes]
+"""A batch to store: its number, how many rows, and its subjects as a packed `Part`, or none as in `Claimed`."""
 
 How = Literal["give_back", "fail", "set_aside"]
 Change = Literal["", "pause", "resume", "cancel"]
@@ -59,8 +66,8 @@ class CampaignStore(Protocol):
         """Replace a run's texts, so that workers which open it later use changed speeds and retries."""
         ...
 
-    def put(self, run: StoredRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
-        """Store the batches (number, rows, data) that are not there, and those set aside; yields how many there are."""
+    def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
+        """Store the batches that are not there, and those set aside; yields how many there are."""
         ...
 
     def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
@@ -68,7 +75,9 @@ class CampaignStore(Protocol):
         ...
 
     def steer(self, campaign: str, change: Change = "", *, due_us: int | None = None) -> bool:
-        """Pause, resume or cancel a campaign, or change when it is due (0: since it began); False where none is open.
+        """Pause, resume or cancel a campaign, or change when it is due (0: since it began).
+
+        False, and nothing changed, where none is open, or it is cancelled already.
 
         A worker heeds a pause or a cancellation before its next hand-over, and the rest before its next claim. Of a
         cancelled campaign only batches that are decided and not settled can be claimed, to be given back; when there
@@ -80,12 +89,11 @@ class CampaignStore(Protocol):
         """What keeps a campaign from going on: "pause", "cancel", or nothing."""
         ...
 
-    def open_campaigns(self) -> list[str]:
-        """The campaigns that are due and not finished, the oldest first."""
-        ...
-
     def ages_s(self) -> Mapping[str, float]:
-        """These campaigns, each with the seconds since it was due. Those that are due later cost nothing."""
+        """The campaigns that are due and not finished, the oldest first, each with the seconds since it was due.
+
+        Those that are due later cost nothing.
+        """
         ...
 
     def store(self, campaign: str) -> Input | None:
@@ -134,3 +142,17 @@ class CampaignStore(Protocol):
     def spans(self, campaign: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         """Number, first and last subject of those batches that were decided."""
         ...
+
+
+def chunks(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """The batches in lists that are stored in one step each: of bounded bytes, whatever the columns are."""
+    chunk: list[Batch] = []
+    size_bytes = 0
+    for batch in batches:
+        chunk.append(batch)
+        size_bytes += len(batch[2])
+        if size_bytes >= _CHUNK_BYTES or len(chunk) >= _CHUNK:
+            yield chunk
+            chunk, size_bytes = [], 0
+    if chunk:
+        yield chunk

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from capline.campaign.store.inputs import Input
-from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, Change, How, UnreadableRunError
+from capline.campaign.store.protocol import (
+    EXPIRY_MS,
+    MOST_CLAIMS,
+    SILENT_S,
+    Change,
+    How,
+    UnreadableRunError,
+    chunks,
+)
 from capline.campaign.store.records import (
     VERSION,
     Again,
@@ -33,17 +41,14 @@ from capline.model.errors import CampaignError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from capline.campaign.store.protocol import Batch
     from capline.campaign.store.rows import BatchRows
     from capline.campaign.store.server import Server
 
 _OPEN = "capline:campaigns"
 _GROUP = "workers"
-_FLUSH_BYTES = 4 << 20
-_FLUSH_BATCHES = 100
 _READ_BATCHES = 16
 _MOST_IN_WORK = 10_000
-_SILENT_S = 10.0
-"""Leases are renewed every second: after so long without a renewal, nobody is at work."""
 
 
 class RedisCampaignStore:
@@ -92,18 +97,15 @@ class RedisCampaignStore:
         paused, cancelled = self.server.call("HMGET", _keys(campaign)[0], "paused", "cancelled")
         return "cancel" if cancelled else "pause" if paused else ""
 
-    def put(self, run: StoredRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
+    def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
         """As in `protocol`."""
-        chunk: list[tuple[object, ...]] = []
-        size_bytes = 0
-        for number, rows, data in batches:
-            chunk.append((run.facts.run_id, EXPIRY_MS, number, rows, data))
-            size_bytes += len(data)
-            if size_bytes >= _FLUSH_BYTES or len(chunk) >= _FLUSH_BATCHES:
-                yield self._flush(run.facts.campaign, chunk)
-                chunk, size_bytes = [], 0
-        if chunk:
-            yield self._flush(run.facts.campaign, chunk)
+        name = run.facts.campaign
+        for chunk in chunks(batches):
+            words = [(run.facts.run_id, EXPIRY_MS, *batch) for batch in chunk]
+            queued = int(self.server.runs("put", _keys(name), words)[-1])
+            if queued < 0:
+                raise CampaignError(f"queue {self.url}: the run of {name!r} is gone; enqueue it again")
+            yield queued
 
     def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
         """As in `protocol`; a script for each."""
@@ -117,17 +119,7 @@ class RedisCampaignStore:
                 return count - 1
         return count
 
-    def _flush(self, campaign: str, chunk: list[tuple[object, ...]]) -> int:
-        queued = int(self.server.runs("put", _keys(campaign), chunk)[-1])
-        if queued < 0:
-            raise CampaignError(f"queue {self.url}: the run of {campaign!r} is gone; enqueue it again")
-        return queued
-
     # ---- work
-
-    def open_campaigns(self) -> list[str]:
-        """As in `protocol`."""
-        return list(self.ages_s())
 
     def ages_s(self) -> dict[str, float]:
         """As in `protocol`."""
@@ -211,8 +203,7 @@ class RedisCampaignStore:
             "settled",
             "done",
             "finished",
-            "first_us",
-            "last_us",
+            "elapsed_us",
             "due_us",
             "paused",
             "cancelled",
@@ -224,7 +215,7 @@ class RedisCampaignStore:
                 ("HGETALL", aside),
             ]
         )
-        batches, queued, settled, done, finished, first_us, last_us, due_us, paused, cancelled = (
+        batches, queued, settled, done, finished, elapsed_us, due_us, paused, cancelled = (
             int(each or 0) for each in numbers
         )
         in_work = tuple(self._in_work(steps, pending))
@@ -236,8 +227,8 @@ class RedisCampaignStore:
             bool(finished),
             bool(cancelled),
             math.inf if paused else due_us,
-            max((finished or last_us) - first_us, 0) if first_us else 0,
-            any(each.silent_s < _SILENT_S for each in in_work),
+            elapsed_us,
+            any(each.silent_s < SILENT_S for each in in_work),
             in_work,
             {int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())},
         )

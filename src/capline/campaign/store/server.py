@@ -18,7 +18,7 @@ from capline.store.redis.io.server_check import info_of
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from capline.store.redis.io.url import Settings
 
@@ -138,7 +138,7 @@ class Server:
         """Run one script; returns its reply."""
         return self._repeat(lambda: self._scripts[script](keys, arguments), self._patience_s)
 
-    def runs(self, script: str, keys: list[str], arguments: list[tuple[object, ...]]) -> list[Any]:
+    def runs(self, script: str, keys: list[str], arguments: Sequence[tuple[object, ...]]) -> list[Any]:
         """Run one script with each of these arguments, in one round trip."""
 
         def ask() -> list[Any]:

@@ -39,7 +39,15 @@ import msgspec
 
 from capline.campaign.store.database import commits, connect, create, is_run_alone, sqlite_errors, take_lock
 from capline.campaign.store.inputs import Input
-from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, Change, How, UnreadableRunError
+from capline.campaign.store.protocol import (
+    EXPIRY_MS,
+    MOST_CLAIMS,
+    SILENT_S,
+    Change,
+    How,
+    UnreadableRunError,
+    chunks,
+)
 from capline.campaign.store.records import (
     VERSION,
     Again,
@@ -59,16 +67,16 @@ from capline.model.errors import CampaignError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
+    from capline.campaign.store.protocol import Batch
     from capline.campaign.store.rows import BatchRows
     from capline.model.clock import Clock
 
-_CHUNK = 100
 _VALUES = {
     "store": "SELECT store FROM run WHERE campaign = ?",
     "fields": "SELECT fields FROM run WHERE campaign = ?",
 }
 _CLAIMED = "number, rows, owner, claims, error, data, decided, outcome"
-_SILENT_US = 10_000_000
+_SILENT_US = int(SILENT_S * 1e6)
 _FRESH_US = 250_000
 
 
@@ -128,14 +136,12 @@ class SqliteCampaignStore:
 
     # ---- create
 
-    def begin(self, run: StoredRun, *, over: bool = False) -> bool:
-        """As in `protocol`. `over`: take the place of a run in which nothing was decided: its store is not frozen."""
+    def begin(self, run: StoredRun) -> bool:
+        """As in `protocol`. One that has the file alone forgets nothing."""
         name, now_us = run.facts.campaign, self._now_us()
         with self._changes():
             if not self._alone:
-                self._forget("SELECT campaign FROM run WHERE max(last_us, due_us) < ?", now_us - EXPIRY_MS * 1000)
-            if over:
-                self._forget("SELECT campaign FROM run WHERE store IS NULL AND begun_us <= ?", now_us)
+                self._forget(now_us - EXPIRY_MS * 1000)
             fields = msgspec.msgpack.encode(run.fields())
             done = self._db.execute(
                 "INSERT OR IGNORE INTO run (campaign, run_id, fields, batches, begun_us, due_us, last_us) "
@@ -144,10 +150,23 @@ class SqliteCampaignStore:
             )
             return done.rowcount > 0
 
-    def _forget(self, which: str, value: int) -> None:
-        for (campaign,) in self._db.execute(which, (value,)).fetchall():
+    def _forget(self, before_us: int) -> None:
+        found = self._db.execute("SELECT campaign FROM run WHERE max(last_us, due_us) < ?", (before_us,))
+        for (campaign,) in found.fetchall():
             self._db.execute("DELETE FROM batch WHERE campaign = ?", (campaign,))
             self._db.execute("DELETE FROM run WHERE campaign = ?", (campaign,))
+
+    def replace(self, campaign: str, run: StoredRun) -> None:
+        """Put other inputs, perhaps another name, in the place of a run in which nothing was decided.
+
+        What it was told stays: to wait, that it is paused or cancelled.
+        """
+        with self._changes():
+            self._db.execute("DELETE FROM batch WHERE campaign = ?", (campaign,))
+            self._db.execute(
+                "UPDATE run SET campaign = ?, fields = ?, batches = ?, queued = 0 WHERE campaign = ?",
+                (run.facts.campaign, msgspec.msgpack.encode(run.fields()), run.batches, campaign),
+            )
 
     def put_files(self, run: StoredRun) -> None:
         """As in `protocol`."""
@@ -157,18 +176,11 @@ class SqliteCampaignStore:
                 (msgspec.msgpack.encode(run.fields()), run.facts.campaign),
             )
 
-    def put(self, run: StoredRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
+    def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
         """As in `protocol`."""
-        chunk: list[tuple[int, int, bytes]] = []
-        for batch in batches:
-            chunk.append(batch)
-            if len(chunk) >= _CHUNK:
-                yield self._put(run, chunk)
-                chunk = []
-        if chunk:
-            yield self._put(run, chunk)
+        return (self._put(run, chunk) for chunk in chunks(batches))
 
-    def _put(self, run: StoredRun, chunk: list[tuple[int, int, bytes]]) -> int:
+    def _put(self, run: StoredRun, chunk: list[Batch]) -> int:
         name = run.facts.campaign
         with self._changes():
             queued = self._queued(run)
@@ -242,7 +254,7 @@ class SqliteCampaignStore:
         with self._changes():
             done = self._db.execute(
                 "UPDATE run SET due_us = CASE WHEN ?1 IS NULL THEN due_us WHEN ?1 = 0 THEN begun_us ELSE ?1 END, "
-                "paused = coalesce(?2, paused) WHERE campaign = ?3 AND NOT finished",
+                "paused = coalesce(?2, paused) WHERE campaign = ?3 AND NOT finished AND NOT cancelled",
                 (due_us, paused, campaign),
             )
             if done.rowcount and change == "cancel":
@@ -269,10 +281,6 @@ class SqliteCampaignStore:
         return "cancel" if cancelled else "pause" if paused else ""
 
     # ---- work
-
-    def open_campaigns(self) -> list[str]:
-        """As in `protocol`."""
-        return list(self.ages_s())
 
     def ages_s(self) -> dict[str, float]:
         """As in `protocol`."""

@@ -44,7 +44,7 @@ class Target:
 
         self._target = target
         self.directory = run_directory(target, ledger)
-        self.queue = None if ledger else queue
+        self.queue = None if ledger or target.is_dir() else queue
         if not target.exists() and (self.queue is None or target.suffix in (".yaml", ".yml")):
             raise CampaignError(
                 f"{target}: no such file; name the campaign file, a run's directory, or a campaign with --queue URL"

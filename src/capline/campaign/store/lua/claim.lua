@@ -11,13 +11,13 @@
 
 local consumer = ARGV[1]
 
-local found = redis.call('HMGET', run, 'finished', 'first_us', 'run_id', 'paused', 'due_us', 'cancelled')
-if not found[3] or found[1] then
+local found = redis.call('HMGET', run, 'finished', 'run_id', 'paused', 'due_us', 'cancelled')
+if not found[2] or found[1] then
   redis.call('ZREM', open, ARGV[5])
   return {'over'}
 end
-local is_cancelled = found[6]
-if found[4] or not is_cancelled and tonumber(found[5] or 0) > tonumber(now_us()) then
+local is_cancelled = found[5]
+if found[3] or not is_cancelled and tonumber(found[4] or 0) > tonumber(now_us()) then
   return {'none', redis.call('XPENDING', batches, 'workers')[1]}
 end
 
@@ -76,12 +76,22 @@ if why then
   return {'aside', number, why}
 end
 
+-- Whether a worker is at work on another batch: the time up to now was work.
+local function is_in_work(number)
+  for _, held in ipairs(redis.call('XPENDING', batches, 'workers', '-', '+', 16)) do
+    if held[2] ~= 'nobody' and held[3] < SILENT_MS and string.match(held[1], '-(%d+)$') ~= number then
+      return true
+    end
+  end
+  return false
+end
+
 local claimed_us = now_us()
 redis.call('HSET', steps, number .. ':by', consumer, number .. ':since', claimed_us)
-redis.call('HSET', run, 'last_us', claimed_us)
-if not found[2] then
-  redis.call('HSET', run, 'first_us', claimed_us)
+if is_in_work(number) then
+  worked(claimed_us)
 end
+redis.call('HSET', run, 'last_us', claimed_us)
 renew_expiry()
 local step = redis.call('HMGET', steps, number .. ':decided', number .. ':outcome')
-return {'batch', id, entry[2], step[1], step[2], found[3]}
+return {'batch', id, entry[2], step[1], step[2], found[2]}

@@ -11,7 +11,14 @@ local function now_us()
   return time[1] .. string.format('%06d', tonumber(time[2]))
 end
 
-local DAY_MS = 86400000
+local DAY_MS, SILENT_MS = 86400000, 10000
+
+-- The time since the last step was work.
+local function worked(until_us)
+  local since_us = until_us - redis.call('HGET', run, 'last_us')
+  redis.call('HINCRBY', run, 'elapsed_us', string.format('%.0f', math.max(since_us, 0)))
+  redis.call('HSET', run, 'last_us', until_us)
+end
 
 -- What is due later lives so much longer.
 local function expiry_ms(due_us)

@@ -25,7 +25,7 @@ else
   redis.call('HSET', steps, number .. ':outcome', ARGV[5])
 end
 redis.call('HDEL', steps, number .. ':error')
-redis.call('HSET', run, 'last_us', recorded_us)
+worked(recorded_us)
 redis.call('XCLAIM', batches, 'workers', ARGV[1], 0, ARGV[3], 'JUSTID')
 if settles then
   redis.call('XACK', batches, 'workers', ARGV[3])

@@ -3,12 +3,12 @@
 --
 -- ARGV   1 campaign; 2 expiry in ms; 3 when it is due in us, 0 for since it began, or empty to keep that;
 --        4 'pause', 'resume', 'cancel', or empty to keep that
--- Reply  1; 0 where no such run is there, or it is finished
+-- Reply  1; 0 where no such run is there, or it is finished or cancelled
 --
 -- O(log campaigns).
 
-local found = redis.call('HMGET', run, 'run_id', 'finished', 'begun_us')
-if not found[1] or found[2] then
+local found = redis.call('HMGET', run, 'run_id', 'finished', 'begun_us', 'cancelled')
+if not found[1] or found[2] or found[4] then
   return 0
 end
 if ARGV[3] ~= '' then

@@ -104,7 +104,7 @@ def test_open_campaigns_that_wait_are_not_asked_for_every_batch(worker: Alone, m
         return batches.pop() if batches and campaign == "sale" else Waiting(0)
 
     names = [*(f"other {number}" for number in range(600)), "sale"]
-    monkeypatch.setattr(worker, "_queue", Mock(open_campaigns=Mock(return_value=names), claim=claim))
+    monkeypatch.setattr(worker, "_queue", Mock(ages_s=Mock(return_value=dict.fromkeys(names, 1.0)), claim=claim))
     monkeypatch.setattr(worker, "_lease_keeper", nullcontext())
     monkeypatch.setattr(worker, "_is_open", Mock(return_value=True))
     monkeypatch.setattr(worker, "_deliver", Mock())

@@ -1,6 +1,8 @@
-"""A paged log, with pages of 4 hits so that every seam is crossed often, answers every look as the plain value does."""
+"""Logs of local stores, pages of 4 hits so that each seam is crossed often, answer every look as the plain value."""
 
+from array import array
 from itertools import cycle
+from typing import TypeVar
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -93,19 +95,21 @@ def check_unit_pages(value: bytes, stored: StoredPages, plain: window.Log) -> No
             assert pages.position(cutoff_us, 0) == sum(stamp <= cutoff_us for stamp in stamps)
 
 
-def apply(
-    step: Step, log: paged.PagedLog, plain: window.Log, now_us: int, stored: StoredPages
-) -> tuple[paged.PagedLog, window.Log, int]:
+L = TypeVar("L", paged.PagedLog, ColumnLog)
+
+
+def apply(step: Step, log: L, plain: window.Log, now_us: int, stored: StoredPages) -> tuple[L, window.Log, int]:
     verb, n, units = step
     if verb.startswith("record"):
         now_us += n
         fingerprint = window.DENIED if now_us % 7 == 0 else now_us if units > 1 or now_us % 5 == 0 else 0
         hit = window.Hit(now_us, units, fingerprint)
-        kind, head = read_words(log.value(), KEY)
+        kind, head = read_words(log.value(), KEY) if isinstance(log, paged.PagedLog) else (0, array("Q"))
         if units == 1 and not fingerprint and kind == PAGED and not head[paged.MIXED_WORD]:
             seen = paged.SeenPages(head[paged.EPOCH_WORD], stored)
             unit_pages = paged.UnitPages(head, seen, plain.hits[0].stamp_us - 1)
-            return reopened(unit_pages.record(now_us), stored), window.record(plain, hit, now_us), now_us
+            again = reopened(unit_pages.record(now_us), stored)
+            return again, window.record(plain, hit, now_us), now_us  # pyright: ignore[reportReturnType] - `log` is one too
         log.record(now_us, units, now_us, fingerprint)
         return log, window.record(plain, hit, now_us), now_us
     if verb == "refund" and plain.hits:
@@ -139,6 +143,46 @@ def apply(
     return log, plain, now_us
 
 
+def check_looks(log: paged.PagedLog | ColumnLog, plain: window.Log, now_us: int) -> None:
+    oldest_us = plain.hits[0].stamp_us
+    assert log.newest_us() == plain.newest_us()
+    assert log.last_us() == plain.last_us()
+    assert log.high_water_us == plain.high_water_us
+    for cutoff_us in (now_us - 1, now_us - 7, now_us - 30, oldest_us, oldest_us - 1):
+        if cutoff_us >= oldest_us - 1:
+            assert log.units_after(cutoff_us) == plain.units_after(cutoff_us)
+    total = plain.units_after(oldest_us - 1)
+    for k in {1, 2, 5, 11, total // 2 + 1, total}:
+        if 1 <= k <= total:
+            assert log.stamp_of_unit(k) == plain.stamp_of_unit(k)
+    for hit in plain.hits[:: 1 + len(plain.hits) // 5]:
+        assert log.units_at(hit.stamp_us) == hit.units
+        assert log.free_stamp(hit.stamp_us) == plain.free_stamp(hit.stamp_us)
+        if hit.fingerprint != window.REFUNDED or hit is plain.hits[-1]:
+            assert log.name_of(hit.stamp_us) == hit.fingerprint
+        for stamp in (hit.stamp_us, hit.stamp_us + 1):
+            assert log.next_stamp(stamp) == plain.next_stamp(stamp)
+        if 0 < hit.fingerprint < window.REFUNDED:
+            assert log.find(hit.fingerprint, oldest_us - 1) == hit.stamp_us
+    ids = {hit.fingerprint: hit.stamp_us for hit in plain.hits if 0 < hit.fingerprint < window.REFUNDED}
+    assert {fingerprint: log.find(fingerprint, oldest_us - 1) for fingerprint in ids} == ids
+    assert log.find(1, oldest_us - 1) == window.NEVER
+    middle_us = plain.hits[len(plain.hits) // 2].stamp_us
+    assert [row[:2] for row in log.recorded(middle_us, now_us - 1)] == [
+        (hit.stamp_us, hit.units) for hit in plain.hits if middle_us <= hit.stamp_us < now_us
+    ]
+
+
+@settings(max_examples=size(30, 300), deadline=None)
+@given(steps)
+def test_every_look_at_columns_agrees_with_the_plain_value(script: list[Step]) -> None:
+    log, plain, now_us = ColumnLog(), window.Log(), 1000
+    for step in script:
+        log, plain, now_us = apply(step, log, plain, now_us, StoredPages())
+        if plain.hits:
+            check_looks(log, plain, now_us)
+
+
 @settings(max_examples=size(30, 300), deadline=None)
 @given(st.one_of(steps, unit_steps), st.sampled_from([(False,), (True,), (True, False)]))
 def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_reopenings(
@@ -153,34 +197,8 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
         for step, next_forms in zip(script, cycle(forms)):
             log, plain, now_us = apply(step, log, plain, now_us, stored)
             log = reopened(log.value(), stored, next_forms=next_forms)
-            oldest_us = plain.hits[0].stamp_us
-            assert log.newest_us() == plain.newest_us()
-            assert log.last_us() == plain.last_us()
-            assert log.high_water_us == plain.high_water_us
-            for cutoff_us in (now_us - 1, now_us - 7, now_us - 30, oldest_us, oldest_us - 1):
-                if cutoff_us >= oldest_us - 1:
-                    assert log.units_after(cutoff_us) == plain.units_after(cutoff_us)
+            check_looks(log, plain, now_us)
             check_unit_pages(log.value(), stored, plain)
-            total = plain.units_after(oldest_us - 1)
-            for k in {1, 2, 5, 11, total // 2 + 1, total}:
-                if 1 <= k <= total:
-                    assert log.stamp_of_unit(k) == plain.stamp_of_unit(k)
-            for hit in plain.hits[:: 1 + len(plain.hits) // 5]:
-                assert log.units_at(hit.stamp_us) == hit.units
-                assert log.free_stamp(hit.stamp_us) == plain.free_stamp(hit.stamp_us)
-                if hit.fingerprint != window.REFUNDED or hit is plain.hits[-1]:
-                    assert log.name_of(hit.stamp_us) == hit.fingerprint
-                for stamp in (hit.stamp_us, hit.stamp_us + 1):
-                    assert log.next_stamp(stamp) == plain.next_stamp(stamp)
-                if 0 < hit.fingerprint < window.REFUNDED:
-                    assert log.find(hit.fingerprint, oldest_us - 1) == hit.stamp_us
-            ids = {hit.fingerprint: hit.stamp_us for hit in plain.hits if 0 < hit.fingerprint < window.REFUNDED}
-            assert {fingerprint: log.find(fingerprint, oldest_us - 1) for fingerprint in ids} == ids
-            assert log.find(1, oldest_us - 1) == window.NEVER
-            middle_us = plain.hits[len(plain.hits) // 2].stamp_us
-            assert [row[:2] for row in log.recorded(middle_us, now_us - 1)] == [
-                (hit.stamp_us, hit.units) for hit in plain.hits if middle_us <= hit.stamp_us < now_us
-            ]
         kept = [(stamp, units) for stamp, units, _ in log.recorded() if stamp >= plain.hits[0].stamp_us]
         assert kept == [(hit.stamp_us, hit.units) for hit in plain.hits]
         log.remove_pages()

@@ -3,16 +3,27 @@
 A figure is the best round: noise on a shared machine only ever adds. Ratios are between figures of one run. Every
 program checks the answers of what it times, and exits 1 where one is wrong; a figure past its target is named, and is
 no error.
+
+A program's `Report` is its figures; `--json` prints it as one document, which bench/page.py reads. A figure with a
+target or with peers is a row of docs/reference/benchmarks.md, the others are printed by the program alone:
+
+    report.add("memory, gcra: one unit", 2.1, "us", at_most=2.5, peers={"limits": 4.3, "throttled-py": 3.7},
+               why="judging 1.2, the floor 0.8 (lock, clock, log, Decision)")
+
+`peers` did the same work in the same run, and their figures have the same unit. `why` says by a profile what takes the
+time, and which part of it is the floor; the page shows it where the target is missed.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,11 +35,41 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Report", "best_by_clocks", "best_interleaved", "best_seconds", "check", "processor_clock"]
+__all__ = ["Report", "best_by_clocks", "best_interleaved", "best_seconds", "check", "processor_clock", "shown"]
 
 
 # The servers of benchmarks keep nothing on disk; that is no news at each opening of a store.
 logging.getLogger("capline").setLevel(logging.ERROR)
+
+
+def machine_text() -> str:
+    """One line on the machine."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    memory_kb = int(Path("/proc/meminfo").read_text(encoding="utf-8").split(maxsplit=2)[1])
+    return (
+        f"{models[0] if models else platform.machine()}, {len(models)} cores, {memory_kb / 1e6:.0f} GB; "
+        f"Linux {platform.release()}; {platform.python_implementation()} {platform.python_version()}"
+    )
+
+
+PACKAGES = {
+    "capline": "capline",
+    "limits": "limits",
+    "throttled": "throttled-py",
+    "pyrate_limiter": "pyrate-limiter",
+    "redis": "redis",
+    "lmdb": "lmdb",
+    "slowapi": "slowapi",
+    "fastapi_limiter": "fastapi-limiter",
+    "flask_limiter": "Flask-Limiter",
+    "django_ratelimit": "django-ratelimit",
+    "starlette": "starlette",
+    "fastapi": "fastapi",
+    "uvicorn": "uvicorn",
+    "grpc": "grpcio",
+}
+"""Modules whose package's version a report tells, where the program has them."""
 
 
 @dataclass
@@ -38,6 +79,8 @@ class Figure:
     unit: str
     target: str = ""
     met: bool | None = None
+    peers: dict[str, float] = field(default_factory=dict[str, float])
+    why: str = ""
 
 
 @dataclass
@@ -46,26 +89,34 @@ class Report:
 
     title: str
     figures: list[Figure] = field(default_factory=list[Figure])
-    machine: str = ""
-
-    def __post_init__(self) -> None:
-        self.machine = machine_text()
+    machine: str = field(default_factory=machine_text)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+    """What the machine had to do already when the program began: an idle one has about 0."""
+    versions: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(
-        self, name: str, value: float, unit: str, at_most: float | None = None, at_least: float | None = None
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        at_most: float | None = None,
+        at_least: float | None = None,
+        peers: Mapping[str, float] | None = None,
+        why: str = "",
     ) -> float:
-        """Keep one figure, with its target if it has one."""
+        """Keep one figure, with its target and its peers if it has them."""
         met = None
         target = ""
         if at_most is not None:
             target, met = f"at most {at_most:,g}", value <= at_most
         if at_least is not None:
             target, met = f"at least {at_least:,g}", value >= at_least
-        self.figures.append(Figure(name, value, unit, target, met))
+        self.figures.append(Figure(name, value, unit, target, met, dict(peers or {}), why))
         return value
 
     def show(self, *, as_json: bool) -> None:
         """Print the figures."""
+        self.versions = {name: metadata.version(name) for module, name in PACKAGES.items() if module in sys.modules}
         if as_json:
             print(json.dumps(asdict(self)))
             return
@@ -73,9 +124,17 @@ class Report:
         width = max(len(figure.name) for figure in self.figures)
         for figure in self.figures:
             verdict = "" if figure.met is None else "  ok" if figure.met else "  FALLS SHORT"
-            shown = f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.3g}"
-            print(f"  {figure.name:<{width}}  {shown:>12} {figure.unit:<14} {figure.target}{verdict}".rstrip())
+            beside = "; ".join(f"{name} {shown(value)}" for name, value in figure.peers.items())
+            line = f"  {figure.name:<{width}}  {shown(figure.value):>12} {figure.unit:<14} {figure.target}{verdict}"
+            print(f"{line}  ({beside})" if beside else line.rstrip())
+            if figure.why and figure.met is False:
+                print(f"  {'':<{width}}  {figure.why}")
         print()
+
+
+def shown(value: float) -> str:
+    """A figure as people read it."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def arguments(about: str | None, **defaults: int | str) -> Namespace:
@@ -134,14 +193,3 @@ def check(truth: bool, what: str) -> None:
     if not truth:
         print(f"WRONG ANSWER: {what}", file=sys.stderr)
         sys.exit(1)
-
-
-def machine_text() -> str:
-    """One line on the machine."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    memory_kb = int(Path("/proc/meminfo").read_text(encoding="utf-8").split(maxsplit=2)[1])
-    return (
-        f"{models[0] if models else platform.machine()}, {len(models)} cores, {memory_kb / 1e6:.0f} GB; "
-        f"Linux {platform.release()}; {platform.python_implementation()} {platform.python_version()}"
-    )

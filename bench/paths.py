@@ -9,51 +9,23 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import limits
-import pyrate_limiter
-import throttled
 from _harness import Report, arguments, best_interleaved, check
-from limits.storage import MemoryStorage, RedisStorage
-from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter, SlidingWindowCounterRateLimiter
+from peers import attempts
 
 from capline import AsyncLimiter, Limiter, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Ask = Callable[[str], Any]
+    from peers import Ask
 
 SUBJECTS = [f"user:{number}" for number in range(1000)]
 ALGORITHMS = ("sliding_log", "bucketed", "fixed_window", "sliding_counter", "gcra")
 UNITS, SMALL = 10**9, 3
 """The quota of a day where nothing is refused, and where the fourth unit is."""
 THREADS = 8
-STRATEGIES = {
-    "sliding_log": MovingWindowRateLimiter,
-    "fixed_window": FixedWindowRateLimiter,
-    "sliding_counter": SlidingWindowCounterRateLimiter,
-}
-USING = {"sliding_log": "sliding_window", "fixed_window": "fixed_window", "gcra": "gcra"}
-"""The sliding window of `throttled-py` is an estimate from two counters; its users take it for the log."""
-
-
-def peers(algorithm: str, quota: int, address: str = "") -> dict[str, Callable[[int], Ask]]:
-    """For each peer that has the algorithm, an attempt of a cost; in memory, or on the server at this address."""
-    found: dict[str, Callable[[int], Ask]] = {}
-    if algorithm in STRATEGIES:
-        storage = RedisStorage(f"redis://{address}", key_prefix=algorithm) if address else MemoryStorage()
-        strategy, item = STRATEGIES[algorithm](storage), limits.parse(f"{quota}/day")
-        found["limits"] = lambda cost: lambda subject: strategy.hit(item, subject, cost=cost)
-        found["limits, peek"] = lambda cost: lambda subject: strategy.test(item, subject, cost=cost)
-    if algorithm in USING:
-        kept = throttled.RedisStore(server=f"redis://{address}/0") if address else throttled.MemoryStore()
-        daily = throttled.per_day(quota, burst=quota)
-        bucket = throttled.Throttled(using=USING[algorithm], quota=daily, store=kept)
-        found["throttled-py"] = lambda cost: lambda subject: not bucket.limit(subject, cost).limited
-    return found
 
 
 def policies(quota: int) -> list[Policy]:
@@ -81,13 +53,6 @@ def verbs(limiter: Limiter, algorithm: str) -> dict[str, Ask]:
     return found
 
 
-def pyrate() -> Ask:
-    """`pyrate-limiter`, with a bucket for each subject."""
-    rate = pyrate_limiter.Rate(UNITS, pyrate_limiter.Duration.DAY)
-    limiters = defaultdict[str, Any](lambda: pyrate_limiter.Limiter(pyrate_limiter.InMemoryBucket([rate])))
-    return lambda subject: limiters[subject].try_acquire(subject, blocking=False)
-
-
 def asking(name: str, ask: Ask) -> Callable[[], None]:
     """A round: every subject once, and every answer yes. Each row has subjects, and so logs, of its own."""
     subjects = [f"{name}:{subject}" for subject in SUBJECTS]
@@ -104,15 +69,13 @@ def in_memory(report: Report, rounds: int) -> None:
     with Limiter("memory://", policies(SMALL)) as few, Limiter("memory://", policies(UNITS)) as limiter:
         for algorithm in ALGORITHMS:
             exact(f"capline, {algorithm}", verbs(few, algorithm)["one unit"])
-            for name, ask in peers(algorithm, SMALL).items():
+            for name, ask in attempts(algorithm, SMALL).items():
                 if not name.endswith("peek"):
                     exact(f"{name}, {algorithm}", ask(1))
             works = {f"{algorithm}: {verb}": ask for verb, ask in verbs(limiter, algorithm).items()}
-            for name, ask in peers(algorithm, UNITS).items():
+            for name, ask in attempts(algorithm, UNITS).items():
                 costs = {"": 1} if name.endswith("peek") else {", one unit": 1, ", cost 2": 2}
                 works |= {f"{algorithm}: {name}{shown}": ask(cost) for shown, cost in costs.items()}
-            if algorithm == "sliding_log":
-                works["pyrate-limiter, one unit"] = pyrate()
             best = timed(report, "memory", works, rounds)
             for verb in ("one unit", "cost 2", "peek"):
                 beside = [us for name, us in best.items() if name.endswith(f", {verb}")]

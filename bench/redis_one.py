@@ -18,6 +18,7 @@ from _harness import Report, arguments, best_interleaved, check
 from _servers import KINDS, single
 from limits.storage import RedisStorage
 from limits.strategies import MovingWindowRateLimiter
+from peers import by_pyrate
 
 from capline import Limiter, ManualClock, Policy
 
@@ -46,27 +47,13 @@ def moving_window(server: Server) -> Callable[[str], bool]:
 
 
 def pyrate(server: Server) -> Callable[[str], bool]:
-    """`pyrate-limiter`, whose buckets are made before the clock runs."""
-    client: Any = redis.Redis(port=server.port)
+    """`pyrate-limiter`, both limits in one script."""
     rates = [
         pyrate_limiter.Rate(MINUTE, pyrate_limiter.Duration.MINUTE),
         pyrate_limiter.Rate(DAY, pyrate_limiter.Duration.DAY),
     ]
-    buckets: dict[str, Any] = {
-        subject: pyrate_limiter.RedisBucket.init(rates, client, f"pyrate:{subject}") for subject in SUBJECTS
-    }
-
-    class Buckets(pyrate_limiter.BucketFactory):
-        """The bucket of each subject."""
-
-        def wrap_item(self, name: str, weight: int = 1) -> pyrate_limiter.RateItem:
-            return pyrate_limiter.RateItem(name, buckets[name].now(), weight=weight)
-
-        def get(self, item: pyrate_limiter.RateItem) -> Any:
-            return buckets[item.name]
-
-    limiter = pyrate_limiter.Limiter(Buckets())
-    return lambda subject: bool(limiter.try_acquire(subject, blocking=False))
+    ask = by_pyrate.on_server(rates, server.address)
+    return lambda subject: bool(ask(subject, 1))
 
 
 def throttled_twice(server: Server) -> Callable[[str], bool]:

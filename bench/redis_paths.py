@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import redis
 from _harness import Report, arguments, best_by_clocks, check, processor_clock
 from _servers import KINDS, single
-from paths import ALGORITHMS, SMALL, SUBJECTS, UNITS, asking, exact, peers, policies, verbs
+from paths import ALGORITHMS, SMALL, SUBJECTS, UNITS, asking, exact, policies, verbs
+from peers import attempts
 
 from capline import Attempt, Limiter, Policy
 
 if TYPE_CHECKING:
     from _servers import Server
-    from paths import Ask
+    from peers import Ask
 
 SET = "redis-py's SET"
 UNIT = "sliding_log: one unit"
@@ -104,10 +105,10 @@ def compared(report: Report, kind: str, rounds: int, only: str) -> None:
         for algorithm in ALGORITHMS:
             exact(f"capline, {algorithm}", verbs(few, algorithm)["one unit"])
             works |= {f"{algorithm}: {verb}": ask for verb, ask in verbs(limiter, algorithm).items()}
-            for name, ask in peers(algorithm, SMALL, server.address).items():
+            for name, ask in attempts(algorithm, SMALL, server.address).items():
                 if not name.endswith("peek"):
                     exact(f"{name}, {algorithm}", ask(1))
-            for name, ask in peers(algorithm, UNITS, server.address).items():
+            for name, ask in attempts(algorithm, UNITS, server.address).items():
                 costs = {"": 1} if name.endswith("peek") else {", one unit": 1, ", cost 2": 2}
                 works |= {f"{algorithm}: {name}{shown}": ask(cost) for shown, cost in costs.items()}
         works |= {"sliding_log: one unit, quota 128": small(limiter), **special(limiter)}

@@ -38,8 +38,8 @@ local now = ARGV[2]
 --@include blocks
 local head = cmsgpack.unpack(ARGV[1])
 local mode, hash, retention, grace, width, stamp_bytes, same_cost = unpack(head, 1, 7)
-local max_wait, terms, not_before, with_states, begins_blocks = unpack(head, 8, 12)
-with_states = with_states == 1
+local max_wait, terms, not_before, with_states, begins_next = unpack(head, 8, 12)
+with_states, begins_next = with_states == 1, begins_next == 1
 local counts, codes, fields, asked, receipt = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local groups = #KEYS / width
 
@@ -98,7 +98,7 @@ local function load_library()
   --@include numbers
   --@include reservation
 
-  next_forms = begins_blocks == 1
+  next_forms = begins_next
 
   -- Decide one attempt; a hit that is recorded holds for `ttl` us from its stamp on, unless it is committed.
   local function reserve(logs, pending, id, now, ttl)

@@ -79,12 +79,12 @@ local function flat(static, cost, field, id)
       local grain
       local from, to = numbers and 32 * k - 29 or 35, numbers and 32 * k - 29 or #static - 15
       for at = from, numbers and k == 1 and 0 or to, kind == HITS and 16 or 32 do
-        local quota, window = unpack_at('>I8I8', static, at)
+        local quota, window, third, fourth = unpack_at(kind == HITS and '>I8I8' or '>I8I8I8I8', static, at)
         local fits, rest, more, whole, gone = -1, 0, -1, -1, -1
         local final_last = allowed and stamp or last
         if cost > quota then return nil end
         if not numbers then
-          if kind == SUMS then grain = grain or unpack_at('>I8', static, 51) end
+          if kind == SUMS then grain = third end
           local used, cutoff = 0, stamp - window
           if oldest > cutoff then
             used = total - base
@@ -131,7 +131,7 @@ local function flat(static, cost, field, id)
           end
           if used == 0 and allowed then more = stamp + window end
         elseif kind == LEVEL then
-          local rise, fall, brim = window, unpack_at('>I8I8', static, at + 16)
+          local rise, fall, brim = window, third, fourth
           local stored, level = total - base, 0
           if v then
             local over = stored - (brim - cost * rise)
@@ -171,8 +171,7 @@ local function flat(static, cost, field, id)
             end
             if used < 0 or before < 0 then return nil end   -- damaged
           end
-          local tick, ticks
-          if kind == COUNTER then tick, ticks = unpack_at('>I8I8', static, at + 16) end
+          local tick, ticks = third, fourth
           if v and kind == FIXED then
             if used + cost > quota then fits = begins + window end
           elseif v then

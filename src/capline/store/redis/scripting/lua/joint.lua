@@ -35,8 +35,8 @@ local function pack_answer(kind, part, limit, remaining, when, reset, tail)
   return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, when, reset) .. tail
 end
 
---@include flat
 if #ARGV == 7 and mode < 2 then
+  --@include flat
   local said = flat(ARGV[3], tonumber(ARGV[5]), ARGV[6], ARGV[7])
   if said then return said end
 end
@@ -57,7 +57,7 @@ for p = 1, fits and many or 0 do
     if bytes and not new then
       --@include blocks
       --@include long
-      new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest)
+      new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, nil, v)
     end
   end
   if kind ~= 1 or when ~= now then

@@ -27,16 +27,18 @@ local function units_behind(hit, n, base, top, total, cutoff)
 end
 
 -- As `unit` in unit.lua, and then the state of each limit. The first result is what to append to the value of this many
--- bytes. With a max_wait in us (-1: no bound) it takes the first free instant, which may be after slots that are taken.
-local function long_unit(key, bytes, limits, widest, max_wait)
+-- bytes, of which `read` are the first, if they were read. With a max_wait in us (-1: no bound) it takes the first free
+-- instant, which may be after slots that are taken.
+local function long_unit(key, bytes, limits, widest, max_wait, read)
   if bytes <= LONG_BYTES then return false end
-  local head, tag, log = head_of(key)
+  local head, tag, log = head_of(key, read)
   local seen, first, base = unpack_at('>I7I7I7', head, 2)
   local size = tag == 75 and 14 or tag == 107 and 22
   local n = size and (bytes - log.start + 8 * log.narrow) / size or 0.5
   log.size = size
-  -- Every 64th hit goes to the general rule, which trims the log.
-  if n % 1 ~= 0 or n % 64 == 0 or n <= SHORT or first ~= 0 then return false end
+  if n % 1 ~= 0 or n <= SHORT or first ~= 0 then return false end
+  -- Every 64th hit goes to the general rule, which trims the log or begins a next form.
+  if n % 64 == 0 and (begins_next or not read or unpack_at('>I7', read, HEAD + 1) <= now - retention) then return false end
   local function entries(i, count) return call('GETRANGE', key, place_of(log, i), place_of(log, i + count) - 1) end
   -- The stamp of hit i, and the units up to it; out of the entries from `from` on, if they are given.
   local function hit(i, many, from)

@@ -40,7 +40,7 @@ end
 --@include blocks
 if plain and bytes then
   --@include long
-  new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, slot and max_wait)
+  new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, slot and max_wait, v)
 elseif plain and slot and (kind ~= 1 or max_wait >= 0 and when - now > max_wait) then
   --@include queued
   -- A slot that is free now is the same as a decision.

@@ -63,6 +63,20 @@ def test_a_run_is_begun_once_and_read_as_it_was_written(queue: CampaignStore) ->
     assert list(queue.ages_s()) == ["sale"]
 
 
+def test_campaigns_are_listed_by_name_page_by_page(queue: CampaignStore) -> None:
+    names = ["b.1", "B", "a", "b", "b-1"]
+    assert queue.page("", 10) == []
+    for name in names:
+        queue.begin(replace(RUN, facts=replace(FACTS, campaign=name)))
+    queue.steer("a", "cancel")
+    assert queue.page("", 10) == sorted(names)
+    pages = [queue.page("", 2)]
+    while pages[-1]:
+        pages.append(queue.page(pages[-1][-1], 2))
+    assert pages == [["B", "a"], ["b", "b-1"], ["b.1"], []]
+    assert queue.page("aa", 1) == ["b"], "after a name that is not there"
+
+
 def test_each_batch_is_given_to_one_and_the_same_one_again(queue: CampaignStore) -> None:
     filled(queue)
     batches = [claimed(queue, worker) for worker in ("a", "b", "a", "c")]

@@ -163,7 +163,7 @@ def default_directory(campaign_file: Path) -> Path:
 
 def _only(store: SqliteCampaignStore) -> StoredRun | None:
     """The run of a directory's store."""
-    names = store.campaigns()
+    names = store.page("", 1)
     return store.find(names[0]) if names else None
 
 

@@ -5,7 +5,7 @@ same transaction or script, so a worker that lost its lease writes nothing.
 
     create   begin, put_files, steer, put          work   ages_s, store, freeze_store, claim, renew, record, release
     retry    put_again
-    steer    steer, halt                           look   find, state, steps, spans
+    steer    steer, halt                           look   page, find, state, steps, spans
 
 Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten.
 """
@@ -125,6 +125,10 @@ class CampaignStore(Protocol):
         `give_back`: for the next worker that asks, and this claim does not count. `fail`: for the next one once the
         lease would have ended; `why` is kept. `set_aside`: a dead letter, for nobody until it is put again.
         """
+        ...
+
+    def page(self, after: str, limit: int) -> list[str]:
+        """At most so many campaigns, by name, that come after this name; "" is before the first."""
         ...
 
     def find(self, campaign: str) -> StoredRun | None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from capline.campaign.store.rows import BatchRows
     from capline.campaign.store.server import Server
 
-_OPEN = "capline:campaigns"
+_OPEN, _NAMES = "capline:campaigns", "capline:campaigns:names"
 _GROUP = "workers"
 _READ_BATCHES = 16
 _MOST_IN_WORK = 10_000
@@ -177,6 +177,24 @@ class RedisCampaignStore:
 
     # ---- look
 
+    def page(self, after: str, limit: int) -> list[str]:
+        """As in `protocol`. Names of campaigns that have expired are taken out on the way."""
+        there: list[str] = []
+        while len(there) < limit:
+            some = self.server.call("ZRANGE", _NAMES, f"({after}", "+", "BYLEX", "LIMIT", 0, limit - len(there))
+            names = [name.decode() for name in some]
+            for name, is_there in zip(
+                names, self.server.calls(("EXISTS", _keys(name)[0]) for name in names), strict=True
+            ):
+                if is_there:
+                    there.append(name)
+                else:
+                    self._run("forget", name, name)
+            if not names:
+                break
+            after = names[-1]
+        return there
+
     def find(self, campaign: str) -> StoredRun | None:
         """As in `protocol`."""
         fields = _pairs(self.server.call("HGETALL", _keys(campaign)[0]))
@@ -196,7 +214,7 @@ class RedisCampaignStore:
 
     def state(self, campaign: str) -> State:
         """As in `protocol`."""
-        run, stream, steps, aside, _ = _keys(campaign)
+        run, stream, steps, aside, *_ = _keys(campaign)
         names = (
             "batches",
             "queued",
@@ -274,7 +292,7 @@ class RedisCampaignStore:
 
 def _keys(campaign: str) -> list[str]:
     prefix = f"capline:{{campaign:{campaign}}}"
-    return [*(f"{prefix}:{part}" for part in ("run", "batches", "steps", "aside")), _OPEN]
+    return [*(f"{prefix}:{part}" for part in ("run", "batches", "steps", "aside")), _OPEN, _NAMES]
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:

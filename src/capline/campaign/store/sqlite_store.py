@@ -445,6 +445,11 @@ class SqliteCampaignStore:
 
     # ---- look
 
+    def page(self, after: str, limit: int) -> list[str]:
+        """As in `protocol`."""
+        found = self._all("SELECT campaign FROM run WHERE campaign > ? ORDER BY campaign LIMIT ?", after, limit)
+        return [name for (name,) in found]
+
     def find(self, campaign: str) -> StoredRun | None:
         """As in `protocol`."""
         found = self._value("fields", campaign)
@@ -519,10 +524,6 @@ class SqliteCampaignStore:
         wanted = set(numbers)
         found = self._all("SELECT number, first, last FROM batch WHERE campaign = ? AND first NOT NULL", campaign)
         return (each for each in found if each[0] in wanted)
-
-    def campaigns(self) -> list[str]:
-        """All campaigns in the file, the oldest first."""
-        return [name for (name,) in self._all("SELECT campaign FROM run ORDER BY begun_us, campaign")]
 
     def _value(self, column: str, campaign: str) -> Any:
         found = self._all(_VALUES[column], campaign)

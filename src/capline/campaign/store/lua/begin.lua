@@ -15,5 +15,6 @@ redis.call('HSET', run, 'queued', 0, 'generation', 1, 'settled', 0, 'done', 0, '
   'last_us', begun_us)
 redis.call('XGROUP', 'CREATE', batches, 'workers', '0', 'MKSTREAM')
 redis.call('ZADD', open, begun_us, ARGV[1])
+redis.call('ZADD', names, 0, ARGV[1])
 renew_expiry()
 return 1

@@ -1,9 +1,9 @@
 -- Stands before every script.
 --
--- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
+-- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns, 6 names of all campaigns
 -- ARGV   each script names its own; the second is the expiry in ms
 
-local run, batches, steps, aside, open = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local run, batches, steps, aside, open, names = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
 -- The server's time in microseconds, as text: a number would be written with an exponent.
 local function now_us()
@@ -29,13 +29,15 @@ local function expire(key, ms)
   redis.call('PEXPIRE', key, string.format('%.0f', ms))
 end
 
--- The list of all campaigns outlives each, so that a worker meets the name of one that has expired.
+-- The lists of campaigns outlive each, so that a worker meets the name of one that has expired.
 local function renew_expiry()
   local ms = expiry_ms(redis.call('HGET', run, 'due_us'))
   for key = 1, 4 do
     expire(KEYS[key], ms)
   end
-  expire(open, expiry_ms(redis.call('ZRANGE', open, -1, -1, 'WITHSCORES')[2]) + 2 * DAY_MS)
+  local last_ms = expiry_ms(redis.call('ZRANGE', open, -1, -1, 'WITHSCORES')[2]) + 2 * DAY_MS
+  expire(open, last_ms)
+  expire(names, last_ms)
 end
 
 -- The pending entry, if this consumer owns it.

@@ -115,9 +115,10 @@ class Decisions:
 
     def put(self, rows: NDArray[np.intp], part: Decisions) -> None:
         """Take over the answers to these rows from a batch of their own."""
+        known = {*self.limits}
+        self.limits += tuple(limit for limit in dict.fromkeys(part.limits) if limit not in known)
         places = {limit: place for place, limit in enumerate(self.limits)}
-        index = [places.setdefault(limit, len(places)) for limit in part.limits]
-        self.limits = tuple(places)
+        index = [places[limit] for limit in part.limits]
         self.allowed[rows] = part.allowed
         self.limit_index[rows] = np.array([*index, -1], np.int16)[part.limit_index]
         self.remaining[rows] = part.remaining

@@ -35,6 +35,8 @@ pytestmark = sized
 START_US = 1_700_000_000_000_000
 DAY_US = 86_400_000_000
 STEPS = size(500, 6_000)
+UNITS = 3
+"""A subject whose hits are single units, none of them refunded."""
 POLICIES = {
     "one limit": Policy("p", ["6/300us"]),
     "alike": Policy("p", ["8/300us", "8/290us", "5/90us"]),
@@ -230,7 +232,7 @@ def entered(slot: AbstractContextManager[Decision]) -> Decision:
 
 @pytest.mark.parametrize("name", [*POLICIES, *OTHERS, *LIMITERS])
 @pytest.mark.parametrize("store", ["memory", "memory, awaited", "lmdb", "lmdb, awaited"])
-def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901 - each verb a case
+def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PLR0915 - each verb a case
     name: str, store: str, tmp_path: Path
 ) -> None:
     policy = {**POLICIES, **OTHERS, **LIMITERS}[name]
@@ -246,11 +248,20 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901 - each verb 
     allowed = refused = 0
     for step in range(steps):
         clock.advance_us(random.choice([0, 0, 1, 20, 60, 120, 300, -2, -90, DAY_US // 3 * (step % 53 == 0)]))
-        subject, cost = random.randrange(3), random.choice([1, 1, 1, 2, 3, 5, 9])
-        # The first subject has no id: numbers with ids beside them are another path.
-        id = random.choice([None, None, None, f"{random.randrange(40)}"]) if subject else None
+        # The first subject has no id: numbers with ids beside them are another path. The last has single units alone.
+        subject, cost = random.choice([0, 1, 2, UNITS]), random.choice([1, 1, 1, 2, 3, 5, 9])
+        cost = 1 if subject == UNITS else cost
+        id = random.choice([None, None, None, f"{random.randrange(40)}"]) if subject in {1, 2} else None
         hit = random.choice(hits[-9:]) if hits else (subject, START_US)
         wait, verb = random.choice([{}, {}, {"max_wait": 0}, {"max_wait": 0.00006}]), random.randrange(16)
+        if verb == 8:
+            batch = random.choices([0, 1, 2, UNITS], [1, 1, 1, 5], k=random.randrange(9))
+            many = [*fast.decide_many("p", batch, **named)]
+            assert many == [limiters[1].decide("p", one, **named) for one in batch], step
+            hits += [
+                (one, decision.hit) for one, decision in zip(batch, many, strict=True) if one < UNITS and decision.hit
+            ]
+            continue
         answers: list[tuple[object, object]] = []
         for limiter in limiters:
             match verb:
@@ -278,8 +289,8 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901 - each verb 
         decision = answers[0][0]
         if isinstance(decision, Decision):
             allowed, refused = allowed + decision.allowed, refused + (not decision.allowed)
-            hits += [(subject, decision.hit)] if decision.hit else []
-    assert min(allowed, refused) > steps // 20
+            hits += [(subject, decision.hit)] if decision.hit and subject < UNITS else []
+    assert min(allowed, refused) > steps // 30
     rows = [[*limiter.export()] for limiter in limiters] if policy.algorithm == "sliding_log" else []
     assert rows[:1] == rows[1:]
     for limiter in limiters:
@@ -292,3 +303,24 @@ def test_a_peek_at_numbers_that_take_over_from_hits_counts_them() -> None:
         limiter.use([Policy("p", ["2/day"], algorithm="fixed_window")])
         assert [limiter.peek("p", subject).remaining for subject in ("two", "one", "one")] == [1, 0, 0]
         assert not limiter.peek("p", "one")
+
+
+@pytest.mark.parametrize("cost", [0, 1, 2])
+@pytest.mark.parametrize("algorithm", ["sliding_log", "bucketed"])
+def test_hits_that_are_out_of_every_window_are_forgotten(cost: int, algorithm: Any) -> None:
+    clock = ManualClock(START_US)
+    with Limiter("memory://", [Policy("p", ["9/300us"], algorithm=algorithm)], clock=clock) as limiter:
+        for _ in range(1000):
+            clock.advance_us(100)
+            assert limiter.decide("p", 7, cost) if cost else limiter.decide_many("p", [7]).allowed
+        store: Any = vars(limiter)["_store"]
+        [table] = store._tables.values()
+        assert len(table.logs[7].stamps) < 200
+
+
+@pytest.mark.parametrize("limit", ["2/calendar day", "3/day"])
+def test_rows_of_one_subject_stay_in_order_whatever_their_segments(limit: str) -> None:
+    policy = Policy("p", ["3/day"], by_segment={"s": [limit]}, zone="Asia/Kathmandu")
+    with Limiter("memory://", [policy], clock=ManualClock(START_US)) as limiter:
+        many = limiter.decide_many("p", [7] * 5, segment=[None, "s"], codes=[1, 0, 1, 0, 1])
+        assert [one.remaining for one in many] == ([1, 1, 0, 0, 0] if limit[0] == "2" else [2, 1, 0, 0, 0])

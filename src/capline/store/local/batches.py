@@ -58,7 +58,7 @@ def as_columns(batch: Batch, parts: Iterable[list[Decision]], errors: dict[int, 
 
     `errors` has the rows without an answer when all parts are done.
     """
-    limits = _limits_of(batch)
+    limits = limits_of(batch)
     decided = Decisions.joined([Decisions.of(answers, limits) for answers in parts], limits)
     decided.errors = errors
     return decided
@@ -154,7 +154,7 @@ def decided_once(
     if kept is not None:
         # A digest of the batch with its limits, then the columns: that is all the previous release wrote, and all it
         # reads of this. Then what the caller asked, and the limits that the columns point to.
-        decided, more = Decisions.unpack(kept[DIGEST_BYTES:], _limits_of(batch))
+        decided, more = Decisions.unpack(kept[DIGEST_BYTES:], limits_of(batch))
         if kept[:DIGEST_BYTES] != asked:
             if not more or more[:DIGEST_BYTES] != batch.asked:
                 raise receipt_conflict(receipt)
@@ -173,7 +173,7 @@ def rows_of(batch: Batch, rows: slice) -> Iterable[tuple[int, Subject]]:
     return zip(codes, plain(batch.subjects[rows]), strict=False)
 
 
-def _limits_of(batch: Batch) -> tuple[Limit, ...]:
+def limits_of(batch: Batch) -> tuple[Limit, ...]:
     """Every limit that can bind a row, each object once."""
     seen = {id(limit): limit for compiled in batch.compiled for ref in compiled.refs for limit in ref.log_limits.limits}
     return tuple(seen.values())

@@ -6,17 +6,20 @@ A decision of one unit on an existing log takes the fast path: one lock, one dic
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from capline.model.clock import SystemClock
+from capline.model.clock import LATEST_US, SystemClock
 from capline.model.errors import CaplineError, InvalidValueError
+from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import Subject, check_subject
+from capline.store.columns import Decisions
 from capline.store.local.base import LocalStore
-from capline.store.local.batches import NO_ANSWER, Work, as_columns, decided_once, parts_of, rows_of
+from capline.store.local.batches import NO_ANSWER, Work, as_columns, decided_once, limits_of, parts_of, rows_of
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
@@ -29,14 +32,19 @@ from capline.support.polled_lock import PolledLock
 from capline.window.carry import NumberRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy as np
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision
-    from capline.store.columns import Decisions
     from capline.store.local.fast_path import FastRule, Quick
+else:
+    from capline.model.arrays import np
 
 _T = TypeVar("_T")
+ROWS_A_TURN = 64
+"""Rows of a batch under one lock: some 50 us, as long as a thread that finds it locked sleeps."""
 
 
 class _LogTable(msgspec.Struct, weakref=True):
@@ -221,21 +229,95 @@ class MemoryStore(LocalStore, LogTransaction):
 
     @override
     def columns(self, batch: Batch, mode: Mode, /) -> Any:
-        """Decisions of one unit without a receipt as so many calls of the fast path, each a step of its own."""
+        """Decisions of one unit without a receipt are so many calls of the fast path, each a step of its own."""
         if mode != "decide" or batch.cost != 1 or batch.receipt is not None:
             return super().columns(batch, mode)
-        paths, errors = [compiled.decide_one for compiled in batch.compiled], dict[int, CaplineError]()
+        errors: dict[int, CaplineError] = {}
+        parts = [self._units(batch, rows, errors) for rows in parts_of(len(batch.subjects))]
+        decided = Decisions.joined(parts, limits_of(batch))
+        decided.errors = errors
+        return decided
 
-        def answers(rows: slice) -> Iterator[Decision]:
-            for row, (code, subject) in enumerate(rows_of(batch, rows), rows.start):
+    def _units(  # noqa: C901, PLR0915 - one flat step
+        self, batch: Batch, rows: slice, errors: dict[int, CaplineError]
+    ) -> Decisions:
+        """Single units, a few under one lock and at one instant.
+
+        A log with fewer hits than the least quota has room: that answer needs no object. Those that `decide_one` is not
+        for come after the few, each by itself.
+        """
+        limits, asked = limits_of(batch), [*rows_of(batch, rows)]
+        others: dict[int, Decision] = {}
+
+        def alone(late: Iterable[int]) -> None:
+            for row in late:
+                code, subject = asked[row]
                 try:
-                    yield paths[code](subject)
+                    others[row] = batch.compiled[code].decide_one(subject)
                 except InvalidValueError as error:
                     self._clock.now_us()  # raises where the clock is what is wrong: then no row has an answer
-                    errors[row] = error
-                    yield NO_ANSWER
+                    errors[rows.start + row], others[row] = error, NO_ANSWER
 
-        return as_columns(batch, ([*answers(rows)] for rows in parts_of(len(batch.subjects))), errors)
+        units = [compiled.unit for compiled in batch.compiled if not compiled.refs[0].log_limits.grain_us]
+        if len(units) < len(batch.compiled) or None in units:  # two rules may be of one log: its rows stay in order
+            alone(range(len(asked)))
+            return Decisions.of([*others.values()], limits)
+        place_of = {id(limit): place for place, limit in enumerate(limits)}
+        bound: list[Any] = [
+            (unit, ref := compiled.refs[0], _logs(ref), [(*one[:2], place_of[id(one[2])]) for one in unit[0]], unit[2])
+            for unit, compiled in zip(units, batch.compiled, strict=True)
+            if unit
+        ]
+        hits, lefts, places, resets_us = list[int](), list[int](), list[int](), list[int]()
+        for first in range(0, len(asked), ROWS_A_TURN):
+            late: list[int] = []
+            with self._lock:
+                now_us = self._clock.now_us()
+                for code, subject in asked[first : first + ROWS_A_TURN]:
+                    unit, ref, logs, windows, least_quota = bound[code]
+                    known = logs.get(subject)
+                    log = ColumnLog() if known is None else known
+                    stamps, start, time_us = log.stamps, log.start, log.high_water_us
+                    n, left, place, reset_us = len(stamps), LARGEST_QUOTA + 1, 0, 0
+                    stamp_us: int | None = None
+                    oldest_us = stamps[start] if n > start else LATEST_US
+                    if log.before is not None or (n > start and stamps[-1] != time_us):
+                        late.append(len(hits))
+                    elif n - start >= least_quota or time_us >= LATEST_US - 1:
+                        decision = others[len(hits)] = decide_one(stamps, start, n, oldest_us, time_us, unit, now_us)
+                        stamp_us = decision.hit
+                    else:
+                        stamp_us = now_us if now_us > time_us else time_us + (n > start)
+                        reset_us = stamp_us + unit[1] - now_us
+                        for quota, window_us, limit in windows:
+                            cutoff_us, free = stamp_us - window_us, quota - n
+                            free += start if oldest_us > cutoff_us else bisect_right(stamps, cutoff_us, start)
+                            if free < left:
+                                left, place = free, limit
+                    if stamp_us is not None:
+                        if oldest_us <= stamp_us - ref.retention_us:
+                            log.trim(max(now_us, time_us) - ref.retention_us)
+                        log.stamps.append(stamp_us)
+                        log.high_water_us = stamp_us
+                        if known is None:
+                            self.save(ref, subject, log)
+                    hits.append(stamp_us or 0)
+                    lefts.append(left - 1)
+                    places.append(place)
+                    resets_us.append(reset_us)
+            alone(late)
+        decided = Decisions(
+            limits,
+            np.ones(len(asked), np.bool_),
+            np.array(places, np.int16),
+            np.array(lefts, np.int64),
+            np.zeros(len(asked), np.int64),
+            np.array(resets_us, np.int64),
+            np.array(hits, np.int64),
+        )
+        if others:
+            decided.put(np.array([*others]), Decisions.of([*others.values()], limits))
+        return decided
 
     @override
     def _decided_once(self, batch: Batch, receipt: str, work: Work) -> Decisions:

@@ -80,9 +80,9 @@ lint-rest:
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src proof tools
 	$(BIN)/python tools/audit.py
 
-bench: setup ## run the benchmark programs, one after the other
+bench: setup ## run the benchmark programs, one after the other; writes docs/reference/benchmarks.md (BENCH_ARGS="--only paths --runs 1")
 	@bash tools/setup.sh test
-	@set -e; for program in bench/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+	@$(BIN)/python bench/page.py $(BENCH_ARGS)
 
 docs: setup ## build the site into build/docs, a warning is an error; prints words, pages that are too long, the size
 	@$(BIN)/python -m tools.site

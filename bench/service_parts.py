@@ -125,6 +125,7 @@ def main() -> None:
     least = uvloop.run(figures(asked.rounds))
     for name, us in least.items():
         report.add(name, us, "us/request")
+    report.add("directly, over bare", least["bare"] / least["directly"], "x", at_least=0.7)
     report.show(as_json=asked.json)
 
 

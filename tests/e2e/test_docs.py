@@ -30,13 +30,6 @@ def test_an_example_runs(block: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_an_example_that_needs_a_server_is_python_at_least() -> None:
-    blocks = re.findall(r"```py\n(.*?)```", (DOCS / "howto" / "waiting.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        compile(block, "waiting", "exec")
-
-
 def test_every_extra_is_on_the_page_about_installing() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     page = (DOCS / "howto" / "installing.md").read_text(encoding="utf-8")

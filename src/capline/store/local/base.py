@@ -261,11 +261,13 @@ class LocalStore(Store, ABC):
 
     @override
     def erase(self, compiled: Sequence[LocalRule], subject: Subject, /) -> int:
-        refs = {ref.name: ref for bound in compiled for ref in bound.former} | _refs_of(compiled)
-        records = {bound.record.name: bound.record for bound in compiled if bound.record is not None}
-        records |= {name: refs.pop(name) for name in [*refs] if name.endswith(f"/{RESERVED}")}
 
         def forget(transaction: LogTransaction) -> int:
+            refs = dict[str, LogRef]()
+            for bound in compiled:
+                transaction.learn(bound)
+                refs |= bound.every_ref
+            records = {name: refs.pop(name) for name in [*refs] if name.endswith(f"/{RESERVED}")}
             transaction.remove_all(records.values(), subject)
             return transaction.remove_all(refs.values(), subject)
 

@@ -5,6 +5,7 @@
              (total: units of all hits)      until then a hit's position is its units: a read by index
     ids      fingerprint -> stamp            only once an attempt had an id; under `REFUNDED` the newest stamp of such
     denied   stamps of refusals              only once one was counted
+    reserved whether a reservation may be pending: no fast path takes such a log
 
 Trimming moves `start` forward and gives the memory back in strides, so that it costs O(1) a hit whatever the log's
 length.
@@ -36,6 +37,8 @@ _REBASE_AT = 1 << 62
 class StoredLog(OpenLog, Protocol):
     """A log that can be changed and read as a whole; `ColumnLog` says more on each call."""
 
+    reserved: bool
+
     def recorded(self, first_us: int = 0, last_us: int = LATEST_US) -> Iterator[Row]:
         """Each hit from the first instant to the last as (stamp, units, fingerprint), oldest first."""
         ...
@@ -48,7 +51,7 @@ class StoredLog(OpenLog, Protocol):
 class ColumnLog:
     """A mutable `LogView` (see `capline.window.log`); a read costs at most O(log n), recording O(1) amortised."""
 
-    __slots__ = ("_named", "before", "denied", "high_water_us", "ids", "stamps", "start", "total")
+    __slots__ = ("_named", "before", "denied", "high_water_us", "ids", "reserved", "stamps", "start", "total")
 
     def __init__(self) -> None:
         self.stamps: array[int] = array("Q")
@@ -59,6 +62,7 @@ class ColumnLog:
         self.ids: dict[int, int] | None = None
         self._named: dict[int, int] | None = None  # ids by stamp, once one was looked for
         self.denied: set[int] | None = None
+        self.reserved = False
 
     def __len__(self) -> int:
         return len(self.stamps) - self.start

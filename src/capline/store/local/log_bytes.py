@@ -8,7 +8,7 @@
     kind   bits: UNITS 1, IDS 2, FLOOR 4, PAGED 8          form   2: this layout
            BLOCKS 32, of heads: see `capline.store.local.log_pages`
            or NUMBERS 16: rows, see `capline.store.local.numbers`
-    words  [floor]           with FLOOR: the floor, where it is not the last stamp
+    words  [floor]           with FLOOR: the floor, where it is not the last stamp, or a reservation may be pending
            [total]           with UNITS: units of all hits here
            lead words        of heads (with PAGED) and pages: see `capline.store.local.log_pages`
            stamps * n
@@ -129,7 +129,7 @@ def log_words(log: ColumnLog, lead: tuple[int, ...] = ()) -> tuple[int, array[in
         log.pack()
     stamps = log.stamps
     kind, words = 0, array("Q")
-    if log.high_water_us != log.last_us():
+    if log.high_water_us != log.last_us() or log.reserved:
         kind |= FLOOR
         words.append(log.high_water_us)
     if log.before is not None:
@@ -157,6 +157,7 @@ def unpack_log(kind: int, words: array[int], lead: int = 0) -> tuple[ColumnLog, 
     first = extra + lead
     log.stamps = words[first : first + n]
     log.high_water_us = words[0] if kind & FLOOR else log.stamps[-1]
+    log.reserved = bool(kind & FLOOR)
     if kind & UNITS:
         log.total = words[extra - 1]
         log.before = words[first + n : first + 2 * n]

@@ -127,7 +127,7 @@ class PagedLog:
 
     __slots__ = (
         "_ahead", "_blocks", "_epoch", "_first", "_ids", "_mixed", "_next", "_next_forms", "_pages", "_sealed", "_seen",
-        "tail",
+        "reserved", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -140,7 +140,7 @@ class PagedLog:
         blocks: bool = False,
         next_forms: bool = False,
     ) -> None:
-        self.tail = tail
+        self.tail, self.reserved = tail, tail.reserved
         self._blocks = blocks
         self._next_forms = next_forms
         self._ahead: array[int] | None = None
@@ -316,6 +316,7 @@ class PagedLog:
         """The head, after sealing what has grown too long for the tail."""
         if len(self.tail) > TAIL_HITS:
             self._seal()
+        self.tail.reserved = self.reserved
         if self._first == self._next:
             self._end_blocks()
             return pack_log(self.tail, self._pages.key)

@@ -89,6 +89,8 @@ def _units_step(transaction: LogTransaction, operation: Operation, now_us: int) 
     compiled, subject = operation.compiled, operation.subject
     ref = compiled.refs[0]
     log = transaction.load(ref, subject)
+    if log.reserved:
+        return None
     decision = compiled.quick(log, operation.cost, operation.fingerprint, operation.kind, operation.max_wait_us, now_us)
     if decision is not None and decision.hit is not None:
         transaction.save(ref, subject, log)
@@ -131,7 +133,7 @@ def _open(transaction: LogTransaction, operation: Operation, now_us: int) -> tup
         BoundLog(transaction.load(ref, operation.subject), ref.log_limits, ref.readers, operation.cost, table)
         for ref in compiled.refs
     ]
-    record = OpenRecord(transaction, compiled, operation.subject)
+    record = OpenRecord(transaction, compiled, operation.subject, logs[0].log)  # pyright: ignore[reportArgumentType] - it came from `load`
     record.open(logs, now_us)
     return logs, record
 
@@ -149,16 +151,17 @@ def _change_hit(transaction: LogTransaction, operation: Operation, now_us: int) 
     """
     compiled: LocalRule = operation.compiled
     subject, stamp_us, cost = operation.subject, operation.stamp_us, operation.cost
+    transaction.learn(compiled)
     refs = compiled.refs if compiled.rule.algorithm != "sliding_log" else compiled.refs[:1]
     refs += compiled.channel_refs
     table = table_of(compiled.rule, now_us)
     logs = [BoundLog(transaction.load(ref, subject), ref.log_limits, ref.readers, cost, table) for ref in refs]
-    record = OpenRecord(transaction, compiled, subject)
+    record = OpenRecord(transaction, compiled, subject, logs[0].log)  # pyright: ignore[reportArgumentType] - it came from `load`
     record.open(logs, now_us, carries=False)
     done = settle(logs, stamp_us, now_us) if operation.kind == "settle" else refund(logs, stamp_us, cost, now_us)
     take_along(logs)
+    forget(logs, record.pending, stamp_us)
     save_changed(transaction, refs, subject, logs, record)
     if any(bound.changed for bound in logs):
-        forget(logs, record.pending, stamp_us)
         record.save()
     return done

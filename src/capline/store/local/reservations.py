@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
+from capline.model.policy import LOGS
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import OpenNumbers
 from capline.window.bound_log import BoundLog
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.model.subject import Subject
-    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction
+    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
     from capline.store.protocol import Operation
     from capline.window.reservation import Pending
 
@@ -32,7 +33,9 @@ class OpenRecord:
 
     __slots__ = ("_ref", "_stored", "_subject", "_transaction", "numbers", "pending")
 
-    def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject) -> None:
+    def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject, own: StoredLog) -> None:
+        if compiled.record is None and own.reserved and compiled.rule.algorithm in LOGS:
+            transaction.learn(compiled)
         self._transaction, self._ref, self._subject = transaction, compiled.record, subject
         self.numbers = OpenNumbers(transaction, compiled, subject)
         self._stored: list[Pending] = []
@@ -63,7 +66,8 @@ class OpenRecord:
 def save_changed(
     transaction: LogTransaction, refs: Sequence[LogRef], subject: Subject, logs: Sequence[BoundLog], record: OpenRecord
 ) -> None:
-    """Keep the logs that were changed, and the numbers."""
+    """Keep the logs that were changed, and the numbers; the policy's own log says whether anything is pending."""
+    logs[0].log.reserved = bool(record.pending)  # pyright: ignore[reportAttributeAccessIssue] - it came from `load`
     for ref, bound in zip(refs, record.numbers.save(logs), strict=False):
         if bound.changed:
             if bound.rewrites:
@@ -76,9 +80,10 @@ def commit_hit(transaction: LogTransaction, operation: Operation, now_us: int) -
     compiled: LocalRule = operation.compiled
     if compiled.record is None:
         raise InvalidValueError(f"policy {compiled.rule.policy!r} has no reservations; give it reservations=True")
-    ref, record = compiled.refs[0], OpenRecord(transaction, compiled, operation.subject)
+    ref = compiled.refs[0]
+    own = transaction.load(ref, operation.subject)
+    record, log = OpenRecord(transaction, compiled, operation.subject, own), BoundLog(own, ref.log_limits, (), 1)
     record.pending = [*record.pending]
-    log = BoundLog(transaction.load(ref, operation.subject), ref.log_limits, (), 1)
     committed = commit(log, record.pending, operation.stamp_us, now_us)
     record.save()
     return committed

@@ -49,6 +49,7 @@ class LocalRule(msgspec.Struct):
     `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `begins` if
     numbers of a subject who has none there go there. `quick` is its fast path on a log, or on numbers, in hand.
     `former` are logs that its policy had before it was changed and does not read: they are erased with the others.
+    `names` is how many logs the store had when it was last asked which of them are beside these; see `learn`.
     """
 
     rule: BoundPolicy
@@ -62,12 +63,22 @@ class LocalRule(msgspec.Struct):
     numbers: LogRef | None = None
     begins: bool = False
     former: tuple[LogRef, ...] = ()
+    names: int = 0
+
+    @property
+    def every_ref(self) -> dict[str, LogRef]:
+        """All its logs, by name."""
+        beside = [ref for ref in (self.record, self.numbers) if ref is not None]
+        return {ref.name: ref for ref in (*self.refs, *self.channel_refs, *beside, *self.former)}
 
 
 class LogTransaction(Protocol):
     """The logs as one transaction sees them."""
 
     __slots__ = ()
+
+    def learn(self, compiled: LocalRule) -> None:
+        """Take up what other processes began beside the logs of this rule; nothing where no process can."""
 
     @abstractmethod
     def stored(self, ref: LogRef, subject: Subject) -> StoredLog | None:

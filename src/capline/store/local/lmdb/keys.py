@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.transaction import LogRef
 
+LOG_KEY = b"log:"
 LOG_NUMBER = struct.Struct(">I")
 LOG_META = struct.Struct(">IQ")
 """What `meta` has of a log: its number, and the longest window on it (us)."""

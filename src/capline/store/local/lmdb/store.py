@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 from array import array
 from bisect import bisect_right
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -36,6 +35,7 @@ from capline.store.local.fast_path import FastRule, Quick, decide_one, first_dec
 from capline.store.local.lmdb.environment import Environment, Transaction, open_environment
 from capline.store.local.lmdb.keys import (
     INTEGER_KEY,
+    LOG_KEY,
     LOG_META,
     LOG_NUMBER,
     log_prefix,
@@ -43,9 +43,10 @@ from capline.store.local.lmdb.keys import (
     subject_of,
 )
 from capline.store.local.lmdb.sweep import Sweeper
-from capline.store.local.lmdb.transaction import LmdbPages, LmdbTransaction
+from capline.store.local.lmdb.transaction import LmdbPages, LmdbTransaction, logs_beside
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import (
+    FLOOR,
     PAGED,
     pack_first_hit,
     pack_log,
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
     from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 
 _T = TypeVar("_T")
-LOG_KEY = b"log:"
 MOST_NUMBERS = 4096
 """Logs whose numbers a process remembers: names that come with the call have no end."""
 NO_LOG = LOG_NUMBER.pack(2**32 - 1)
@@ -179,14 +179,7 @@ class LmdbStore(LocalStore):
 
     @override
     def _beside(self, name: str) -> list[str]:
-        prefix = LOG_KEY + f"{name}/".encode()
-
-        def work(txn: Transaction) -> list[str]:
-            cursor = txn.cursor(self._table(b"meta"))
-            keys = takewhile(lambda key: key.startswith(prefix), cursor.iternext(values=False))
-            return [key[len(LOG_KEY) :].decode() for key in keys] if cursor.set_range(prefix) else []
-
-        return self._run(work)
+        return [beside for beside, _ in self._run(lambda txn: logs_beside(txn, self._table(b"meta"), name))]
 
     def _fast_path(
         self,
@@ -221,7 +214,7 @@ class LmdbStore(LocalStore):
                 value = txn.get(key, None, logs)
                 form, words = (0, None) if value is None else read_words(value, key)
                 # Where logs were not there at the opening, the general way says whether they are now.
-                if not form & PAGED and not self._unmade:
+                if not form & (FLOOR | PAGED) and not self._unmade:
                     log = ColumnLog() if words is None else unpack_log(form, words)[0]
                     decision = quick(log, cost, fingerprint, kind, max_wait_us, now_us)
                     if decision is not None and decision.hit is None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from capline.model.errors import CaplineError, StoreError
-from capline.store.local.lmdb.keys import log_key, log_prefix, subject_key
+from capline.model.policy import LOGS, RESERVED, LogLimits
+from capline.store.local.lmdb.keys import LOG_KEY, LOG_META, LOG_NUMBER, log_key, log_prefix, subject_key
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import BLOCKS, NUMBERS, PAGED, pack_log, read_words, seal, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, IdTables, PagedLog, PageIds, Pages, page_key
 from capline.store.local.numbers import StoredNumbers, pack_numbers, unpack_numbers
-from capline.store.local.transaction import SWEEP_RECEIPTS, LogRef, LogTransaction, StoredLog
+from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
 from capline.support.override import override
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.lmdb.environment import Transaction
 
-ONE_HIT_BYTES = 16
 _PAST_ALL = b"\xff" * 8
 _EXPIRY = struct.Struct(">Q")
 
@@ -48,6 +49,24 @@ class LmdbTransaction(LogTransaction):
         self._next_forms = next_forms
 
     @override
+    def learn(self, compiled: LocalRule) -> None:
+        """As in `LogTransaction`; some microseconds, and then only where any log was begun since."""
+        meta, rule, own = self.tables[b"meta"], compiled.rule, compiled.refs[0]
+        names = self.txn.stat(meta)["entries"]
+        if compiled.names == names:
+            return
+        known, record = compiled.every_ref, f"{own.name}/{RESERVED}"
+        for name, number in logs_beside(self.txn, meta, own.name):
+            ref = LogRef(LogLimits(name, (), own.retention_us), (), number)
+            if name == record and rule.algorithm in LOGS:
+                compiled.record = ref
+            elif name not in known and rule.algorithm == "sliding_log" and name != rule.numbers:
+                compiled.channel_refs += (ref,)
+            elif name not in known:
+                compiled.former += (ref,)
+        compiled.names = names
+
+    @override
     def stored(self, ref: LogRef, subject: Subject) -> StoredLog | None:
         key = log_key(ref, subject)
         value = self.txn.get(key, db=self.tables[b"logs"])
@@ -63,10 +82,10 @@ class LmdbTransaction(LogTransaction):
         if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
             log.pack()
             log = PagedLog(log, LmdbPages(self.txn, self.tables[b"pages"], key), self.ids)
-        value = log.value() if isinstance(log, PagedLog) else pack_log(log, key)  # pyright: ignore[reportArgumentType] - the two
+        paged = isinstance(log, PagedLog)
+        value = log.value() if paged else pack_log(log, key)  # pyright: ignore[reportArgumentType] - the two
         self.txn.put(key, value, db=self.tables[b"logs"])
-        if len(value) == ONE_HIT_BYTES:
-            self.fresh += 1
+        self.fresh += not paged and len(cast("ColumnLog", log)) == 1
 
     @override
     def remove(self, ref: LogRef, subject: Subject) -> bool:
@@ -143,6 +162,15 @@ class LmdbTransaction(LogTransaction):
         tail, lead = unpack_log(kind, words, LEAD_WORDS)
         pages, blocks = LmdbPages(self.txn, self.tables[b"pages"], key), bool(kind & BLOCKS)
         return PagedLog(tail, pages, self.ids, lead, blocks=blocks, next_forms=self._next_forms)
+
+
+def logs_beside(txn: Transaction, meta: Any, name: str) -> list[tuple[str, bytes]]:
+    """The logs whose names go on from this one after a slash, each with its number."""
+    prefix, cursor = LOG_KEY + f"{name}/".encode(), txn.cursor(meta)
+    rows = takewhile(lambda row: row[0].startswith(prefix), cursor.iternext()) if cursor.set_range(prefix) else ()
+    return [
+        (key[len(LOG_KEY) :].decode(), LOG_NUMBER.pack(LOG_META.unpack(unseal(key, value))[0])) for key, value in rows
+    ]
 
 
 def _has_expired(name: bytes, kept: bytes, now_us: int) -> bool:

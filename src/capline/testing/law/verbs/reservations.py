@@ -190,6 +190,23 @@ class ReservationLaw(StoreSetting):
         assert limiter.decide("p", "s", channel="push")
         assert not limiter.decide("p", "s", channel="push")
 
+    def test_a_process_that_does_not_know_a_channel_gives_back_and_erases_what_is_on_it(self) -> None:
+        if self.url.startswith("memory:"):
+            pytest.skip("one process")
+        without = self.one("9/day")
+        assert not without.refund("p", "s", START_US), "its rule is made before there is the channel"
+        limiter = self.one("9/day", channels={"push": ["1/day"]})
+        hit, settled = (limiter.decide("p", subject, channel="push").hit for subject in "st")
+        assert limiter.decide("p", "erased", channel="push")
+        assert without.refund("p", "s", hit)
+        assert without.settle("p", "t", settled, 3)
+        assert without.erase("erased")
+        assert [self.used(limiter, subject, channel="push") for subject in ("s", "t", "erased")] == [
+            [0, 0],
+            [3, 3],
+            [0, 0],
+        ]
+
     def test_what_ended_stays_so_while_channels_come_and_go(self) -> None:
         with_push, without = (
             self.policy("p", ["9/day"], reservations=True, channels=channels)
@@ -229,6 +246,35 @@ class ReservationLaw(StoreSetting):
         assert limiter.refund("p", "pending", pending.hit) is False
         limiter.use([self.policy("p", ["9/day"], reservations=True)])
         assert [self.used(limiter, name) for name in ("s", "t", "kept", "pending")] == [[9], [9], [2], [0]]
+
+    @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+    @pytest.mark.parametrize("others", [0, 100], ids=["short", "long"])
+    def test_a_process_whose_policy_has_none_ends_those_of_another(self, others: int, first: bool) -> None:
+        """Whichever of the two began first; memory is no other process's."""
+        if self.url.startswith("memory:"):
+            pytest.skip("one process")
+        without, limiter = self.one("102/h", "109/day"), self.reserving("102/h", "109/day")
+        for other in (without, limiter) if first else (limiter, without):
+            assert other.decide("p", "before")
+        for subject in ("s", "many", "cost", "joint", "kept"):
+            assert not others or limiter.decide_many("p", [subject] * others).allowed.all()
+            hit = limiter.reserve("p", subject, ttl=10).hit
+        self.at(5)
+        assert limiter.commit("p", "kept", hit)
+        assert without.decide("p", "s")
+        assert self.used(without) == [others + 2, others + 2]
+        self.at(10.001)
+        left = 102 - others
+        assert self.used(without, "cost") == [others, others]
+        assert without.decide("p", "cost", left)
+        assert not without.decide("p", "cost")
+        assert [without.decide("p", "s").allowed for _ in range(left)] == [True] * (left - 1) + [False]
+        assert without.decide_many("p", ["many"] * (left + 1)).allowed.tolist() == [True] * left + [False]
+        assert without.decide_all([Attempt("p", "joint", left)])
+        assert self.used(without, "kept") == [others + 1, others + 1]
+        self.at(11)
+        assert self.used(limiter) == [102, 102], "nor do they come back"
+        assert self.used(limiter, "cost") == [102, 102]
 
     def test_policies_that_share_a_log_share_its_reservations(self) -> None:
         limiter = self.limiter(

@@ -54,6 +54,7 @@ LIMITERS = {
     "numbers and quiet hours": Policy("p", ["9/300us", "not between 05:00 and 21:00"], algorithm="fixed_window"),
 }
 
+ALGORITHMS: tuple[Any, ...] = ("sliding_log", "bucketed", "fixed_window", "sliding_counter", "gcra")
 OTHERS = {
     "calendar": Policy("p", ["9/calendar day", "3/40us"], zone="Asia/Kathmandu"),
     "refusals": Policy("p", ["6/300us", "20/900us"], count_denied=True),
@@ -247,6 +248,10 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PL
     hits: list[tuple[int, int]] = []
     allowed = refused = 0
     for step in range(steps):
+        if step % 50 == 49 and not named:
+            changed = policy if step % 100 == 99 else Policy("p", ["8/310us"], algorithm=random.choice(ALGORITHMS))
+            for limiter in vars(fast).get("_limiter", fast), limiters[1]:
+                limiter.use([changed])
         clock.advance_us(random.choice([0, 0, 1, 20, 60, 120, 300, -2, -90, DAY_US // 3 * (step % 53 == 0)]))
         # The first subject has no id: numbers with ids beside them are another path. The last has single units alone.
         subject, cost = random.choice([0, 1, 2, UNITS]), random.choice([1, 1, 1, 2, 3, 5, 9])

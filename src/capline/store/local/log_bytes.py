@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 UNITS, IDS, FLOOR, PAGED, NUMBERS, BLOCKS = 1, 2, 4, 8, 16, 32
 FORM = 2
-_HEAD = struct.Struct("<BBHI")
-HEAD_BYTES = _HEAD.size
+_PAIR = struct.Struct("<II")
+HEAD_BYTES = _PAIR.size
 _SEED = {kind: kind | FORM << 8 for kind in (*range(NUMBERS + 1), *range(PAGED | BLOCKS, 2 * BLOCKS - NUMBERS))}
 _UNIT_SEED = _SEED[0]
-_pack_head = _HEAD.pack
-_unpack_head = _HEAD.unpack_from
-_unpack_pair = struct.Struct("<II").unpack_from
+_COUNTS = [(kind // FLOOR + kind % 2, 1 + kind % 2 + kind // IDS % 2) for kind in range(2 * FLOOR)]
+"""Words before the columns, and columns, by what a kind has of UNITS, IDS and FLOOR."""
+_pack_pair, _unpack_pair = _PAIR.pack, _PAIR.unpack_from
 _CRC = struct.Struct("<I")
 _WORD = struct.Struct("<Q")
 
@@ -53,44 +53,40 @@ if sys.byteorder != "little":  # pragma: no cover - no such machine is supported
     raise ImportError("capline's packed logs are little-endian, and so must the machine be")
 
 
-def _fields(value: bytes) -> tuple[int, int, int, int]:
-    return _unpack_head(value)
-
-
 def pack_words(kind: int, words: array[int], key: bytes) -> bytes:
     """Put the head before the words."""
-    body = words.tobytes()
-    return _pack_head(kind, FORM, 0, crc32(key, crc32(body, _SEED[kind]))) + body
+    body, head = words.tobytes(), _SEED[kind]
+    return _pack_pair(head, crc32(key, crc32(body, head))) + body
 
 
 def pack_unit_log(stamps: array[int], key: bytes) -> bytes:
     """A log whose every hit is one unit, without ids, its floor at its last stamp: the usual one."""
     body = stamps.tobytes()
-    return _pack_head(0, FORM, 0, crc32(key, crc32(body, _UNIT_SEED))) + body
+    return _pack_pair(_UNIT_SEED, crc32(key, crc32(body, _UNIT_SEED))) + body
 
 
 def pack_first_hit(stamp_us: int) -> Callable[[bytes], bytes]:
     """`pack_unit_log` of one hit, as a function of the key: a batch gives the same hit to many."""
     body = _WORD.pack(stamp_us)
     seed = crc32(body, _UNIT_SEED)
-    return lambda key: _pack_head(0, FORM, 0, crc32(key, seed)) + body
+    return lambda key: _pack_pair(_UNIT_SEED, crc32(key, seed)) + body
 
 
 def read_words(value: bytes, key: bytes) -> tuple[int, array[int]]:
     """The kind and the words of this key's value; raises `StoreDamagedError` or `StoreVersionError`. About 0.5 µs."""
     if len(value) < HEAD_BYTES:
         raise _damaged("shorter than its head")
-    kind, form, zero, crc = _fields(value)
-    if form != FORM:
-        raise StoreVersionError(f"a stored log has form {form}, this capline reads form {FORM}; it is left as it is")
-    body = value[HEAD_BYTES:]
-    if kind not in _SEED or zero or len(body) % 8:
+    head, crc = _unpack_pair(value)
+    kind, body = head & 255, value[HEAD_BYTES:]
+    if _SEED.get(kind) != head or len(body) % 8:
+        if (form := head >> 8 & 255) != FORM:
+            raise StoreVersionError(
+                f"a stored log has form {form}, this capline reads form {FORM}; it is left as it is"
+            )
         raise _damaged("no such kind")
-    if crc32(key, crc32(body, _SEED[kind])) != crc:
+    if crc32(key, crc32(body, head)) != crc:
         raise _damaged("its checksum does not match")
-    words = array("Q")
-    words.frombytes(body)
-    return kind, words
+    return kind, array("Q", body)
 
 
 def read_plain(value: bytes, key: bytes, kind: int = 0) -> array[int] | None:
@@ -107,9 +103,7 @@ def read_plain(value: bytes, key: bytes, kind: int = 0) -> array[int] | None:
     body = value[HEAD_BYTES:]
     if crc32(key, crc32(body, head)) != crc or len(body) % 8:
         raise _damaged("its checksum does not match")
-    words = array("Q")
-    words.frombytes(body)
-    return words
+    return array("Q", body)
 
 
 def newest_word(value: bytes) -> int:
@@ -127,18 +121,17 @@ def log_words(log: ColumnLog, lead: tuple[int, ...] = ()) -> tuple[int, array[in
     """The shortest kind that holds the log, and its words."""
     if log.start:
         log.pack()
-    stamps = log.stamps
-    kind, words = 0, array("Q")
-    if log.high_water_us != log.last_us() or log.reserved:
-        kind |= FLOOR
-        words.append(log.high_water_us)
-    if log.before is not None:
-        kind |= UNITS
+    stamps, before, time_us = log.stamps, log.before, log.high_water_us
+    floor = log.reserved or not stamps or stamps[-1] != time_us
+    words = array("Q", (time_us,) if floor else ())
+    if before is not None:
         words.append(log.total)
-    words.extend(lead)
-    words.extend(stamps)
-    if log.before is not None:
-        words.extend(log.before)
+    if lead:
+        words.extend(lead)
+    words += stamps
+    if before is not None:
+        words += before
+    kind = FLOOR * floor | UNITS * (before is not None)
     if log.ids or log.denied:
         kind |= IDS
         named = log.names()
@@ -149,8 +142,7 @@ def log_words(log: ColumnLog, lead: tuple[int, ...] = ()) -> tuple[int, array[in
 def unpack_log(kind: int, words: array[int], lead: int = 0) -> tuple[ColumnLog, tuple[int, ...]]:
     """The log that `pack_log` wrote, and its `lead` words."""
     log = ColumnLog()
-    extra = bool(kind & FLOOR) + bool(kind & UNITS)
-    columns = 1 + bool(kind & UNITS) + bool(kind & IDS)
+    extra, columns = _COUNTS[kind & (UNITS | IDS | FLOOR)]
     n, rest = divmod(len(words) - extra - lead, columns)
     if rest or n < 0 or (not n and not kind & (FLOOR | PAGED)):
         raise _damaged("its columns differ in length")
@@ -165,7 +157,7 @@ def unpack_log(kind: int, words: array[int], lead: int = 0) -> tuple[ColumnLog, 
         for stamp_us, fingerprint in zip(log.stamps, words[-n:], strict=True):
             if fingerprint:
                 log.name(stamp_us, fingerprint)
-    return log, tuple(words[extra:first])
+    return log, tuple(words[extra:first]) if lead else ()
 
 
 def seal(key: bytes, value: bytes) -> bytes:

@@ -194,3 +194,11 @@ def test_a_change_far_back_writes_as_many_pages_in_a_log_of_any_length(tmp_path:
     assert "sums by block are missing" in check_store(path).faults[0]
     with Limiter(f"lmdb://{path}", [policy], clock=clock) as limiter, pytest.raises(StoreDamagedError, match="missing"):
         limiter.usage("p", "s")
+
+
+def test_a_log_of_costs_goes_to_pages(tmp_path: Path) -> None:
+    url, policy = f"lmdb://{tmp_path}/store", Policy("p", ["1000/h"])
+    with Limiter(url, [policy], clock=ManualClock(START_US)) as limiter:
+        for _ in range(3 * PAGE_HITS):
+            assert limiter.decide("p", "s", 2)
+    assert check_store(tmp_path / "store").sealed_pages

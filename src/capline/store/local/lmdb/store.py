@@ -47,6 +47,7 @@ from capline.store.local.lmdb.transaction import LmdbPages, LmdbTransaction, log
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import (
     FLOOR,
+    IDS,
     PAGED,
     pack_first_hit,
     pack_log,
@@ -65,10 +66,12 @@ from capline.store.local.log_pages import (
     SeenPages,
     UnitPages,
 )
+from capline.store.local.numbers import StoredNumbers
 from capline.store.local.operations import step
 from capline.store.local.pace import GRACE
 from capline.store.protocol import Batch, Kind, Mode, Operation
 from capline.support.override import override
+from capline.window.carry import NumberRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -197,31 +200,47 @@ class LmdbStore(LocalStore):
         return decide
 
     @override
-    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:
-        """One value read, the fast path, one value written; the general rule where it has no answer."""
-        if compiled.numbers is not None:
-            return None
-        prefix, run, now_us_of = log_prefix(compiled.refs[0]), self._run, self._clock.now_us
+    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
+        """Each log read, the fast path, each written; the general rule where it has no answer."""
+        numbers = compiled.numbers
+        refs = compiled.refs[1:] if numbers else compiled.refs
+        prefixes, run, now_us_of = [*map(log_prefix, refs)], self._run, self._clock.now_us
+        # Numbers may be in one value, and have hits with ids beside them.
+        elsewhere = [log_prefix(numbers), log_prefix(compiled.refs[0])] if numbers else []
+        rare = FLOOR | PAGED | (IDS if numbers else 0)
+        # Filled in each transaction, which no other thread is in.
+        rows: list[Any] = [NumberRow(ref.readers[0], ColumnLog()) for ref in refs]
+        places, whole = [*zip(prefixes, rows, strict=True)], StoredNumbers(rows) if numbers else None
 
         def ask(
             subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
         ) -> Decision:
             subject = check_subject(subject)
-            key = prefix + subject_key(subject)
+            tail = subject_key(subject)
 
             def work(txn: Transaction) -> tuple[Decision, LmdbTransaction | None]:
                 logs, now_us = self._table(b"logs"), now_us_of()
-                value = txn.get(key, None, logs)
-                form, words = (0, None) if value is None else read_words(value, key)
                 # Where logs were not there at the opening, the general way says whether they are now.
-                if not form & (FLOOR | PAGED) and not self._unmade:
-                    log = ColumnLog() if words is None else unpack_log(form, words)[0]
-                    decision = quick(log, cost, fingerprint, kind, max_wait_us, now_us)
-                    if decision is not None and decision.hit is None:
-                        return decision, None
-                    if decision is not None and len(log) <= TAIL_HITS:
-                        txn.put(key, pack_log(log, key), True, True, False, logs)
-                        self._sweeper.pace.fresh += value is None
+                usual, value, log = not self._unmade, None, None
+                for prefix in elsewhere:
+                    usual = usual and txn.get(prefix + tail, None, logs) is None
+                for prefix, row in places:
+                    key = prefix + tail
+                    value = txn.get(key, None, logs)
+                    form, words = (0, None) if value is None else read_words(value, key)
+                    if form & rare:
+                        usual = False
+                        break
+                    row.log = log = ColumnLog() if words is None else unpack_log(form, words)[0]
+                    usual = usual and len(log.stamps) < TAIL_HITS
+                if usual:
+                    decision = quick(whole or log, cost, fingerprint, kind, max_wait_us, now_us)
+                    if decision is not None:
+                        if decision.hit is not None:
+                            for prefix, row in places:
+                                key = prefix + tail
+                                txn.put(key, pack_log(row.log, key), True, True, False, logs)
+                            self._sweeper.pace.fresh += value is None
                         return decision, None
                 transaction = self._logs_in(txn)
                 asked = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_WAITING", "WAITING", "Row", "broken_rows", "policies", "verb_table", "with_hits"]
 
-HITS = 5
-"""Units that the subject has used before."""
+QUOTA, HITS = 20, 5
+"""Units of a day, and those that the subject has used before."""
 OPTIONS = "deadline=1s&bulk_deadline=1s"
 
 
@@ -73,6 +73,7 @@ NOT_WAITING: dict[str, Callable[[Any, int], Any]] = {
     "refund_many": lambda limiter, hit: limiter.refund_many("p", ["s"], [hit]).all(),
     "settle at nothing": lambda limiter, hit: limiter.settle("p", "s", hit, 0),
     "cancel": lambda limiter, hit: limiter.cancel("reserving", "s", hit),
+    "move": lambda limiter, slot: limiter.move("p", "s", slot).hit < slot,
     "load of what is old": lambda limiter, hit: limiter.load([PastHit("p", "s", hit - 10**12)]).old == 1,
 }
 """Each verb that has nothing to lose, or whose loss errs towards refusing."""
@@ -90,17 +91,21 @@ class Row(NamedTuple):
 
 def policies(layout: str, replicas: int) -> list[Policy]:
     """One to decide under, and one with reservations."""
-    plain = Policy("p", ["20/day"], layout=layout, population=100, wait_replicas=replicas)
+    plain = Policy("p", [f"{QUOTA}/day"], layout=layout, population=100, wait_replicas=replicas)
     return [plain, plain.having(name="reserving", log="reserving", reservations=True)]
 
 
 def with_hits(limiter: Any, verb: str) -> int:
-    """The hit that the verb is about; in each log of the subject are `HITS` units."""
+    """The hit that the verb is about; in each log of the subject are `HITS` units, or a slot that may move to now."""
     reserved, hit = limiter.reserve("reserving", "s", HITS, ttl=3600).hit, limiter.decide("p", "s", HITS).hit
+    if verb == "move":
+        slot = limiter.schedule("p", "s", QUOTA).hit
+        limiter.refund("p", "s", hit)
+        return slot
     return reserved if verb in ("commit", "cancel") else hit
 
 
-def verb_table(cluster: Cluster, replicas: int) -> list[Row]:
+def verb_table(cluster: Cluster, replicas: int, made: Callable[..., Any] = Limiter) -> list[Row]:
     """Ask each verb, each in a namespace of its own, of a primary whose replica hears nothing; then kill it."""
     scene, run = Scene(cluster, random.Random("verbs"), ()), secrets.token_hex(5)
     primary = cluster.owner(slot_of(tag_of("s", 0)))
@@ -110,10 +115,10 @@ def verb_table(cluster: Cluster, replicas: int) -> list[Row]:
     judges: dict[str, Limiter] = {}
     with ExitStack() as stack:
         for number, (verb, ask) in enumerate((WAITING | NOT_WAITING).items()):
-            judge, limiter = (
-                stack.enter_context(Limiter(f"{place}?{url}", policies("subject", many), namespace=f"{run}.{number}"))
-                for url, many in (("deadline=10s", 0), (OPTIONS, replicas))
-            )
+            named: dict[str, Any] = {"namespace": f"{run}.{number}"}
+            judge = stack.enter_context(Limiter(f"{place}?deadline=10s", policies("subject", 0), **named))
+            url = f"{place}?{OPTIONS}"
+            limiter = stack.enter_context(closing(made(url, policies("subject", replicas), **named)))
             asked[verb], judges[verb] = partial(ask, limiter, with_hits(judge, verb)), judge
             limiter.peek("p", "s")
         if not soon(primary.is_replicated):
@@ -143,4 +148,7 @@ def broken_rows(rows: list[Row]) -> list[Row]:
 
 
 def _used(limiter: Limiter) -> int:
-    return sum(limiter.usage(name, one)[0].used for name in ("p", "reserving") for one in ("s", "{s}1", "{s}2"))
+    """Units that are taken now; all of them where a slot ahead holds everybody back."""
+    return sum(
+        QUOTA - limiter.peek(name, one, 0).remaining for name in ("p", "reserving") for one in ("s", "{s}1", "{s}2")
+    )

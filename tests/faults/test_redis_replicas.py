@@ -192,21 +192,6 @@ def test_each_verb_that_could_later_admit_too_much_waits_and_no_other(
 
 
 @each_layout
-def test_a_move_needs_no_replica_as_nobody_is_recorded_before_where_the_slot_was(
-    pair: tuple[Server, Server], limiters: Limiters, layout: str
-) -> None:
-    """A failover that loses it leaves the slot at its old place, and whoever comes is refused until then."""
-    limiter = limiters(pair[0], policy(layout, "2/h"), options=ROOMY)
-    first, _, slot = (limiters(pair[0], policy(layout, "2/h", 0)).schedule("p", "s") for _ in range(3))
-    assert limiter.refund("p", "s", first.hit)
-    assert not limiter.decide("p", "s"), "a slot lies ahead"
-    with hanging(pair):
-        moved = limiter.move("p", "s", slot.hit)
-    assert moved
-    assert moved.hit < slot.hit
-
-
-@each_layout
 def test_less_is_unknown_too_after_more_that_no_replica_has(
     pair: tuple[Server, Server], limiters: Limiters, layout: str
 ) -> None:

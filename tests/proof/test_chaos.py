@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from proof.chaos.run import Outcome, Plan, run
 from proof.chaos.table import broken, plans, row, short_plans, table
 from proof.chaos.tally import Figures, over_by_stamps, over_by_wall, tally
 from proof.chaos.verbs import WAITING, broken_rows, verb_table
+from tests.kit.over_http import AtService
 from tests.kit.server import soon
 from tests.kit.servers import Cluster, cluster
+
+from capline import Limiter
 
 pytestmark = pytest.mark.alone
 
@@ -71,11 +75,13 @@ def test_with_a_replica_waited_for_the_same_fault_loses_nothing(nodes: Cluster) 
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize(
+    ("replicas", "made"), [(0, Limiter), (1, Limiter), (1, partial(AtService, asynchronous=False))]
+)
 def test_what_each_verb_says_holds_after_a_failover_where_replicas_are_waited_for(
-    nodes: Cluster, replicas: int
+    nodes: Cluster, replicas: int, made: Any
 ) -> None:
-    rows = verb_table(nodes, replicas)
+    rows = verb_table(nodes, replicas, made)
     assert {row.verb for row in rows if not row.answered} == (set(WAITING) if replicas else set())
     if replicas:
         assert broken_rows(rows) == []

@@ -10,7 +10,7 @@ import pytest
 from hiredis import Reader
 from redis import Redis
 from tests.kit.servers import KINDS, shared
-from tests.profiles import size
+from tests.profiles import size, sized
 
 from capline import CaplineError, Limiter, ManualClock, Policy
 from capline.model.policy import BoundPolicy
@@ -103,3 +103,40 @@ def test_as_the_general_rule_answers(kind: str, layout: str, name: str) -> None:
             if getattr(answer, "hit", None):
                 hits.append((subject, answer.hit))
     assert quick > STEPS // 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("limit", ["100/600us", "3/30us"])
+@sized
+def test_slots_behind_a_crowd_are_those_of_the_general_rule(kind: str, limit: str) -> None:
+    chance, clock, server = random.Random(f"crowd {limit}"), ManualClock(START_US), shared(kind)
+    policy, url = Policy("p", [limit]), f"{server.url}?deadline=20s"
+    mine, other = (f"n{secrets.token_hex(4)}" for _ in range(2))
+    hits: list[int] = []
+    with Limiter(url, [policy], clock=clock, namespace=mine) as limiter, General(url, policy, clock, other) as general:
+        for step in range(200 + STEPS):
+            leap = chance.randrange(-400, 400) * (step % 9 == 0)
+            clock.advance_us(chance.choice([0, 0, 1, 5]) + leap)
+            hit = chance.choice([*hits[-1:], *hits[-2:], *hits[-102:-96], START_US])
+            far, cost = chance.randrange(9_000) / 1e6, 1 + step % 2
+            answers: list[tuple[object, object]] = []
+            verb = 20 if step < 200 else chance.randrange(40)
+            for one in (limiter, general):
+                match verb:
+                    case 0 | 1 | 2 | 3:
+                        call = partial(one.refund, "p", "s", hit)
+                    case 4 | 5 | 6 | 7 | 8:
+                        call = partial(one.peek, "p", "s", cost)
+                    case 9 | 10:
+                        call = partial(one.schedule, "p", "s", max_wait=far)
+                    case 11:
+                        call = partial(one.schedule, "p", "s", cost, not_before=far)
+                    case 12:
+                        call = partial(one.decide, "p", "s")
+                    case _:
+                        call = partial(one.schedule, "p", "s")
+                answers.append(outcome(call))
+            assert answers[0] == answers[1], (step, verb, hit, far)
+            answer: Any = answers[0][0]
+            if getattr(answer, "hit", None):
+                hits.append(answer.hit)

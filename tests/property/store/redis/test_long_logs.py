@@ -160,7 +160,9 @@ def test_a_queue(beside: Callable[..., Beside], kind: str, layout: str, limits: 
     queue_steps(pair, random.Random(f"{limits} queue"), size(150, 400), window_us)
 
 
-@pytest.mark.parametrize("limits", first(2, [["150/500us", "151/501us", "400/700us"], *LIMITS]), ids=" ".join)
+@pytest.mark.parametrize(
+    "limits", first(3, [["100/600us"], ["150/500us", "151/501us", "400/700us"], *LIMITS]), ids=" ".join
+)
 @pytest.mark.parametrize("seed", first(1, [1, 2]))
 @sized
 def test_a_long_queue(beside: Callable[..., Beside], limits: list[str], seed: int) -> None:

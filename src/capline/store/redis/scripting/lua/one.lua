@@ -37,6 +37,24 @@ if kind == 1 and when == now and field == '' then
   return pack('>I8BB', now, limit, remaining < 255 and remaining or 255) .. states
 end
 
+if slot and bytes and plain and facts == 2 and quota > 1 and quota <= SHORT and byte(v) == 75 then
+  -- A slot behind a crowd on a long log, under one limit: the unit at the quota's edge says when. Else long.lua.
+  local tail = call('GETRANGE', key, -14 * (quota + 1), '-1')
+  local seen, first, _, oldest = unpack_at('>I7I7I7I7', v, 2)
+  local _, before, at, here, after, own = unpack_at('>I7I7I7I7I7I7', tail)
+  local below, top, total = unpack_at('>I7I7I7', tail, #tail - 20)
+  local time, n = seen > now and seen or now, (bytes - 22) / 14
+  when = at + window
+  if n % 1 == 0 and (n % 64 > 0 or not begins_next and oldest > now - retention) and seen < MOST_UNITS and first == 0
+    and before == total - quota and here == before + 1 and own > here and total > below and total < MOST_UNITS
+    and top > time and when > top and when < MOST_UNITS and (max_wait < 0 or when - now <= max_wait) then
+    if time > seen then call('SETRANGE', key, '1', pack('>I7', time)) end
+    call('SETRANGE', key, bytes, pack('>I7I7', when, total + 1))
+    call('PEXPIRE', key, floor((when + retention - now + 999) / 1000) + grace)
+    return pack('>I8BBBBI8I8I8I8I8I8', now, 255, 1, 1, 0, 0, when, when + widest - now, 0, after + window - now, when + window - now)
+  end
+end
+
 --@include blocks
 if plain and bytes then
   --@include long

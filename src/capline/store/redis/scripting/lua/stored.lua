@@ -21,14 +21,8 @@ local v, bytes = false, nil
 if field ~= '' then
   v = redis.pcall('HGET', key, field)
 elseif long or slot then
-  local size = redis.pcall('STRLEN', key)
-  if type(size) == 'table' then
-    v = size
-  elseif size > LONG_BYTES then
-    v, bytes = call('GETRANGE', key, '0', '35'), size
-  elseif size > 0 then
-    v = call('GET', key)
-  end
+  v = redis.pcall('GETRANGE', key, '0', '1814')   -- a byte more than LONG_BYTES: one command for a short log
+  if v == '' then v = false elseif type(v) == 'string' and #v > LONG_BYTES then bytes = call('STRLEN', key) end
 else
   v = redis.pcall('GET', key)
 end

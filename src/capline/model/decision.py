@@ -109,7 +109,8 @@ class Decision(_Answer, frozen=True, gc=False):
 
     def headers(self, form: HeaderForm = "draft-11") -> dict[str, str]:
         """What an HTTP response says of this decision: `"draft-11"` or `"legacy"`; see `capline.model.headers`."""
-        return headers_of(form, self.limits, self.limit, allowed=self.allowed, retry_after_us=self.retry_after_us)
+        states = self._seen[0](*self._seen[1:]) if self._seen else ()
+        return headers_of(form, states, self.limit, allowed=self.allowed, retry_after_us=self.retry_after_us)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Decision, (*self._said(), (tuple, self.limits))

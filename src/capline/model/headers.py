@@ -36,8 +36,13 @@ def headers_of(
     """Header names to values; raises `InvalidValueError` for a form that is not known."""
     if form not in HEADER_FORMS:  # pyright: ignore[reportUnnecessaryContains] - callers may be untyped
         raise InvalidValueError(f"headers come as {' or '.join(HEADER_FORMS)}, not {quoted(form)}")
-    quotas = [state for state in states if state.limit.quota or not isinstance(state.limit, QuietHours)]
-    headers = _draft_11(quotas) if form == "draft-11" else _legacy(quotas, limit)
+    if form == "draft-11" and len(states) == 1 and states[0].limit.quota:  # nearly every answer
+        state = states[0]
+        item, policy = _fixed_one(state.name, state.limit)
+        headers = {"RateLimit-Policy": policy, "RateLimit": _left(item, state)}
+    else:
+        quotas = [state for state in states if state.limit.quota or not isinstance(state.limit, QuietHours)]
+        headers = _draft_11(quotas) if form == "draft-11" else _legacy(quotas, limit)
     if not allowed and retry_after_us is not None:
         headers["Retry-After"] = str(max(1, _seconds(retry_after_us)))
     return headers
@@ -51,10 +56,6 @@ def string_item(text: str) -> str:
 
 
 def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
-    if len(states) == 1:  # nearly every policy
-        state = states[0]
-        item, policy = _fixed_one(state.name, state.limit)
-        return {"RateLimit-Policy": policy, "RateLimit": _left(item, state)}
     if not states:
         return {}
     items, policies = _fixed(tuple([(state.name, state.limit) for state in states]))

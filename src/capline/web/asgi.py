@@ -19,8 +19,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import parse_qs
 
-import msgspec
-
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError, InvalidTypeError
 from capline.web.answer import Answer, Refusal, answer_to, check_size, json_of, named
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 # Each framework has types of its own for the same things, which are not assignable to each other.
 Scope = Message = Receive = Send = App = Any
 
-__all__ = ["Answer", "CaplineMiddleware", "Request", "passage_of"]
+__all__ = ["Answer", "CaplineMiddleware", "Request", "visit_of"]
 
 POLICY_VIOLATION = 1008
 IN_SCOPE = "capline"
@@ -106,16 +104,6 @@ class _GoneError(Exception):
     """The client went away while its body was read."""
 
 
-class Passage(msgspec.Struct, gc=False):
-    """What a route finds in the scope: the settings, and what the request has asked for so far."""
-
-    gate: Gate
-    visit: Visit
-    exempt: bool
-    subject: Any = None
-    """The key of a route's rule, where it is a dependency of the framework."""
-
-
 class CaplineMiddleware:
     """Decides each request under `rules` before the app sees it; see `capline.web.gate.Gate` for the options.
 
@@ -133,19 +121,18 @@ class CaplineMiddleware:
                 raise
             self._wrong = error
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - one way, step by step
         """One connection."""
         if self._wrong is not None or scope["type"] not in ("http", "websocket"):
             await self._apart(scope, receive, send)
             return
         gate = self._gate
-        visit = gate.visit()
         exempt = gate.is_exempt(scope["path"])
-        scope[IN_SCOPE] = Passage(gate, visit, exempt)
+        visit = scope[IN_SCOPE] = Visit(gate, exempt=exempt)
         request = Request(scope, receive)
         if gate.rules and not exempt:
             try:
-                refusal = await awaited(visit.enter(request, gate.rules))
+                refusal = await visit.entered(request, gate.rules)
             except _GoneError:
                 return
             except Exception as error:
@@ -155,7 +142,28 @@ class CaplineMiddleware:
             if refusal is not None:
                 await _refuse(scope, send, refusal, visit)
                 return
-        await self._through(scope, request, send, visit)
+        began = False
+
+        # Not a coroutine: awaiting one costs more than what is done here.
+        def sending(message: Message) -> Awaitable[None]:
+            nonlocal began
+            if message["type"] not in _BEGINNINGS:
+                return send(message)
+            began = True
+            if visit.may_refund and "status" in message:
+                return _leave(message, send, visit)
+            return send(_with_limits(message, visit))
+
+        try:
+            await self._app(scope, request.receive, sending)
+        except Refused as refused:
+            if began:
+                raise
+            await _refuse(scope, send, refused.refusal, visit)
+        except Exception:
+            if not began and visit.may_refund:
+                await awaited(visit.leave(Answer(500, {})))
+            raise
 
     def check_routes(self, app: App) -> None:
         """Raise for a rule of a route that cannot be decided; for faces whose routes have rules."""
@@ -174,52 +182,34 @@ class CaplineMiddleware:
             raise self._wrong
         await self._app(scope, receive, send)
 
-    async def _through(self, scope: Scope, request: Request, send: Send, visit: Visit) -> None:
-        began = False
-
-        # Not a coroutine: awaiting one costs more than what is done here.
-        def sending(message: Message) -> Awaitable[None]:
-            nonlocal began
-            if message["type"] not in _BEGINNINGS:
-                return send(message)
-            began = True
-            if visit.may_refund and "status" in message:
-                return leaving(message)
-            return send(_with_limits(message, visit))
-
-        async def leaving(message: Message) -> None:
-            await awaited(visit.leave(Answer(message["status"], _fields(message.get("headers", ())))))
-            await send(_with_limits(message, visit))
-
-        try:
-            await self._app(scope, request.receive, sending)
-        except Refused as refused:
-            if began:
-                raise
-            await _refuse(scope, send, refused.refusal, visit)
-        except Exception:
-            if not began and visit.may_refund:
-                await awaited(visit.leave(Answer(500, {})))
-            raise
-
 
 _BEGINNINGS = frozenset(("http.response.start", "websocket.accept", "websocket.http.response.start"))
 
 
-def passage_of(scope: Mapping[str, Any]) -> Passage:
+def visit_of(scope: Mapping[str, Any]) -> Visit:
     """What the middleware left for a route; raises if it left nothing."""
-    passage = scope.get(IN_SCOPE)
-    if not isinstance(passage, Passage):
+    visit = scope.get(IN_SCOPE)
+    if not isinstance(visit, Visit):
         raise CaplineError(
             "a limited route needs the middleware: app.add_middleware(CaplineMiddleware, limiter=limiter)"
         )
-    return passage
+    return visit
+
+
+async def _leave(message: Message, send: Send, visit: Visit) -> None:
+    await awaited(visit.leave(Answer(message["status"], _fields(message.get("headers", ())))))
+    await send(_with_limits(message, visit))
 
 
 def _with_limits(message: Message, visit: Visit) -> Message:
     """The beginning of an answer, with the headers of the limits; the app's own message stays as it is."""
     fields = visit.headers()
-    return {**message, "headers": [*message.get("headers", ()), *_encoded(fields)]} if fields else message
+    if not fields:
+        return message
+    pairs = list(message.get("headers", ()))
+    for name, value in fields.items():
+        pairs.append((_name(name), value.encode("latin-1")))
+    return {**message, "headers": pairs}
 
 
 async def _refuse(scope: Scope, send: Send, refusal: Refusal, visit: Visit) -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from capline.model.errors import CaplineError
 from capline.web import asgi
-from capline.web.asgi import passage_of
-from capline.web.gate import Refused, awaited
+from capline.web.asgi import visit_of
+from capline.web.gate import Refused
 from capline.web.rule import Fields, Rule, check_made
 
 try:
@@ -29,6 +29,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from capline.model.subject import Subject
+    from capline.web.gate import Gate
 
 __all__ = ["CaplineMiddleware", "Limited"]
 
@@ -58,6 +59,8 @@ class Limited:
         dependency = key if callable(key) and not _takes_request(key) else None
         own_key = key if dependency is None else _found
         self.rule = Rule(policy, own_key, **fields)
+        self._rules = (self.rule,)
+        self._checked_by: Gate | None = None
         asked = [inspect.Parameter("connection", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection)]
         if dependency is not None:
             asked.append(
@@ -69,13 +72,15 @@ class Limited:
 
     async def __call__(self, connection: HTTPConnection, *, subject: Any = None) -> None:
         """Decide; FastAPI calls it before the route."""
-        passage = passage_of(connection.scope)
-        if passage.exempt:
+        visit = visit_of(connection.scope)
+        if visit.exempt:
             return
-        rules = passage.gate.check(self.rule)
-        passage.subject = subject
+        if visit.gate is not self._checked_by:
+            visit.gate.check(self.rule)
+            self._checked_by = visit.gate
+        visit.subject = subject
         request = Request(connection.scope, connection.receive) if isinstance(connection, Request) else connection
-        refusal = await awaited(passage.visit.enter(request, rules))
+        refusal = await visit.entered(request, self._rules)
         if refusal is not None:
             raise Refused(refusal)
 
@@ -90,7 +95,7 @@ def _limited(dependant: Any) -> Iterator[Limited]:
 
 def _found(connection: HTTPConnection) -> Any:
     """What the dependency returned for this route."""
-    return passage_of(connection.scope).subject
+    return visit_of(connection.scope).subject
 
 
 def _takes_request(key: Any) -> bool:

@@ -55,9 +55,14 @@ def ip(trusted: int = 0, ipv6: int = 64) -> Callable[[Any], str]:
 
     def of(request: Any) -> str:
         nonlocal warned
-        peer = _peer(request)
+        scope = _scope(request)
+        if scope is None:
+            peer: str = _environ(request).get("REMOTE_ADDR") or ""
+        else:
+            client = scope.get("client")
+            peer = client[0] or "" if client else ""
         if not trusted:
-            return _address(peer, ipv6) or peer or UNKNOWN
+            return (_parsed(peer, ipv6) if len(peer) <= LONGEST_ADDRESS else None) or peer or UNKNOWN
         forwarded = _header(request, b"x-forwarded-for", "HTTP_X_FORWARDED_FOR") or ""
         if not forwarded and not warned:
             warned = True
@@ -100,14 +105,6 @@ def _header(request: Any, in_scope: bytes, in_environ: str) -> str | None:
         found = [value for name, value in scope["headers"] if name.lower() == in_scope]
         return b", ".join(found).decode("latin-1") if found else None
     return _environ(request).get(in_environ)
-
-
-def _peer(request: Any) -> str:
-    scope = _scope(request)
-    if scope is not None:
-        client = scope.get("client")
-        return client[0] or "" if client else ""
-    return _environ(request).get("REMOTE_ADDR") or ""
 
 
 def _scope(request: Any) -> dict[str, Any] | None:

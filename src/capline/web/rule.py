@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MOST_RULES = 16
 """Rules of one request, as one attempt is over at most 16 subjects."""
 
+SHORT = 128
+"""ASCII text of so many characters is a subject as it is."""
+
 BESIDE = ".limits"
 """Ends the name of limits that a request brings, where there is a policy of its rule's name."""
 
@@ -108,7 +111,8 @@ class Rule:
             key = key(request)
             if key is None:
                 return None
-            key = _subject_of(key)
+            if type(key) is not str or not 0 < len(key) <= SHORT or not key.isascii():
+                key = _subject_of(key)
         if callable(cost):
             cost = cost(request)
             if type(cost) is int and cost == 0:
@@ -167,27 +171,31 @@ def check_rules(rules: Sequence[Rule], limiter: CheckedCalls, *, may_await: bool
 
 
 class Round(msgspec.Struct, gc=False):
-    """Attempts that are decided together; of each its log, and its rule: the first, where several ask alike."""
+    """Attempts that are decided together, and of each its rule: the first, where several ask alike."""
 
     attempts: list[Attempt]
-    logs: list[str]
     rules: list[Rule]
 
 
-def rounds_of(rules: Sequence[Rule], request: Any, limiter: CheckedCalls) -> Generator[Any, Any, list[Round]]:
-    """What this request asks for, in as few rounds as hold each log at most once; none, where no rule binds it.
+def rounds_of(asked: Sequence[tuple[Rule, Attempt]], limiter: CheckedCalls) -> list[Round]:
+    """What a request asks for, in as few rounds as hold each log at most once; none, where no rule binds it.
 
     Rules that ask the same of one log, with one `refund_if`, are one attempt of both
     costs; others on that log come in a later round. So two rules may have one policy, and a client that sends its
     address as its key breaks nothing.
     """
     rounds: list[Round] = []
-    for rule in rules:
-        attempt = (yield from rule.attempt(request)) if rule.awaits else rule.attempt_now(request)
-        if attempt is not None and rule.limits is not None:
-            attempt = _beside(attempt, limiter.policies)
-        if attempt is not None:
-            _add(rounds, rule, attempt, limiter.log_of(attempt.policy, attempt.limits))
+    for rule, attempt in asked:
+        bound = attempt
+        if rule.limits is not None:
+            bound = _beside(attempt, limiter.policies)
+            if bound is None:
+                continue
+            log_of(bound, limiter)  # raises for what are no limits, before anything is decided
+        if rounds:
+            _add(rounds, rule, bound, limiter)
+        else:
+            rounds.append(Round([bound], [rule]))
     return rounds
 
 
@@ -198,10 +206,16 @@ def _beside(attempt: Attempt, policies: Container[str]) -> Attempt | None:
     return replace(attempt, policy=attempt.policy + BESIDE) if attempt.policy in policies else attempt
 
 
-def _add(rounds: list[Round], rule: Rule, attempt: Attempt, log: str) -> None:
+def log_of(attempt: Attempt, limiter: CheckedCalls) -> str:
+    """The log that an attempt is decided on."""
+    return limiter.log_of(attempt.policy, attempt.limits)
+
+
+def _add(rounds: list[Round], rule: Rule, attempt: Attempt, limiter: CheckedCalls) -> None:
+    log = log_of(attempt, limiter)
     for together in rounds:
         for place, other in enumerate(together.attempts):
-            if together.logs[place] != log or other.subject != attempt.subject:
+            if other.subject != attempt.subject or log_of(other, limiter) != log:
                 continue
             if replace(other, cost=attempt.cost) == attempt and together.rules[place].refund_if == rule.refund_if:
                 together.attempts[place] = replace(other, cost=check_cost(other.cost) + check_cost(attempt.cost))
@@ -209,10 +223,9 @@ def _add(rounds: list[Round], rule: Rule, attempt: Attempt, log: str) -> None:
             break
         else:
             together.attempts.append(attempt)
-            together.logs.append(log)
             together.rules.append(rule)
             return
-    rounds.append(Round([attempt], [log], [rule]))
+    rounds.append(Round([attempt], [rule]))
 
 
 def _subject_of(key: Any) -> Any:

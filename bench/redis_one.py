@@ -52,7 +52,7 @@ def pyrate(server: Server) -> Callable[[str], bool]:
         pyrate_limiter.Rate(MINUTE, pyrate_limiter.Duration.MINUTE),
         pyrate_limiter.Rate(DAY, pyrate_limiter.Duration.DAY),
     ]
-    ask = by_pyrate.on_server(rates, server.address)
+    ask = by_pyrate.attempt(rates, server.address)
     return lambda subject: bool(ask(subject, 1))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pyrate_limiter
@@ -18,25 +17,25 @@ def attempts(algorithm: str, quota: int, address: str) -> dict[str, Callable[[in
     """A hit of a cost, on its log of hits."""
     if algorithm != "sliding_log":
         return {}
-    rate = pyrate_limiter.Rate(quota, pyrate_limiter.Duration.DAY)
-    if address:
-        asking = on_server([rate], address)
-        return {"pyrate-limiter": lambda cost: lambda subject: asking(subject, cost)}
-    limiters = defaultdict[str, Any](lambda: pyrate_limiter.Limiter(pyrate_limiter.InMemoryBucket([rate])))
-    return {"pyrate-limiter": lambda cost: lambda subject: limiters[subject].try_acquire(subject, cost, blocking=False)}
+    ask = attempt([pyrate_limiter.Rate(quota, pyrate_limiter.Duration.DAY)], address)
+    return {"pyrate-limiter": lambda cost: lambda subject: ask(subject, cost)}
 
 
-def on_server(rates: list[pyrate_limiter.Rate], address: str) -> Callable[[str, int], Any]:
-    """An attempt of a cost by a subject under these rates."""
-    client: Any = redis.Redis(port=int(address.rpartition(":")[2]))
+def attempt(rates: list[pyrate_limiter.Rate], address: str) -> Callable[[str, int], Any]:
+    """An attempt of a cost by a subject under these rates, in memory where no server has this address."""
+    client: Any = redis.Redis(port=int(address.rpartition(":")[2])) if address else None
     buckets: dict[str, Any] = {}
 
     class Buckets(pyrate_limiter.BucketFactory):
-        """The bucket of each subject."""
+        """The bucket of each subject, under one limiter: each limiter has a thread that trims its buckets."""
 
         def wrap_item(self, name: str, weight: int = 1) -> pyrate_limiter.RateItem:
             if name not in buckets:
-                buckets[name] = pyrate_limiter.RedisBucket.init(rates, client, f"pyrate:{name}")
+                buckets[name] = (
+                    pyrate_limiter.RedisBucket.init(rates, client, f"pyrate:{name}")
+                    if client
+                    else pyrate_limiter.InMemoryBucket(rates)
+                )
             return pyrate_limiter.RateItem(name, buckets[name].now(), weight=weight)
 
         def get(self, item: pyrate_limiter.RateItem) -> Any:

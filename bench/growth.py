@@ -4,17 +4,22 @@ A ratio is the largest size over the smallest, each the best of several rounds, 
 wait is that of another thread, or on a server of another connection, that decides on other subjects meanwhile; beside a
 batch of the service it is that of another request.
 `--short` is for every day: small sizes, and it ends with 1 where a ratio shows a class of growth, whatever the machine.
-A job's ratio is that of its time a row, at the largest size over a tenth of it: linear is 1.
+A job's ratio is that of its time a row, at the largest size over a tenth of it: linear is 1. Times are of the
+processors of this process and of the server, so that a busy machine adds little; waits are as they were.
+`--only redis,` runs the rows that begin so, `--largest 100000` those of the longest logs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import tempfile
 import threading
 import time
+import tracemalloc
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -23,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import _growth_faces as faces
 import numpy as np
-from _harness import Report, arguments, best_seconds, check
+from _harness import Report, arguments, best_seconds, check, processor_clock
 from _servers import single
 from tests.kit.campaign import Site, answer, capline
 from tests.kit.serving import Serving
@@ -33,7 +38,8 @@ from capline.config.configuration import Configuration
 from capline.service.verbs.batch import MOST_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from argparse import Namespace
+    from collections.abc import Generator, Iterator, Sequence
 
     from _servers import Server
 
@@ -41,6 +47,14 @@ START_US = 1_700_000_000_000_000
 STEP_US = 1_000
 QUOTA = 10_000_000
 CALLS = 20
+LIVE = 333
+
+
+class Store(NamedTuple):
+    """A store: where an empty one is, and what counts the seconds that it takes."""
+
+    url_of: Callable[[], str]
+    now_s: Callable[[], float] = time.process_time
 
 
 class Grown(NamedTuple):
@@ -180,6 +194,11 @@ def _decide_many(grown: Grown, _: int) -> None:
     grown.limiter.decide_many(grown.policy, ["s", "t"])
 
 
+def _ids(grown: Grown, call: int) -> None:
+    """As many as one script call has."""
+    grown.limiter.decide_batch([Attempt("p", "s", id=f"many-{call}-{i}") for i in range(5)])
+
+
 def _erase(grown: Grown, call: int) -> None:
     grown.limiter.erase(f"nobody-{call}")
 
@@ -187,7 +206,7 @@ def _erase(grown: Grown, call: int) -> None:
 VERBS: dict[str, Callable[[Grown, int], None]] = {
     "decide": _decide, "cost 2": _cost, "a new id": _id, "a new subject": _newcomer, "peek": _peek, "usage": _usage,
     "charge": _charge, "schedule": _schedule, "refund half way back": _refund, "settle half way back": _settle,
-    "decide_all": _decide_all, "decide_many": _decide_many, "erase": _erase,
+    "decide_all": _decide_all, "decide_many": _decide_many, "five new ids": _ids, "erase": _erase,
 }  # fmt: skip
 
 
@@ -198,29 +217,26 @@ def called(verb: Callable[[Grown, int], None], grown: Grown, calls: Iterator[int
         verb(grown, call)
 
 
-def clock_of(url: str) -> Callable[[], float]:
-    """What counts the seconds: of this process, where no server does the work, so that a busy machine adds nothing."""
-    return time.perf_counter if url.startswith("redis") else time.process_time
-
-
-def ratios(url_of: Callable[[], str], grow: Callable[[str, int], Grown], sizes: Sequence[int]) -> dict[str, float]:
-    """By verb: its time at the largest of these sizes over that at the smallest."""
+def times(store: Store, grow: Callable[[str, int], Grown], sizes: Sequence[int]) -> list[dict[str, float]]:
+    """By verb: the seconds that a call takes at the smallest of these sizes, and at the largest."""
     spent: list[dict[str, float]] = []
     for size in (sizes[0], sizes[-1]):
-        url = url_of()
-        grown, now_s = grow(url, size), clock_of(url)
+        grown = grow(store.url_of(), size)
         calls = iter(range(1_000_000))
-        times = {name: best_seconds(partial(called, verb, grown, calls), now_s=now_s) for name, verb in VERBS.items()}
+        own = {
+            name: best_seconds(partial(called, verb, grown, calls), now_s=store.now_s) / CALLS
+            for name, verb in VERBS.items()
+        }
         used = grown.limiter.usage("p", "s")[0].used
         check(used > 0, f"{grow.__name__}: nothing was counted")
         grown.limiter.close()
-        spent.append(times)
-    return {name: spent[1][name] / spent[0][name] for name in VERBS}
+        spent.append(own)
+    return spent
 
 
-def configured(url_of: Callable[[], str], size: int) -> float:
+def configured(store: Store, size: int) -> float:
     """What it takes to change one policy of so many in a configuration store, and to decide by all, in seconds."""
-    with Configuration(url_of().partition("?")[0]) as configuration:
+    with Configuration(store.url_of().partition("?")[0]) as configuration:
         configuration.set_policies([policy(f"p{i}") for i in range(size)])
         with Limiter.from_config(configuration, "memory://") as limiter:
             for i in range(size):
@@ -232,7 +248,47 @@ def configured(url_of: Callable[[], str], size: int) -> float:
                 limiter.decide(f"p{size - 1}", "s")
 
             quotas = iter(range(QUOTA, 2 * QUOTA))
-            return best_seconds(changed, rounds=15)
+            return best_seconds(changed, rounds=15, now_s=store.now_s)
+
+
+def overridden(store: Store, size: int) -> float:
+    """What a decision takes where as many overrides as this each have a limit of their own, in seconds."""
+    with Configuration(store.url_of().partition("?")[0]) as configuration:
+        configuration.set_policies([policy()])
+        configuration.override_many("p", {i: [f"{QUOTA + i}/day"] for i in range(size)})
+        with Limiter.from_config(configuration, "memory://") as limiter:
+
+            def decide() -> None:
+                for i in range(size):
+                    limiter.decide("p", i)
+
+            spent_s = best_seconds(decide, now_s=store.now_s) / size
+            check(limiter.usage("p", 1)[0].limit.quota == QUOTA + 1, "an override is not in force")
+            return spent_s
+
+
+def kept(url: str, many: int) -> float:
+    """How many logs there are for each that is live, when so many subjects have come by, some at a time."""
+    clock = ManualClock(START_US)
+    with Limiter(url, [Policy("p", ["1/s"])], clock=clock) as limiter:
+        for subject in range(many):
+            clock.advance_us(1_000_000 // LIVE)
+            check(bool(limiter.decide("p", subject)), "a newcomer was refused")
+        return (limiter.sweep() + LIVE) / LIVE
+
+
+def held(url: str, sets: int) -> int:
+    """The bytes of this process that so many sets of limits leave, each in force for a second."""
+    clock = ManualClock(START_US)
+    with Limiter(url, [policy()], clock=clock) as limiter:
+        tracemalloc.start()
+        for number in range(sets):
+            clock.advance_us(10_000)
+            check(bool(limiter.decide("call", "s", limits=[f"{number + 1}/s"])), "a set of limits refused")
+        gc.collect()
+        bytes_held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+    return bytes_held
 
 
 def _many_of_one_subject(limiter: Limiter, size: int) -> None:
@@ -297,15 +353,14 @@ async def _awaited(url: str, size: int) -> None:
             check((await limiter.decide("p", "s")).allowed, "an awaited decision was refused")
 
 
-def spent_awaiting(url_of: Callable[[], str], size: int) -> float:
+def spent_awaiting(store: Store, size: int) -> float:
     """The seconds that each decision of an `AsyncLimiter` takes, one after the other on one subject."""
-    url = url_of()
-    now_s = clock_of(url)
+    url = store.url_of()
     spent: list[float] = []
     for _ in range(3):
-        begun_s = now_s()
+        begun_s = store.now_s()
         asyncio.run(_awaited(url, size))
-        spent.append((now_s() - begun_s) / size)
+        spent.append((store.now_s() - begun_s) / size)
     return min(spent)
 
 
@@ -340,16 +395,14 @@ def spent_by_command(work: Callable[[Path, int], None], size: int) -> float:
     return min(spent)
 
 
-def spent_a_row(url_of: Callable[[], str], work: Callable[[Limiter, int], None], size: int) -> float:
+def spent_a_row(store: Store, work: Callable[[Limiter, int], None], size: int) -> float:
     """The seconds that a job of this size takes for each row."""
     spent: list[float] = []
     for _ in range(2):
-        url = url_of()
-        now_s = clock_of(url)
-        with Limiter(url, [policy()]) as limiter:
-            begun_s = now_s()
+        with Limiter(store.url_of(), [policy()]) as limiter:
+            begun_s = store.now_s()
             work(limiter, size)
-            spent.append((now_s() - begun_s) / size)
+            spent.append((store.now_s() - begun_s) / size)
     return min(spent)
 
 
@@ -435,51 +488,75 @@ def without_stores(report: Report, least: int, most: int, *, short: bool) -> Non
         report.add(title, ratio, "times", at_most=linear)
 
 
+def _growing(report: Report, name: str, store: Store, sizes: tuple[int, int], options: Namespace) -> None:
+    """Every verb against each thing that grows."""
+    for grow in DIMENSIONS:
+        title = f"{name}, {grow.__name__.replace('_', ' ')}"
+        if not title.startswith(options.only):
+            continue
+        least, most = times(store, grow, sizes)
+        for verb in VERBS:
+            # To forget a subject is to name every policy's log.
+            names_all = grow is policies and verb == "erase"
+            bound = sizes[-1] / 25 if options.short else 2
+            report.add(f"{title}: {verb}", most[verb] / least[verb], "times", at_most=None if names_all else bound)
+            if name.startswith("redis") and not options.short:
+                report.add(f"{title} of {sizes[-1]:,}: {verb}", most[verb] * 1000, "ms", at_most=5)
+
+
+def _jobs(report: Report, name: str, store: Store, sizes: tuple[int, int], *, short: bool) -> None:
+    """Jobs of one store, what they keep waiting, and what the store keeps."""
+    tries, linear = (3, 5) if short else (1, 2)
+    least, most = sizes
+    if name in ("memory", "lmdb") and not short:
+        for batch, wait_s in beside_batches(store.url_of(), MOST_ROWS).items():
+            title = f"service on {name}, longest wait beside a batch of {MOST_ROWS:,}: {batch}"
+            report.add(title, wait_s * 1000, "ms", at_most=50)
+    if not name.startswith("redis"):
+        many = 2_000 if short else 50_000
+        report.add(
+            f"{name}, logs kept of {many:,} that came by, by those live", kept(store.url_of(), many), "", at_most=2
+        )
+    more = (held(store.url_of(), 4_000) - held(store.url_of(), 2_000)) / 2_000
+    report.add(f"{name}, sets of limits: memory that each beyond 2,000 leaves", more, "bytes", at_most=100)
+    many, bound = (1_000, 20) if short else (10_000, 2)
+    for title, spent in (("one policy changed", configured), ("overrides, each of other limits", overridden)):
+        ratio = ratio_of(partial(spent, store), (10, many), bound, tries)
+        report.add(f"{name}, configuration store: {title}", ratio, "times", at_most=bound)
+    title = f"{name}, AsyncLimiter: a decision of {most:,} beside one of {least:,}"
+    report.add(title, ratio_of(partial(spent_awaiting, store), sizes, linear, tries), "times", at_most=linear)
+    for job, work in JOBS.items():
+        title = f"{name}, {job}: a row of {most:,} beside one of {least:,}"
+        report.add(title, ratio_of(partial(spent_a_row, store, work), sizes, linear, tries), "times", at_most=linear)
+        if not short:
+            waited_s = longest_wait(store.url_of(), work, most, alone=name != "memory")
+            report.add(f"{name}, longest wait beside {job}", waited_s * 1000, "ms", at_most=50)
+
+
 def main() -> None:
     """Run and print."""
-    options = arguments(__doc__, largest=20_000, short=False)
+    options = arguments(__doc__, largest=20_000, only="", short=False)
     sizes = (10, 500) if options.short else (10, options.largest)
     # Ten times as much takes ten times as long: a row of the larger job costs no more.
     least, most = (200, 2_000) if options.short else (options.largest // 10, options.largest)
     report = Report(f"From {sizes[0]:,} to {sizes[-1]:,}: how many times as long")
-    tries, linear = (3, 5) if options.short else (1, 2)
-    without_stores(report, least, most, short=options.short)
+    if not options.only:
+        without_stores(report, least, most, short=options.short)
     server = single("redis")
+    server_s = processor_clock(server.pid)
     try:
-        stores: dict[str, Callable[[], str]] = {
-            "memory": lambda: "memory://",
-            "lmdb": lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store",
-            "lmdb with forms=next": lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store?forms=next",
-            "redis": lambda: _emptied(server),
-            "redis with forms=next": lambda: f"{_emptied(server)}?forms=next",
+        stores = {
+            "memory": Store(lambda: "memory://"),
+            "lmdb": Store(lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store"),
+            "lmdb with forms=next": Store(lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store?forms=next"),
+            "redis": Store(lambda: _emptied(server), server_s),
+            "redis with forms=next": Store(lambda: f"{_emptied(server)}?forms=next", server_s),
         }
         with tempfile.TemporaryDirectory() as folder:
-            for store in ("memory", "lmdb") if not options.short else ():
-                for name, wait_s in beside_batches(stores[store](), MOST_ROWS).items():
-                    title = f"service on {store}, longest wait beside a batch of {MOST_ROWS:,}: {name}"
-                    report.add(title, wait_s * 1000, "ms", at_most=50)
-            for store, url_of in stores.items():
-                for grow in DIMENSIONS:
-                    for verb, ratio in ratios(url_of, grow, sizes).items():
-                        title = f"{store}, {grow.__name__.replace('_', ' ')}: {verb}"
-                        bound = sizes[-1] / 25 if options.short else 2
-                        # To forget a subject is to name every policy's log.
-                        names_all = grow is policies and verb == "erase"
-                        report.add(title, ratio, "times", at_most=None if names_all else bound)
-                many, bound = (1_000, 20) if options.short else (10_000, 2)
-                title = f"{store}, configuration store: one policy changed"
-                ratio = ratio_of(partial(configured, url_of), (10, many), bound, tries)
-                report.add(title, ratio, "times", at_most=bound)
-                title = f"{store}, AsyncLimiter: a decision of {most:,} beside one of {least:,}"
-                ratio = ratio_of(partial(spent_awaiting, url_of), (least, most), linear, tries)
-                report.add(title, ratio, "times", at_most=linear)
-                for job, work in JOBS.items():
-                    title = f"{store}, {job}: a row of {most:,} beside one of {least:,}"
-                    ratio = ratio_of(partial(spent_a_row, url_of, work), (least, most), linear, tries)
-                    report.add(title, ratio, "times", at_most=linear)
-                    if not options.short:
-                        waited_s = longest_wait(url_of(), work, most, alone=store != "memory")
-                        report.add(f"{store}, longest wait beside {job}", waited_s * 1000, "ms", at_most=50)
+            for name, store in stores.items():
+                _growing(report, name, store, sizes, options)
+                if not options.only:
+                    _jobs(report, name, store, (least, most), short=options.short)
     finally:
         server.stop()
     report.show(as_json=options.json)

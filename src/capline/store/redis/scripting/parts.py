@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 PART_ROWS = 65_536
 """Rows in one part of a batch: while the servers decide one part, the next is built."""
-ROWS_OF_A_KEY = 8
+ROWS_OF_A_KEY = 5
+"""Rows with an id of one subject in a call: 4.4 ms of a server if its log has 100,000 ids, of which 3 to read it."""
 AGAIN = 512
 """What a row counts where its key has more than so many rows in a call.
 

@@ -442,17 +442,21 @@ class StoreMachine(RuleBasedStateMachine):
         return self.keeps_rows or self.policy.keeps_log or policy == self.policy
 
     @precondition(lambda self: len(self.others) > 1)
-    @rule(data=st.data(), subject=subjects, ttl_us=st.integers(1, 20), back=st.booleans())
-    def change_around_a_hit(self, data: st.DataObject, subject: str | int, ttl_us: int, back: bool) -> None:
+    @rule(data=st.data(), subject=subjects, ttl_us=st.integers(1, 20), back=st.booleans(), slot=st.booleans())
+    def change_around_a_hit(self, data: st.DataObject, subject: str | int, ttl_us: int, back: bool, slot: bool) -> None:
         """What was recorded before a change ends, or is given back, after it; then the first policy may come back."""
         first, before, asked = self.policy, len(self.hits), Attempt("p", subject, **self.names(data))
-        if first.reservations:
+        if slot:
+            self.take_slot([Attempt("p", subject, 1, "x")])
+        elif first.reservations:
             self.reserve_for(ttl_us, asked)
         else:
             self.ask("decide", self.oracle.decided, asked)
         self.change_the_policy(data)
         for _, hit in self.hits[before:]:
-            if not first.reservations:
+            if slot:
+                self.take_slot([Attempt("p", subject, 1, "x")])
+            if slot or not first.reservations:
                 self.give_back(subject, hit, 1)
             self.clock.advance_us(ttl_us)
             self.compare_history(subject)
@@ -551,6 +555,9 @@ class StoreMachine(RuleBasedStateMachine):
         asked = asked if self.in_one_step(asked) else asked[:1]
         named = None if {*asked} & {"plain", 8} else id
         parts = [self.part(data, subject, data.draw(costs), named) for subject in asked]
+        self.take_slot(parts, max_wait, not_before)
+
+    def take_slot(self, parts: list[Attempt], max_wait: float | None = None, not_before: float = 0) -> None:
         most_us = None if max_wait is None else round(max_wait * 1e6)
         judge = partial(self.oracle.scheduled_all, max_wait_us=most_us, not_before_us=round(not_before * 1e6))
         self.ask_all("schedule_all", judge, parts, max_wait=max_wait, not_before=not_before)

@@ -99,6 +99,25 @@ def test_another_key_is_another_subject(tmp_path: Path) -> None:
     assert b"user" not in (tmp_path / "data.mdb").read_bytes()
 
 
+def test_who_rotates_the_key_begins_with_empty_logs_and_without_overrides(tmp_path: Path) -> None:
+    """What the former key's hash had is found by that key alone, until it has aged."""
+    place: dict[str, Any] = {"config": f"lmdb://{tmp_path}/config", "subject_key": KEY}
+    url = f"lmdb://{tmp_path}/store"
+    with (
+        Limiter(url, [POLICY], **place) as before,
+        Limiter(url, [POLICY], **(place | {"subject_key": b"y" * 32})) as after,
+    ):
+        before.override("p", "u", ["1/day"])
+        first = before.decide("p", "u", id="x")
+        assert first.remaining == 0
+        assert after.decide("p", "u", id="x").remaining == 2
+        assert not after.refund("p", "u", first.hit)
+        assert after.erase("u") == 1
+        assert not before.decide("p", "u")
+        after.override("p", "u", ["5/day"])
+        assert (before.usage("p", "u")[0].limit.quota, after.usage("p", "u")[0].limit.quota) == (1, 5)
+
+
 @pytest.mark.parametrize("key", [b"", b"x" * 15, b"x" * 1025, "x" * 32, 5, bytearray(32)])
 def test_a_key_that_cannot_be_one_is_refused_and_not_shown(key: Any) -> None:
     for kind in (Limiter, AsyncLimiter):

@@ -117,6 +117,20 @@ class JointSlotLaw(StoreSetting):
         with pytest.raises(InvalidValueError, match="one slot has an id in all of its attempts"):
             limiter.schedule_all([Attempt("requests", "key", 1, "y"), Attempt("tokens", "key", 1)])
 
+    def test_a_slot_of_before_a_change_is_known_after_it_and_given_back(self) -> None:
+        limiter = self.of_a_key()
+        assert limiter.decide("tokens", "key", 100)
+        slot = limiter.schedule_all(self.parts(60, "x"))
+        changed = self.policy("requests", ["2/min"]), self.policy("tokens", ["50/min", "200/hour"])
+        limiter.use(changed)
+        assert limiter.schedule_all(self.parts(60, "x"), max_wait=0).hits == slot.hits, "its units are above the quota"
+        assert not limiter.schedule_all(self.parts(51))
+        assert limiter.schedule_all(self.parts(10)).wait == 120.0, "of the slot 60 count"
+        assert limiter.refund_all(self.parts(60), slot.hits) == 2
+        assert limiter.schedule_all(self.parts(10)).wait_us == 2 * MINUTE + 1, "nobody jumps the queue"
+        limiter.use([self.policy("requests", ["1/min"]), changed[1]])
+        assert limiter.schedule_all(self.parts(10)).wait_us == 3 * MINUTE + 1
+
     def test_ids_of_several_instants_name_no_slot(self) -> None:
         limiter = self.of_a_key()
         assert limiter.decide("requests", "key", id="x")

@@ -108,6 +108,7 @@ class MemoryStore(LocalStore, LogTransaction):
         """One lock, one look-up, `decide_one`: some 0.8 µs. Any other log goes to the general rule."""
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         logs, retention_us, now_us_of = table.logs, ref.retention_us, self._clock.now_us
+        quick: Any = compiled.quick
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
 
@@ -129,9 +130,10 @@ class MemoryStore(LocalStore, LogTransaction):
                 stamps = log.stamps
                 start = log.start
                 n = len(stamps)
-                if log.before is not None or n == start or stamps[-1] != log.high_water_us:
-                    return step(self, Operation("decide", compiled, subject), now_us_of())
                 now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
+                if log.before is not None or n == start or stamps[-1] != log.high_water_us:
+                    decision = quick(log, 1, 0, "decide", None, now_us)
+                    return step(self, Operation("decide", compiled, subject), now_us) if decision is None else decision
                 oldest_us = stamps[start]
                 last_us = stamps[-1]
                 decision = decide_one(stamps, start, n, oldest_us, last_us, unit, now_us)
@@ -148,7 +150,7 @@ class MemoryStore(LocalStore, LogTransaction):
         return decide
 
     @override
-    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:
+    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
         """One lock, one look-up, the fast path; the general rule where it has no answer."""
         own, numbers = compiled.refs[0], compiled.numbers
         # A subject who has hits with an id has a log beside the numbers.
@@ -157,9 +159,13 @@ class MemoryStore(LocalStore, LogTransaction):
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
 
-        # What a peek at a new subject reads, and leaves as it is. A rolling window is the same at every instant.
         readers = [ref.readers[0] for ref in compiled.refs[1:]]
-        nothing = StoredNumbers([NumberRow(reader, ColumnLog()) for reader in readers]) if numbers else ColumnLog()
+
+        def begun() -> Any:
+            return StoredNumbers([NumberRow(reader, ColumnLog()) for reader in readers]) if numbers else ColumnLog()
+
+        # What a peek at a new subject reads, and leaves as it is. A rolling window is the same at every instant.
+        nothing = begun()
         first = None if compiled.unit is None else quick(nothing, 1, 0, "peek", None, 0)
 
         def ask(
@@ -179,13 +185,16 @@ class MemoryStore(LocalStore, LogTransaction):
             if not try_acquire(False):
                 wait()
             try:
-                value = values.get(subject)
+                known = value = values.get(subject)
                 now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
-                if value is None:
-                    check_subject(subject)
-                elif subject not in others:
+                if subject not in others:
+                    if value is None:
+                        check_subject(subject)
+                        value = begun()
                     decision = quick(value, cost, fingerprint, kind, max_wait_us, now_us)
                     if decision is not None:
+                        if known is None and decision.hit is not None:
+                            self.save(numbers or own, subject, value)
                         return decision
                 operation = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
                 return step(self, operation, now_us)

@@ -404,7 +404,7 @@ def test_killed_and_cancelled_what_is_decided_is_given_back_by_the_next_run(site
         }
         assert len(kept) == report["total"]["sent"] + report["total"]["not_known"]
         assert set(far.delivered()) <= kept
-        assert "is finished" in refusal("campaign", "cancel", site.file, "--yes")
+        assert "was cancelled" in refusal("campaign", "cancel", site.file, "--yes")
 
 
 def test_killed_before_it_is_due_the_instant_may_still_be_changed(site: Site) -> None:

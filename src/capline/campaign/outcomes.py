@@ -12,6 +12,8 @@ written with one batch in memory.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -20,21 +22,26 @@ import msgspec
 import numpy as np
 
 from capline.campaign.csv_cells import csv_cell
+from capline.campaign.store.protocol import NotThereError
 from capline.campaign.store.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
-from capline.model.errors import CampaignError
+from capline.model.errors import CampaignError, InvalidValueError
 from capline.segment.files import replacing
 from capline.store.columns import NEVER_US
 from capline.support.instant import instant_text
 from capline.support.private import private_opener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from capline.campaign.ledger import Ledger
     from capline.campaign.store.records import RunFacts
     from capline.campaign.store.rows import BatchRows
 
+Tables = Callable[[Any, Callable[[str], str]], Iterable[Any]]
+"""The outcomes as tables of this schema; a text is written as the function returns it."""
+
+_LARGEST_ID = 0xFFFF_FFFF
+_ID = re.compile(r"[0-9]{1,10}")
 OUTCOMES = ("sent", "refused", "failed", "not known", "under way")
 _ENDS = {REFUSED: "refused", DELIVERED: "sent", FAILED: "failed", REFUNDED: "failed", NOT_KNOWN: "not known"}
 _OF_STATE = np.array([OUTCOMES.index(_ENDS.get(state, "under way")) for state in range(STATES)], np.int8)
@@ -68,11 +75,23 @@ def outcome_of(ledger: Ledger, subject: int) -> Outcome | None:
     for rows in ledger.batches_of(subject):
         row = int(np.searchsorted(rows.ids, subject))
         if row < len(rows) and rows.ids[row] == subject:
-            return _outcome(ledger.facts, rows, row)
+            return outcome_at(ledger.facts, rows, row)
     return None
 
 
-def _outcome(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
+def recipients_outcome(ledger: Ledger, recipient: str) -> Outcome:
+    """What became of the recipient of this id; `NotThereError` where it was not decided (yet)."""
+    if not _ID.fullmatch(recipient) or int(recipient) > _LARGEST_ID:
+        raise InvalidValueError(f"recipient {recipient!r}: a campaign's ids are whole numbers from 0 to {_LARGEST_ID}")
+    found = outcome_of(ledger, int(recipient))
+    if found is None:
+        end = "is not in its audience" if ledger.is_finished else "was not decided yet, or is not in its audience"
+        raise NotThereError(f"{ledger.place}: {recipient} {end}")
+    return found
+
+
+def outcome_at(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
+    """What became of the subject of a row."""
     state, retry_us, hit_us = int(rows.state[row]), int(rows.retry_us[row]), int(rows.hit[row])
     refused = state == REFUSED
     until_us = rows.at_us + retry_us if refused and retry_us != NEVER_US else None
@@ -95,8 +114,8 @@ def _outcome(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
     )
 
 
-def export_outcomes(facts: RunFacts, batches: Iterable[BatchRows], path: Path) -> int:
-    """Write the outcomes of these batches as Parquet or CSV, by the file's suffix; returns how many.
+def export_outcomes(tables: Tables, path: Path) -> int:
+    """Write outcomes as Parquet or CSV, by the file's suffix; returns how many.
 
     The file has a row for each decided recipient and appears when it is complete. CSV holds no formulas (`csv_cells`).
     Raises `CampaignError` for another suffix, and if the file cannot be written.
@@ -105,12 +124,13 @@ def export_outcomes(facts: RunFacts, batches: Iterable[BatchRows], path: Path) -
         raise CampaignError(f"{path}: the name of an outcomes file ends in .parquet or .csv")
     try:
         with replacing(path, private_opener) as target:
-            return _write(facts, batches, target, csv=path.suffix == ".csv")
+            return write_outcomes(tables, target, csv=path.suffix == ".csv")
     except OSError as error:
         raise CampaignError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
 
 
-def _write(facts: RunFacts, batches: Iterable[BatchRows], target: Any, *, csv: bool) -> int:
+def write_outcomes(tables: Tables, target: Any, *, csv: bool) -> int:
+    """The same, to an open file."""
     # pyarrow ships no types: imported by name it is Any.
     pa: Any = import_module("pyarrow")
     texts = pa.string() if csv else pa.dictionary(pa.int16(), pa.string())
@@ -137,14 +157,19 @@ def _write(facts: RunFacts, batches: Iterable[BatchRows], target: Any, *, csv: b
     )
     count = 0
     with closing(writer):
-        for rows in batches:
-            table = _table(pa, facts, rows, schema, csv_cell if csv else str)
+        for table in tables(schema, csv_cell if csv else str):
             writer.write_table(table)
             count += len(table)
     return count
 
 
-def _table(pa: Any, facts: RunFacts, rows: BatchRows, schema: Any, cell: Callable[[str], str]) -> Any:
+def tables_of(facts: RunFacts, batches: Iterable[BatchRows]) -> Tables:
+    """The outcomes of these batches, one after the other."""
+    return lambda schema, cell: (_table(facts, rows, schema, cell) for rows in batches)
+
+
+def _table(facts: RunFacts, rows: BatchRows, schema: Any, cell: Callable[[str], str]) -> Any:
+    pa: Any = import_module("pyarrow")
     last = np.flatnonzero(rows.state != RETRIED)
     state, hits = rows.state[last], rows.hit[last]
     refused = state == REFUSED

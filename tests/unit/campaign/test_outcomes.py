@@ -11,7 +11,7 @@ import pytest
 from tests.kit.campaign import AT_US, HOUR_US, Far, Site, capline, ledger_of, with_sender
 
 from capline.campaign import Ledger, Stop, report_of, run
-from capline.campaign.outcomes import export_outcomes, outcome_of
+from capline.campaign.outcomes import export_outcomes, outcome_of, tables_of
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, UNKNOWN, Messages, Outcomes
 from capline.model.errors import CampaignError
 
@@ -77,7 +77,7 @@ def test_each_recipient_has_one_outcome(site: Site) -> None:
 def test_the_file_says_the_same_as_each_alone(site: Site, name: str) -> None:
     path = site.path / name
     with Ledger.read(site.path / "campaign.run") as ledger:
-        assert export_outcomes(ledger.facts, ledger.batches(), path) == 400
+        assert export_outcomes(tables_of(ledger.facts, ledger.batches()), path) == 400
         each = {subject: outcome_of(ledger, subject) for subject in range(400)}
     if name.endswith(".parquet"):
         rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
@@ -103,7 +103,7 @@ def test_before_it_is_decided_nobody_has_an_outcome(tmp_path: Path) -> None:
     job = with_sender(Site(tmp_path).job(), Far())
     with ledger_of(job, tmp_path / "campaign.run") as ledger:
         assert outcome_of(ledger, 1) is None
-        assert export_outcomes(ledger.facts, ledger.batches(), tmp_path / "all.csv") == 0
+        assert export_outcomes(tables_of(ledger.facts, ledger.batches()), tmp_path / "all.csv") == 0
 
 
 def test_a_name_that_says_no_format_is_refused(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_name_that_says_no_format_is_refused(tmp_path: Path) -> None:
         ledger_of(job, tmp_path / "campaign.run") as ledger,
         pytest.raises(CampaignError, match=r"ends in \.parquet or \.csv"),
     ):
-        export_outcomes(ledger.facts, ledger.batches(), tmp_path / "all.txt")
+        export_outcomes(tables_of(ledger.facts, ledger.batches()), tmp_path / "all.txt")
 
 
 def test_by_the_command(site: Site) -> None:
@@ -144,7 +144,7 @@ def test_a_csv_file_of_outcomes_holds_no_formula(tmp_path: Path) -> None:
     with site.limiter() as limiter, ledger_of(job, tmp_path / "campaign.run") as ledger:
         run(job, limiter, ledger, stop)
         for name in ("all.csv", "all.parquet"):
-            export_outcomes(ledger.facts, ledger.batches(), tmp_path / name)
+            export_outcomes(tables_of(ledger.facts, ledger.batches()), tmp_path / name)
     stop.close()
     with (tmp_path / "all.csv").open(newline="") as lines:
         assert [row["reason"] for row in csv.DictReader(lines)] == ['\'=HYPERLINK("http://evil.example")']

@@ -17,7 +17,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from capline.campaign.ledger import Ledger
+from capline.campaign.retry import ask_again, retry_failed
+from capline.campaign.senders.protocol import asks_again
 from capline.campaign.store.inputs import changed_inputs
+from capline.campaign.store.protocol import OverError
 from capline.campaign.store_facts import refuse_new_run
 from capline.model.errors import CampaignError, NoStoreError, StoreUnavailableError
 
@@ -41,12 +45,17 @@ class Enqueued(msgspec.Struct, frozen=True):
     put: int
 
 
-def enqueue(job: Job, queue: CampaignStore, progress: Callable[[int], object] | None = None) -> Enqueued:
+def enqueue(
+    job: Job, queue: CampaignStore, progress: Callable[[int], object] | None = None, *, run_id: str | None = None
+) -> Enqueued:
     """Queue the batches that are not queued yet; `progress` is called with the number of queued batches.
+
+    A run that begins now has this id, or one of its own.
 
     `CampaignError` where the campaign was enqueued with other inputs, or where workers could not open its store.
     """
     wanted = job.run(_store_for_workers(job.file))
+    wanted = replace(wanted, facts=replace(wanted.facts, run_id=run_id or wanted.facts.run_id))
     name = wanted.facts.campaign
     if queue.find(name) is None:
         # Where the store is not reached from here, workers find the same.
@@ -72,6 +81,18 @@ def enqueue(job: Job, queue: CampaignStore, progress: Callable[[int], object] | 
             progress(queued)
     outcome = "new" if begun else "finished" if state.finished else "continued"
     return Enqueued(name, run.facts.run_id, queue.url, outcome, len(job.audience), job.batches, len(missing))
+
+
+def retry(job: Job, queue: CampaignStore) -> Enqueued:
+    """Put those that failed, or are not known, back into the queue; `CampaignError` where it is not finished."""
+    queued = enqueue(job, queue)
+    opened = Ledger.of(queue, job.file.campaign)
+    state = opened.state()
+    if not state.finished or state.cancelled:
+        what = "was cancelled" if state.cancelled else "is not finished; retry what failed when it is"
+        raise OverError(f"campaign {job.file.campaign!r} {what}")
+    asks = asks_again(job.file.sender.sender)
+    return msgspec.structs.replace(queued, put=retry_failed(job, opened) + (ask_again(job, opened) if asks else 0))
 
 
 def _batches(job: Job, numbers: list[int]) -> Iterator[tuple[int, int, bytes]]:

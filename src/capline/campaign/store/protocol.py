@@ -38,6 +38,22 @@ How = Literal["give_back", "fail", "set_aside"]
 Change = Literal["", "pause", "resume", "cancel"]
 
 
+class StoreAwayError(CampaignError):
+    """The campaign store cannot be used now; what it holds is safe."""
+
+
+class OtherRunError(CampaignError):
+    """The campaign has another run, which would send the same messages."""
+
+
+class NotThereError(CampaignError):
+    """There is no such campaign, or no such recipient in it."""
+
+
+class OverError(CampaignError):
+    """The campaign is over, or not over yet: what was asked cannot be done to it."""
+
+
 class UnreadableRunError(CampaignError):
     """A campaign in the store that this version cannot read; the others can be worked on."""
 

@@ -1,4 +1,4 @@
-"""`capline campaign run | plan | status | pause | resume | cancel | enqueue`: send a campaign under its caps.
+"""`capline campaign run | plan | list | status | pause | resume | cancel | enqueue`: send a campaign under its caps.
 
 The same command resumes a run that was stopped or killed. `enqueue` leaves the work to workers (`worker`). Answers go
 to standard output, progress and hints to standard error. Modules are imported where they are used, so that `--help` is
@@ -14,17 +14,19 @@ import shlex
 import sys
 import time
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from capline.cli.commands import outcomes
-from capline.cli.input.campaigns import QueueOption, Target, TargetArgument, queue_of_store
+from capline.cli.input.campaigns import QueueOption, Shared, Target, queue_of_store
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import LedgerOption, ProgressOption
-from capline.cli.render.campaign import report_answer
+from capline.cli.render.campaign import print_list, report_answer
 from capline.cli.render.console import FAILED, FAILED_FOR_GOOD, Answer, note, out, plain, stop_lines, warn
 from capline.cli.render.progress import progress_bar
 from capline.model.errors import CampaignError
@@ -153,19 +155,17 @@ def plan(campaign: CampaignArgument, progress: ProgressOption = None) -> Answer:
     "capline campaign status summer-sale --queue redis://127.0.0.1:6379/0 --watch",
 )
 def status(
-    target: TargetArgument,
-    ledger: LedgerOption = None,
-    queue: QueueOption = None,
+    of: Target,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until it is finished.")] = False,
     *,
     json: bool,
 ) -> None:
     """Show a run's progress and outcomes so far, during the run or after it.
 
-    With --queue: over all workers. The same for a campaign file that has no ledger and whose store can hold the queue.
+    With --queue or --server: over all workers. The same for a campaign file that has no ledger and whose store can hold
+    the queue.
     """
-    found = Target(target, ledger, queue)
-    with closing(_ledger_reports(found.directory) if found.queue is None else _queue_reports(found)) as reports:
+    with closing(_reports(of)) as reports:
         for state, answer in reports:
             answer.show(json=json)
             if not watch or state in ("finished", "cancelled"):
@@ -174,25 +174,52 @@ def status(
             time.sleep(_WATCH_S)
 
 
+@app.answers(
+    "capline campaign list",
+    "capline campaign list --queue redis://127.0.0.1:6379/0 --json",
+    "capline campaign list --server http://127.0.0.1:8080 --token-file token.txt",
+)
+def list_(
+    shared: Shared,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for runs, without a queue.")] = Path(),
+) -> Answer:
+    """List campaigns and how far each is: of a queue or a service, else of the runs in a directory."""
+    from capline.campaign import Ledger
+    from capline.campaign.store.open import open_store
+    from capline.service.verbs.campaigns import every
+
+    with ExitStack() as stack:
+        if (served := shared.served) is not None:
+            lines = list(served.every())
+        elif shared.queue is not None:
+            lines = list(every(stack.enter_context(closing(open_store(shared.queue)))))
+        else:
+            runs = (
+                stack.enter_context(Ledger.read(found.parent)) for found in sorted(directory.glob("*/ledger.sqlite"))
+            )
+            lines = sorted((line for run in runs for line in every(run.store)), key=attrgetter("campaign"))
+    return Answer({"campaigns": lines}, partial(print_list, lines))
+
+
 @app.verb(
     "capline campaign pause summer-sale.yaml",
     "capline campaign pause summer-sale --queue redis://127.0.0.1:6379/0",
 )
-def pause(target: TargetArgument, ledger: LedgerOption = None, queue: QueueOption = None) -> None:
+def pause(of: Target) -> None:
     """Pause a campaign that is not finished: nothing more is decided or sent until it is resumed.
 
     A hand-over under way is finished first.
     """
-    _steer(target, ledger, queue, "pause")
+    _steer(of, "pause")
 
 
 @app.verb(
     "capline campaign resume summer-sale.yaml",
     "capline campaign resume summer-sale --queue redis://127.0.0.1:6379/0",
 )
-def resume(target: TargetArgument, ledger: LedgerOption = None, queue: QueueOption = None) -> None:
+def resume(of: Target) -> None:
     """Resume a paused campaign: the process that runs it goes on within a second, and so do workers."""
-    _steer(target, ledger, queue, "resume")
+    _steer(of, "resume")
 
 
 @app.verb(
@@ -200,9 +227,7 @@ def resume(target: TargetArgument, ledger: LedgerOption = None, queue: QueueOpti
     "capline campaign cancel summer-sale --queue redis://127.0.0.1:6379/0 --yes",
 )
 def cancel(
-    target: TargetArgument,
-    ledger: LedgerOption = None,
-    queue: QueueOption = None,
+    of: Target,
     yes: Annotated[bool, typer.Option("--yes", help="It is meant: a cancelled campaign cannot go on.")] = False,
 ) -> None:
     """Cancel a campaign that is not finished. What was sent stays sent; the rest is given back, or never decided.
@@ -211,7 +236,7 @@ def cancel(
     """
     if not yes:
         raise CampaignError("a cancelled campaign cannot go on; if that is meant, add --yes")
-    _steer(target, ledger, queue, "cancel")
+    _steer(of, "cancel")
 
 
 @app.answers(
@@ -228,13 +253,9 @@ def enqueue(
 
     Checks the whole file first, as `run` does. Workers need none of its files: capline worker --queue URL.
     """
-    import msgspec
-
-    from capline.campaign import Ledger, begun_version, load_campaign, prepare
+    from capline.campaign import begun_version, load_campaign, prepare
     from capline.campaign.queue.enqueue import enqueue as enqueue_job
-    from capline.campaign.retry import ask_again
-    from capline.campaign.retry import retry_failed as put_failed_again
-    from capline.campaign.senders.protocol import asks_again
+    from capline.campaign.queue.enqueue import retry
     from capline.campaign.store.open import open_store
 
     file = load_campaign(campaign)
@@ -248,14 +269,8 @@ def enqueue(
         job = prepare(file, None if begun is None else begun_version(begun.inputs))
         with progress_bar("queueing batches", job.batches, wanted=progress) as advance:
             queued = enqueue_job(job, shared, advance)
-        again = 0
         if retry_failed:
-            opened = Ledger.of(shared, file.campaign)
-            if not opened.is_finished or opened.state().cancelled:
-                what = "was cancelled" if opened.state().cancelled else "is not finished; retry what failed when it is"
-                raise CampaignError(f"campaign {file.campaign!r} {what}")
-            again = put_failed_again(job, opened) + (ask_again(job, opened) if asks_again(file.sender.sender) else 0)
-            queued = msgspec.structs.replace(queued, put=again)
+            queued = retry(job, shared)
     count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
 
     def lines() -> None:
@@ -272,35 +287,38 @@ def enqueue(
     return Answer(queued, lines)
 
 
-def _ledger_reports(directory: Path) -> Generator[tuple[str, Answer]]:
+def _reports(of: Target) -> Generator[tuple[str, Answer]]:
     """The state of a run and its report, again and again."""
     from capline.campaign import Ledger, report_of
-
-    while True:
-        with Ledger.read(directory) as opened:
-            report = report_of(opened)
-        yield report.state, report_answer(report)
-
-
-def _steer(target: Path, ledger: Path | None, queue: str | None, change: Change) -> None:
-    with Target(target, ledger, queue).opened(steer=True) as run:
-        if not run.steer(change):
-            raise CampaignError(f"campaign {run.name!r} is finished: there is nothing to steer")
-    done = {"pause": "paused", "resume": "resumed"}.get(change, "cancelled")
-    out.print(f"{run.name}: {done}", markup=False)
-
-
-def _queue_reports(found: Target) -> Generator[tuple[str, Answer]]:
-    """The same of a queued campaign."""
     from capline.campaign.queue.status import QueueStatus
     from capline.campaign.store.open import open_store
 
-    with closing(open_store(found.queue or "")) as store:
-        store.check()
-        status = QueueStatus(store, found.name)
+    with ExitStack() as stack:
+        if (served := of.served) is not None:
+            read = partial(served.report, of.name)
+        elif of.queue is not None:
+            store = stack.enter_context(closing(open_store(of.queue)))
+            store.check()
+            read = QueueStatus(store, of.name).report
+        else:
+            while True:
+                with Ledger.read(of.directory) as opened:
+                    report = report_of(opened)
+                yield report.state, report_answer(report)
         while True:
-            report = status.report()
-            yield report.state, report_answer(report, queue=report.queue)
+            queued = read()
+            yield queued.state, report_answer(queued, queue=queued.queue)
+
+
+def _steer(of: Target, change: Change) -> None:
+    if (served := of.served) is not None:
+        served.change(name := of.name, change)
+    else:
+        with of.opened(steer=True) as run:
+            run.change(change)
+            name = run.name
+    done = {"pause": "paused", "resume": "resumed"}.get(change, "cancelled")
+    out.print(f"{name}: {done}", markup=False)
 
 
 def _warn_of_new(store: StoreFacts | None) -> None:

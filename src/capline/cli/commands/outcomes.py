@@ -4,47 +4,34 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.input.campaigns import QueueOption, Target, TargetArgument
+from capline.cli.input.campaigns import Target
 from capline.cli.input.declare import Commands
-from capline.cli.input.options import LedgerOption
 from capline.cli.render.console import Answer, out
-from capline.model.errors import CampaignError, InvalidValueError
 
 if TYPE_CHECKING:
     from capline.campaign.outcomes import Outcome
 
 app = Commands()
 
-_LARGEST_ID = 0xFFFF_FFFF
-_ID = re.compile(r"[0-9]{1,10}")
-
 
 @app.answers(
     "capline campaign outcome summer-sale.yaml 1001",
     "capline campaign outcome summer-sale 1001 --queue redis://127.0.0.1:6379/0 --json",
 )
-def outcome(
-    target: TargetArgument,
-    recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.")],
-    ledger: LedgerOption = None,
-    queue: QueueOption = None,
-) -> Answer:
+def outcome(of: Target, recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.")]) -> Answer:
     """Show what became of one recipient: sent, refused (by which limit, until when), failed (why), not known."""
-    from capline.campaign.outcomes import outcome_of
+    from capline.campaign.outcomes import recipients_outcome
 
-    if not _ID.fullmatch(recipient) or int(recipient) > _LARGEST_ID:
-        raise InvalidValueError(f"recipient {recipient!r}: a campaign's ids are whole numbers from 0 to {_LARGEST_ID}")
-    with Target(target, ledger, queue).opened() as opened:
-        found = outcome_of(opened, int(recipient))
-        if found is None:
-            end = "is not in its audience" if opened.is_finished else "was not decided yet, or is not in its audience"
-            raise CampaignError(f"{opened.place}: {recipient} {end}")
+    if (served := of.served) is not None:
+        found = served.outcome(of.name, recipient)
+    else:
+        with of.opened() as opened:
+            found = recipients_outcome(opened, recipient)
     return Answer(found, _sentence(found))
 
 
@@ -53,17 +40,18 @@ def outcome(
     "capline campaign outcomes summer-sale.yaml --to outcomes.csv",
 )
 def outcomes(
-    target: TargetArgument,
-    to: Annotated[Path, typer.Option(metavar="FILE", help="Where to write them: .parquet or .csv.")],
-    ledger: LedgerOption = None,
-    queue: QueueOption = None,
+    of: Target, to: Annotated[Path, typer.Option(metavar="FILE", help="Where to write them: .parquet or .csv.")]
 ) -> None:
     """Write the outcomes so far to a Parquet or CSV file: one row for each recipient that was decided."""
-    from capline.campaign.outcomes import export_outcomes
+    from capline.campaign.outcomes import export_outcomes, tables_of
 
-    with Target(target, ledger, queue).opened() as opened:
-        count = export_outcomes(opened.facts, opened.batches(), to)
-        left = opened.facts.audience - count
+    if (served := of.served) is not None:
+        count = export_outcomes(served.tables(of.name), to)
+        left = served.report(of.name).total.audience - count
+    else:
+        with of.opened() as opened:
+            count = export_outcomes(tables_of(opened.facts, opened.batches()), to)
+            left = opened.facts.audience - count
     rest = f"; {left:,} are not decided yet" if left else ""
     out.print(f"{to}: {count:,} recipients{rest}", markup=False, soft_wrap=True)
 

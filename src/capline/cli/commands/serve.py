@@ -62,6 +62,9 @@ def serve(
         str | None,
         typer.Option(metavar="URL", help="Policies and overrides that may change meanwhile, see capline config."),
     ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", metavar="URL", help="Answer for the campaigns in this store, too.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check whether it could start, and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Answer --check in JSON, for machines.")] = False,
 ) -> None:
@@ -83,6 +86,7 @@ def serve(
         "on_store_error": ("--on-store-error", on_store_error),
         "segments": ("--segments", segments),
         "config": ("--config-store", config_store),
+        "queue": ("--queue", queue),
         "grpc.envoy": ("--envoy", tuple(envoy) if envoy else None),
         "grpc.listen": ("--grpc", grpc),
         "grpc.merge_domains": ("--merge-domains", "true" if merge_domains else None),

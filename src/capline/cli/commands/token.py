@@ -10,7 +10,7 @@ import typer
 
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import Answer, note, out
-from capline.service.access.tokens import LONGEST_CHOSEN, TokenFile
+from capline.service.access.tokens import LONGEST_CHOSEN, ROLES, TokenFile
 
 app = Commands("token", "Manage [bold]tokens[/]: who may call the decision service, and for what.")
 
@@ -23,7 +23,8 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its owner, as
 def create(
     name: NameArgument,
     role: Annotated[
-        list[str] | None, typer.Option("--role", "-r", help="decide (the default), read or admin; may be repeated.")
+        list[str] | None,
+        typer.Option("--role", "-r", help=f"One of {', '.join(ROLES)}; decide, if left out; may be repeated."),
     ] = None,
     chosen: Annotated[bool, typer.Option("--chosen", help="Read a secret of your own from standard input.")] = False,
     file: FileOption = DEFAULT_FILE,

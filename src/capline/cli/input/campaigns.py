@@ -1,21 +1,23 @@
-"""Which run is meant: that of a campaign file, of a directory, or of a name in the store that workers share."""
+"""Which run is meant: of a campaign file, of a directory, of a name in the store that workers share or at a service."""
 
 # ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capline.cli.input.options import LedgerOption
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from capline.campaign import Ledger
+    from capline.cli.input.served import ServedCampaigns
 
 TargetArgument = Annotated[
     Path,
@@ -36,15 +38,55 @@ QueueOption = Annotated[
 ]
 
 
-class Target:
-    """A run as it was named. `queue` is the URL of the store that workers share; None for a run with a directory."""
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        envvar="CAPLINE_SERVER",
+        help="Ask a service that has the queue (capline serve --queue), like http://127.0.0.1:8080.",
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="A file with the service's token.")
+]
 
-    def __init__(self, target: Path, ledger: Path | None, queue: str | None) -> None:
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """Where campaigns are that workers share: in a store, or behind a service."""
+
+    queue: QueueOption = None
+    server: ServerOption = None
+    token_file: TokenFileOption = None
+
+    def __post_init__(self) -> None:
+        if self.server is None and self.token_file is not None:
+            raise CampaignError("--token-file is for a service; name it with --server URL")
+
+    @property
+    def served(self) -> ServedCampaigns | None:
+        """The campaigns of the service that was named."""
+        from capline.cli.input.served import ServedCampaigns
+
+        return None if self.server is None else ServedCampaigns(self.server, self.token_file)
+
+
+@dataclass(slots=True, kw_only=True)
+class Target(Shared):
+    """A run as it was named. `queue` is None for a run with a directory."""
+
+    target: TargetArgument
+    ledger: LedgerOption = None
+
+    def __post_init__(self) -> None:
         from capline.campaign import load_campaign
 
-        self._target = target
-        self.directory = run_directory(target, ledger)
-        self.queue = None if ledger or target.is_dir() else queue
+        Shared.__post_init__(self)
+        if self.server is not None:
+            return
+        target = self.target
+        self.queue = None if self.ledger or target.is_dir() else self.queue
         if not target.exists() and (self.queue is None or target.suffix in (".yaml", ".yml")):
             raise CampaignError(
                 f"{target}: no such file; name the campaign file, a run's directory, or a campaign with --queue URL"
@@ -53,16 +95,18 @@ class Target:
             self.queue = queue_of_store(load_campaign(target).store)
 
     @property
+    def directory(self) -> Path:
+        """The run's directory, where it has one."""
+        return run_directory(self.target, self.ledger)
+
+    @property
     def name(self) -> str:
         """The campaign's name in the store that workers share."""
         from capline.campaign import load_campaign
         from capline.model.policy import check_name
 
-        return (
-            load_campaign(self._target).campaign
-            if self._target.is_file()
-            else check_name(str(self._target), "campaign")
-        )
+        target = self.target
+        return load_campaign(target).campaign if target.is_file() else check_name(str(target), "campaign")
 
     @contextmanager
     def opened(self, *, steer: bool = False) -> Generator[Ledger]:
@@ -74,11 +118,8 @@ class Target:
             with Ledger.read(self.directory, steer=steer) as run:
                 yield run
             return
-        store = open_store(self.queue)
-        try:
+        with closing(open_store(self.queue)) as store:
             yield Ledger.of(store, self.name)
-        finally:
-            store.close()
 
 
 def run_directory(target: Path, ledger: Path | None) -> Path:

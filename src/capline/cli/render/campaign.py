@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 from capline.cli.render.console import Answer, out, table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capline.campaign import Report
     from capline.campaign.queue.status import QueueProgress
     from capline.campaign.report import Eligible, SegmentReport, StoreFacts
+    from capline.service.verbs.campaigns import Listed
 
 _MOST_IN_WORK = 20
 _MOST_TIMES = 14
@@ -35,6 +38,15 @@ def report_answer(report: Report, code: int = 0, queue: QueueProgress | None = N
             _print_queue(queue)
 
     return Answer(report, lines, code)
+
+
+def print_list(lines: Sequence[Listed]) -> None:
+    """A line for each campaign."""
+    shown = table("campaign", "state", "policy", numbers=["audience", "done", "batches", "settled"])
+    for each in lines:
+        numbers = (f"{number:,}" for number in (each.audience, each.done, each.batches, each.settled))
+        shown.add_row(each.campaign, _STATES.get(each.state, each.state), each.policy, *numbers)
+    out.print(shown)
 
 
 def _print_report(report: Report) -> None:

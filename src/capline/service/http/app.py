@@ -129,18 +129,21 @@ class Route(msgspec.Struct):
     """The handlers of a path, by method; bodies of at most `body_bytes`. `{name}` in a path matches any one part.
 
     `types`   of a body, beside JSON and msgpack; None where its Content-Type does not matter
-    `roles`   that may call it: by default read for GET, decide for POST, else admin, who may call all; () is anybody
+    `roles`   that may call it, or those by method: by default read for GET, decide for POST, else admin, who may call
+              all; () is anybody
     `direct`  whether its POST may be answered without ASGI: `run.connection` says when
     `takes`   the form of the body, `gives` that of the answer by method; a text is the type of a page
     `query`   the parameters by method, `needs` those that must be there; `headers` those that are read
     `sends`   the headers of an answer; `also` what other statuses mean, 2xx in place of 200: all for OpenAPI
+    `examples`  by method a body that is taken, or where there is none an answer; `others` are types of an answer
+              besides JSON and msgpack, by Accept: for OpenAPI too
     """
 
     handlers: dict[str, Handler]
     body_bytes: int = 0
     types: tuple[str, ...] | None = ()
     direct: bool = False
-    roles: tuple[str, ...] | None = None
+    roles: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
     takes: Any = None
     gives: dict[str, Any] = {}
     query: dict[str, tuple[str, ...]] = {}
@@ -148,6 +151,8 @@ class Route(msgspec.Struct):
     headers: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
     also: dict[int, str] = {}
+    examples: dict[str, Any] = {}
+    others: tuple[str, ...] = ()
 
     def add(
         self, method: str, handler: Handler, takes: Any, gives: Any, query: tuple[str, ...], body_bytes: int
@@ -161,7 +166,8 @@ class Route(msgspec.Struct):
 
     def roles_of(self, method: str) -> tuple[str, ...]:
         """The roles that may use the method, besides admin; () is anybody."""
-        return _ROLES.get(method, ("admin",)) if self.roles is None else self.roles
+        roles = self.roles.get(method) if isinstance(self.roles, dict) else self.roles
+        return _ROLES.get(method, ("admin",)) if roles is None else roles
 
 
 class Answered(NamedTuple):

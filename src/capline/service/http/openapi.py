@@ -44,7 +44,9 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "refuse": {"type": "integer", "enum": [403, 429], "default": 403},
     "who": {"type": "string", "default": "http"},
 }
+_ELSE = "Counts where the query does not have it"
 _SAID = {
+    "Idempotency-Key": "The same key with the same body gets the same answer",
     "subject": "Who is limited: i:42 is the integer, s:42 the text, any other word text",
     "who": "Who makes the change; with tokens it is the token's name",
 }
@@ -140,8 +142,8 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
     parameters += [_parameter(name, "path", required=True) for name in names_of(path)]
     parameters += [_parameter(name, "query", required=name in route.needs) for name in route.query.get(method, ())]
     parameters += [
-        {"name": name, "in": "header", "schema": _TEXT, "description": "Counts where the query does not have it"}
-        for name in route.headers
+        {"name": name, "in": "header", "schema": _TEXT, "description": _SAID.get(name, _ELSE)}
+        for name in (route.headers if method in WITH_BODY or len(route.handlers) == 1 else ())
     ]
     gives = route.gives.get(method)
     limits = route.sends
@@ -150,11 +152,13 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
         "summary": said.split("\n", 1)[0],
         "parameters": parameters,
     }
+    example = {"example": route.examples[method]} if method in route.examples else {}
     types = [JSON]
     if route.body_bytes and method in WITH_BODY:
         types = [JSON, MSGPACK]
         statuses |= {"408", "413", "415", "429"}
         body: dict[str, Any] = {} if route.takes is None else {"schema": by_form[route.takes]}
+        body |= example
         content = dict.fromkeys(types, body) | {kind: {"schema": {"type": "string"}} for kind in route.types or ()}
         operation["requestBody"] = {"required": True, "content": content}
     if route.roles_of(method):
@@ -170,7 +174,9 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
     if isinstance(gives, str):
         responses["200"] = {"description": "A page", "content": {gives: {"schema": {"type": "string"}}}}
     elif gives is not None:
-        content = {kind: {"schema": by_form[gives]} for kind in types}
+        has_body = "requestBody" in operation
+        content = {kind: {"schema": by_form[gives], **({} if has_body else example)} for kind in types}
+        content |= {kind: {"schema": {"type": "string"}} for kind in route.others}
         responses["200"] = {"description": "The answer", "content": content}
         if limits:  # a refusal is a 200 with Retry-After
             responses["200"]["headers"] = _headers(*limits, "Retry-After")

@@ -3,6 +3,7 @@
     store: lmdb://.capline/store              where logs live
     policies: policies.yaml                   or config: redis://…, a configuration store
     segments: s3://bucket/prefix              optional
+    queue: redis://queue.example.org/0        optional: a campaign store
     http: {listen: 127.0.0.1:8080, workers: 2, trusted_proxies: 1, tls: {certificate: c.pem, key: k.pem}}
     admin: {listen: 127.0.0.1:8081}
     grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false, tls: {…}}     or listen: unix:envoy.sock
@@ -62,7 +63,7 @@ _LONGEST_AGE_S = 2_000_000
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}", re.ASCII)
 
 KEYS = (
-    *("store", "policies", "config", "segments", "tokens", "hosts", "on_store_error", "drain"),
+    *("store", "policies", "config", "segments", "queue", "tokens", "hosts", "on_store_error", "drain"),
     *("http.listen", "http.workers", "http.trusted_proxies"),
     *("http.tls.certificate", "http.tls.key", "http.tls.client_ca"),
     *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
@@ -163,6 +164,7 @@ class _Reader:
             policies=self._path(top, "policies", usual.policies) if from_file else None,
             config=config,
             segments=self._url(top, "segments"),
+            queue=self._url(top, "queue"),
             http=self._http(usual.http, "http"),
             admin=self._http(usual.admin, "admin"),
             grpc=grpc,
@@ -371,7 +373,7 @@ class _Reader:
         return str(base / fields.text(key, like=like))
 
     def _url(self, fields: Fields, key: str, default: str | None = None) -> str | None:
-        """A URL or a path; a relative `lmdb://` path starts where a path does."""
+        """A URL or a path; a relative `lmdb://` or `sqlite://` path starts where a path does."""
         node = fields.node(key)
         if node is None and default is None:
             return None
@@ -383,7 +385,7 @@ class _Reader:
             return url
         parts = urlsplit(url)
         path = unquote(parts.netloc + parts.path)
-        if parts.scheme != "lmdb" or not path or path.startswith(("/", "~")) or base == Path():
+        if parts.scheme not in ("lmdb", "sqlite") or not path or path.startswith(("/", "~")) or base == Path():
             return url
         query = f"?{parts.query}" if parts.query else ""
-        return f"lmdb://{quote(os.path.normpath(base / path))}{query}"
+        return f"{parts.scheme}://{quote(os.path.normpath(base / path))}{query}"

@@ -126,14 +126,15 @@ class Bounds(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True):
     """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file.
 
-    `hosts` are names, besides loopback, by which a service without tokens may be asked. `drain` is how many seconds it
-    goes on, but says that it is not ready, once it is told to end.
+    `queue` is a campaign store. `hosts` are names, besides loopback, by which a service without tokens may be asked.
+    `drain` is how many seconds it goes on, but says that it is not ready, once it is told to end.
     """
 
     store: str = DEFAULT_URL
     policies: str | None = "policies.yaml"
     config: str | None = None
     segments: str | None = None
+    queue: str | None = None
     http: Http = Http(Address("127.0.0.1", 8080))
     admin: Http = Http(Address("127.0.0.1", 8081))
     grpc: Grpc | None = None

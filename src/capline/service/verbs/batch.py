@@ -154,7 +154,14 @@ class Batch:
             await self._subject_bound.created(request.who, await _threaded(new, large=large))
         return await _threaded(partial(_encoded, request, columns), large=large)
 
-    @post("/v1/refund/batch", BatchRefundRequest, RefundedRows, body_bytes=BATCH_BYTES, reads=True)
+    @post(
+        "/v1/refund/batch",
+        BatchRefundRequest,
+        RefundedRows,
+        body_bytes=BATCH_BYTES,
+        reads=True,
+        examples={"POST": {"policy": "promo", "subjects": ["ann", 7], "hits": [1763700000000000, 1763700000000007]}},
+    )
     async def refund_batch(self, request: Request) -> Reply:
         """Many hits given back, each once; it may be sent again."""
         large = len(request.body) > LOOP_BYTES

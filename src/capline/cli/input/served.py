@@ -1,0 +1,115 @@
+"""The campaigns of a service: what the command line asks of a campaign store, asked over HTTP.
+
+Each answer is the value that the store itself would have given, so that it is printed by the same code.
+"""
+
+# ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from capline.limiter.over_http.clients import BlockingClient
+from capline.limiter.over_http.exchange import Exchange, with_token
+from capline.limiter.steps import run
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from capline.campaign.outcomes import Outcome
+    from capline.campaign.queue.status import QueueReport
+    from capline.campaign.store.protocol import Change
+    from capline.service.verbs.campaigns import Listed
+
+T = TypeVar("T")
+
+_PAGE = 10_000
+_DEADLINE = "deadline=300s"
+"""A report reads all outcomes."""
+
+
+class ServedCampaigns:
+    """The campaigns behind a service's URL; the token is the one line of a file, or in the URL."""
+
+    def __init__(self, url: str, token_file: Path | None) -> None:
+        token = None
+        if token_file is not None:
+            try:
+                token = token_file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise CampaignError(f"{token_file}: the token cannot be read: {error}") from None
+        where = with_token(url, token)
+        self._exchange = Exchange(where if "?" in where else f"{where}?{_DEADLINE}", BlockingClient)
+
+    def report(self, name: str) -> QueueReport:
+        """The report of a campaign and the progress of its queue."""
+        from capline.campaign.queue.status import QueueReport
+
+        return _as(QueueReport, self._ask("GET", _path(name)))
+
+    def change(self, name: str, change: Change) -> None:
+        """Pause, resume or cancel a campaign."""
+        self._ask("POST", f"{_path(name)}/{change}")
+
+    def outcome(self, name: str, recipient: str) -> Outcome:
+        """What became of one recipient."""
+        from capline.campaign.outcomes import Outcome
+
+        return _as(Outcome, self._ask("GET", f"{_path(name)}/outcomes/{quote(recipient, safe='')}"))
+
+    def tables(self, name: str) -> Callable[[Any, Callable[[str], str]], Iterator[Any]]:
+        """The outcomes as tables, a page each; see `campaign.outcomes.Tables`."""
+        return lambda schema, cell: (_table(page, schema, cell) for page in self._pages(f"{_path(name)}/outcomes"))
+
+    def every(self) -> Iterator[Listed]:
+        """All campaigns, by name."""
+        from capline.service.verbs.campaigns import Listed
+
+        for page in self._pages("/v1/campaigns"):
+            yield from _as(list[Listed], page["campaigns"])
+
+    def _pages(self, path: str) -> Iterator[Any]:
+        following: str | None = ""
+        while following is not None:
+            after = f"&after={quote(following)}" if following else ""
+            page = self._ask("GET", f"{path}?limit={_PAGE}{after}")
+            yield page
+            following = page["next"]
+
+    def _ask(self, method: str, path: str) -> Any:
+        return run(self._exchange.ask(method, path, again=method == "GET"))
+
+
+def _path(name: str) -> str:
+    return f"/v1/campaigns/{quote(name, safe='')}"
+
+
+def _as(kind: type[T], answer: Any) -> T:
+    try:
+        return msgspec.convert(answer, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise CampaignError(f"the service's answer is not one of this version: {error}") from None
+
+
+def _table(page: Any, schema: Any, cell: Callable[[str], str]) -> Any:
+    """A page of outcomes as a table, written as those of a batch are."""
+    from capline.campaign.outcomes import Outcome
+
+    pa: Any = import_module("pyarrow")
+    columns = {
+        field.name: [_value(each, field.name, cell) for each in _as(list[Outcome], page["outcomes"])]
+        for field in schema
+    }
+    return pa.table({name: pa.array(column, schema.field(name).type) for name, column in columns.items()}, schema)
+
+
+def _value(outcome: Outcome, column: str, cell: Callable[[str], str]) -> Any:
+    name = {"id": "subject", "until": "until_us", "decided": "decided_us"}.get(column, column)
+    value = getattr(outcome, name)
+    return cell(value or "") if column == "segment" else cell(value) if isinstance(value, str) else value

@@ -1,0 +1,386 @@
+"""The campaigns of a store over HTTP: begun, looked at, steered; workers deliver them.
+
+    GET | POST   /v1/campaigns                  a page of them; begin one, by the campaign file's own form as JSON
+    POST         /v1/campaigns/plan             what it would send and refuse now
+    GET          /v1/campaigns/{name}           its report, as `capline campaign status --json`
+    POST         …/pause | resume | cancel | retry-failed
+    GET          …/outcomes | outcomes/{id}     a page of them, in JSON, CSV or Parquet; of one recipient
+
+Each request opens the store anew, in a thread, and at most two do so at once: decisions go on beside them. What a file
+names is read here, below the working directory. A run that was begun under a key has an id made of that key, so the
+same request finds its own run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from contextlib import closing
+from hashlib import blake2b
+from http import HTTPStatus
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
+
+import msgspec
+import numpy as np
+
+from capline.campaign import begun_version, plan, prepare
+from capline.campaign.file import loads_campaign
+from capline.campaign.ledger import Ledger
+from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, tables_of, write_outcomes
+from capline.campaign.queue.enqueue import Enqueued, enqueue, retry
+from capline.campaign.queue.status import QueueReport, QueueStatus
+from capline.campaign.report import Report, state_now
+from capline.campaign.store.open import open_store
+from capline.campaign.store.protocol import (
+    NotThereError,
+    OtherRunError,
+    OverError,
+    StoreAwayError,
+    UnreadableRunError,
+)
+from capline.campaign.store.rows import RETRIED, BatchRows
+from capline.model.errors import CampaignError, InvalidValueError, quoted
+from capline.service.http.app import Reply
+from capline.service.http.body import CSV
+from capline.service.http.forms import described_as, page_limit
+from capline.service.http.problems import RETRY_AFTER_S, problem_of
+from capline.service.http.table import get, post, routes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from capline.campaign.file import CampaignFile
+    from capline.campaign.store.protocol import CampaignStore, Change
+    from capline.campaign.store.records import StoredRun
+    from capline.service.http.app import Request, Route
+
+T = TypeVar("T")
+
+PARQUET = "application/vnd.apache.parquet"
+_COMPOSE, _STEER = ("compose",), ("steer",)
+_KEY = "Idempotency-Key"
+_NAMED = Path("campaign.json")
+"""What a campaign's form is called in messages; its paths are those of the working directory."""
+_AT_ONCE = 2
+_MANY = 1000
+_PLACE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})", re.ASCII)
+_BREAKS = {0x85: r"\u0085", 0x2028: r"\u2028", 0x2029: r"\u2029"}
+"""Line breaks of YAML that stand in JSON as they are."""
+_STATUS: dict[type[CampaignError], HTTPStatus] = {
+    NotThereError: HTTPStatus.NOT_FOUND,
+    OtherRunError: HTTPStatus.CONFLICT,
+    OverError: HTTPStatus.CONFLICT,
+    StoreAwayError: HTTPStatus.SERVICE_UNAVAILABLE,
+    UnreadableRunError: HTTPStatus.CONFLICT,
+}
+
+_FORM = {
+    "campaign": "summer-sale",
+    "policies": "policies.yaml",
+    "policy": "promo",
+    "audience": {"csv": "users.csv", "column": "id"},
+    "sender": {"webhook": {"url": "https://push.example.org/send", "batch": 500}},
+}
+_OUTCOME = msgspec.json.decode(
+    b'{"campaign":"summer-sale","run":"4f0c6a1b22d3e4f5","subject":1001,"segment":"new","outcome":"refused",'
+    b'"reason":null,"limit":"1/day","until_us":1795356000000000,"until":"2026-11-22T14:00:00Z","given_back":false,'
+    b'"attempts":0,"decided_us":1795276800000000,"decided":"2026-11-21T16:00:00Z","hit_us":null,'
+    b'"key":"summer-sale/4f0c6a1b22d3e4f5/1001"}'
+)
+_COUNTS = {"audience": 3, "sent": 2, "refused": 1, "refused_by": {"1/day": 1}, "failed": 0, "not_known": 0}
+_TOTAL = {"segment": None, **_COUNTS, "pending": 0, "undecided": 0}
+_QUEUE: dict[str, Any] = {"batches": 1, "unqueued": 0, "waiting": 0, "settled": 1, "in_work": [], "set_aside": {}}
+_LINE = {"campaign": "summer-sale", "run": "4f0c6a1b22d3e4f5", "state": "finished", "policy": "promo"}
+_REPORT: dict[str, Any] = {
+    **_LINE,
+    "channel": None,
+    "cost": 1,
+    "total": _TOTAL,
+    "segments": [_TOTAL],
+    "failures": {},
+    "doubts": {},
+    "next_eligible": None,
+    "elapsed_s": 0.1,
+    "per_s": 30.0,
+    "queue": {"url": "redis://127.0.0.1:6379/0", **_QUEUE},
+}
+_LISTED = {**_LINE, "audience": 3, "done": 3, "batches": 1, "settled": 1}
+_EXAMPLES = {"GET": {"campaigns": [_LISTED], "next": None}, "POST": _FORM}
+
+_Instant = Annotated[str, described_as(format="date-time")] | None
+
+
+class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A campaign as its file writes it."""
+
+    campaign: str
+    policy: str
+    policies: str
+    audience: dict[str, Any]
+    sender: dict[str, Any]
+    channel: str | None = None
+    store: str | None = None
+    segments: str | None = None
+    cost: int | None = None
+    batch: int | None = None
+    priority: int | None = None
+    send_at: _Instant = None
+    until: _Instant = None
+    as_of: _Instant = None
+    rehearsal: bool | None = None
+    retry: dict[str, float] | None = None
+
+    def file(self) -> CampaignFile:
+        """The file that says the same; raises for what no file may say, and for a path that leads elsewhere."""
+        text = msgspec.json.encode(self, order="sorted").decode()
+        file = loads_campaign(text.translate(_BREAKS), _NAMED)
+        here = os.path.realpath(".")
+        for path in map(str, filter(None, (file.policies, *file.audience.paths, file.segments))):
+            if "://" not in path and os.path.commonpath((here, os.path.realpath(path))) != here:
+                raise CampaignError(f"{_NAMED}: {path} is not below the directory that the service works in")
+        return file
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A campaign in a list, and how far it is. One that another version began has no facts: it is "unreadable"."""
+
+    campaign: str
+    run: str
+    state: str
+    policy: str
+    audience: int
+    done: int
+    batches: int
+    settled: int
+
+
+class CampaignsPage(TypedDict):
+    """Campaigns by name; `next` is sent back as `after`, until it is null."""
+
+    campaigns: list[Listed]
+    next: str | None
+
+
+class Steered(TypedDict):
+    """What the campaign's state is now."""
+
+    campaign: str
+    state: str
+
+
+class OutcomesPage(TypedDict):
+    """Outcomes of those decided so far; `next` is sent back as `after`, until it is null."""
+
+    outcomes: list[Outcome]
+    next: str | None
+
+
+def listed(store: CampaignStore, campaign: str) -> Listed | None:
+    """The line of a campaign; None where it is gone. Reads no outcomes."""
+    try:
+        run = store.find(campaign)
+    except UnreadableRunError:
+        return Listed(campaign, "", "unreadable", "", 0, 0, 0, 0)
+    if run is None:
+        return None
+    facts, now = run.facts, store.state(campaign)
+    return Listed(
+        campaign, facts.run_id, state_now(now), facts.policy, facts.audience, now.done, now.batches, now.settled
+    )
+
+
+def every(store: CampaignStore) -> Iterator[Listed]:
+    """The lines of all campaigns in a store, by name."""
+    names = store.page("", _MANY)
+    while names:
+        yield from filter(None, (listed(store, name) for name in names))
+        names = store.page(names[-1], _MANY)
+
+
+def campaign_routes(url: str, *, create: bool = True) -> dict[str, Route]:
+    """The routes of the campaigns in this store; raises for a URL that names none. With `create` a file is made."""
+    if create or not url.startswith("sqlite:"):
+        open_store(url, make=create).close()
+    return routes_of(CampaignVerbs(url))
+
+
+class CampaignVerbs:
+    """The paths of the campaigns in the store of this URL."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    @get(
+        "/v1/campaigns",
+        CampaignsPage,
+        query=("after", "limit"),
+        roles={"POST": _COMPOSE},
+        headers=(_KEY,),
+        examples=_EXAMPLES,
+    )
+    async def campaigns(self, request: Request) -> CampaignsPage:
+        """The campaigns, by name, and how far each is."""
+        after, limit = request.parameters.get("after", ""), page_limit(request.parameters)
+
+        def page(store: CampaignStore) -> CampaignsPage:
+            names = store.page(after, limit)
+            lines = [line for name in names if (line := listed(store, name))]
+            return {"campaigns": lines, "next": names[-1] if len(names) == limit else None}
+
+        return await self._ask(page)
+
+    @post("/v1/campaigns", CampaignForm, Enqueued, has_maps=True)
+    async def create(self, request: Request, form: CampaignForm) -> Enqueued:
+        """Begin a campaign, once under its name; workers deliver it."""
+        key = next((value for name, value in request.headers if name == _KEY.lower().encode()), None)
+        run_id = None if key is None else blake2b(request.who.encode() + b" " + key, digest_size=8).hexdigest()
+        return await self._ask(lambda store: _create(store, form, run_id))
+
+    @post("/v1/campaigns/plan", CampaignForm, Report, has_maps=True, roles=_COMPOSE, examples={"POST": _FORM})
+    async def plan(self, _request: Request, form: CampaignForm) -> Report:
+        """What the campaign would send and refuse if it began now; nothing is begun."""
+        return await self._ask(lambda _: plan(prepare(form.file())))
+
+    @get("/v1/campaigns/{name}", QueueReport, examples={"GET": _REPORT})
+    async def campaign(self, _request: Request, name: str) -> QueueReport:
+        """What became of a campaign so far, and which worker has which batch."""
+        return await self._ask(lambda store: QueueStatus(store, name).report())
+
+    @post("/v1/campaigns/{name}/pause", None, Steered, roles=_STEER)
+    async def pause(self, _request: Request, name: str) -> Steered:
+        """Decide and send nothing more of a campaign until it is resumed."""
+        return await self._steer(name, "pause")
+
+    @post("/v1/campaigns/{name}/resume", None, Steered, roles=_STEER)
+    async def resume(self, _request: Request, name: str) -> Steered:
+        """Go on with a campaign that was paused."""
+        return await self._steer(name, "resume")
+
+    @post("/v1/campaigns/{name}/cancel", None, Steered, roles=_STEER)
+    async def cancel(self, _request: Request, name: str) -> Steered:
+        """End a campaign: what was sent stays sent, the rest is given back."""
+        return await self._steer(name, "cancel")
+
+    @post("/v1/campaigns/{name}/retry-failed", None, Enqueued, roles=_STEER)
+    async def retry_failed(self, _request: Request, name: str) -> Enqueued:
+        """Decide and send again, once, to exactly those whose delivery failed."""
+
+        def again(store: CampaignStore) -> Enqueued:
+            run = Ledger.of(store, name).run
+            return retry(prepare(loads_campaign(run.text, Path(run.path)), begun_version(run.inputs)), store)
+
+        return await self._ask(again)
+
+    @get(
+        "/v1/campaigns/{name}/outcomes",
+        OutcomesPage,
+        query=("after", "limit"),
+        others=(CSV, PARQUET),
+        examples={"GET": {"outcomes": [_OUTCOME], "next": "0-1000"}},
+    )
+    async def outcomes(self, request: Request, name: str) -> Reply:
+        """What became of each recipient, page by page: in JSON, or by Accept in CSV or Parquet."""
+        limit = page_limit(request.parameters)
+        found = _PLACE.fullmatch(after := request.parameters.get("after", "0-0"))
+        if found is None:
+            raise InvalidValueError(f"after {quoted(after)}: give back what 'next' was")
+        accept = b",".join(value for header, value in request.headers if header == b"accept").decode("latin-1")
+        kind = next((kind for kind in (CSV, PARQUET) if kind in accept), None)
+
+        def page(store: CampaignStore) -> Reply:
+            run = Ledger.of(store, name)
+            batches, following = _rows(run, int(found[1]), int(found[2]), limit)
+            if kind is None:
+                rows = [
+                    outcome_at(run.facts, batch, row)
+                    for batch in batches
+                    for row in np.flatnonzero(batch.state != RETRIED).tolist()
+                ]
+                return Reply({"outcomes": rows, "next": following})
+            file = BytesIO()
+            write_outcomes(tables_of(run.facts, batches), file, csv=kind == CSV)
+            path = f"/v1/campaigns/{name}/outcomes?after={following}&limit={limit}"
+            return Reply(file.getvalue(), {"Link": f'<{path}>; rel="next"'} if following else None, type=kind)
+
+        return await self._ask(page)
+
+    @get("/v1/campaigns/{name}/outcomes/{id}", Outcome, examples={"GET": _OUTCOME})
+    async def outcome(self, _request: Request, name: str, recipient: str) -> Outcome:
+        """What became of one recipient."""
+        return await self._ask(lambda store: recipients_outcome(Ledger.of(store, name), recipient))
+
+    async def _steer(self, name: str, change: Change) -> Steered:
+        def steered(store: CampaignStore) -> Steered:
+            run = Ledger.of(store, name)
+            run.change(change)
+            return {"campaign": name, "state": state_now(run.state())}
+
+        return await self._ask(steered)
+
+    async def _ask(self, what: Callable[[CampaignStore], T]) -> T:
+        """The answer, found in a thread in its turn."""
+        async with self._turns:
+            try:
+                return await asyncio.to_thread(self._asked, what)
+            except CampaignError as error:
+                problem = problem_of(error)
+                problem.status = _STATUS.get(type(error), problem.status)
+                if problem.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                    problem.headers["Retry-After"] = str(RETRY_AFTER_S)
+                problem.error = CampaignError.__name__
+                raise problem from None
+
+    def _asked(self, what: Callable[[CampaignStore], T]) -> T:
+        try:
+            store = open_store(self._url, make=True, patience_s=0.0)
+        except CampaignError as error:
+            raise StoreAwayError(str(error)) from None
+        with closing(store):
+            return what(store)
+
+
+def _create(store: CampaignStore, form: CampaignForm, run_id: str | None) -> Enqueued:
+    file = form.file()
+    begun = store.find(file.campaign)
+    if begun is None and any(line.run == run_id for line in every(store)):
+        raise _other_body()
+    if begun is not None:
+        if begun.facts.run_id != run_id:
+            raise _other_run(begun)
+        if begun.text != file.text:
+            raise _other_body()
+    if begun is not None and store.state(file.campaign).queued >= begun.batches:
+        facts = begun.facts
+        queued = Enqueued(facts.campaign, facts.run_id, store.url, "new", facts.audience, begun.batches, 0)
+    else:
+        queued = enqueue(prepare(file, None if begun is None else begun_version(begun.inputs)), store, run_id=run_id)
+        if begun is None and queued.state != "new" and queued.run != run_id:
+            raise _other_run(store.find(file.campaign))
+    return msgspec.structs.replace(queued, state="new", put=queued.batches)
+
+
+def _other_run(run: StoredRun | None) -> OtherRunError:
+    name = "" if run is None else run.facts.campaign
+    return OtherRunError(f"campaign {name!r} was begun before; a new one needs another name ('campaign')")
+
+
+def _other_body() -> InvalidValueError:
+    return InvalidValueError(f"this {_KEY} came with another body; a new campaign needs a new key")
+
+
+def _rows(run: Ledger, number: int, row: int, limit: int) -> tuple[list[BatchRows], str | None]:
+    """At most so many rows from this row of this batch on, and where the next page begins."""
+    page: list[BatchRows] = []
+    for batch in range(number, run.state().batches):
+        for rows in run.store.steps(run.name, [batch]):
+            page.append(rows.span(row, row + limit))
+            limit -= len(page[-1])
+            row += len(page[-1])
+            if not limit:
+                return page, f"{batch}-{row}"
+        row = 0
+    return page, None

@@ -1,0 +1,277 @@
+"""What can be done with a campaign, done in three ways: in one process, by workers on a server, over HTTP.
+
+The clock stands still (`as_of:`), so nothing may differ but the run's id, where it is and how long it took.
+"""
+
+import json
+import re
+import signal
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kit.campaign import Receiver, Site, answer, capline, comparable, environment, receiver
+from tests.kit.program import Program
+from tests.kit.servers import Server, single
+from tests.kit.serving import Serving
+
+from capline.service.access.tokens import TokenFile
+
+_RUN = re.compile(r"""(?<="run": ")[0-9a-f]{16}|(?<=summer-sale/)[0-9a-f]{16}""")
+parquet: Any = import_module("pyarrow.parquet")
+LATER = "2030-01-01T00:00:00Z"
+FORM = ("campaign", "policies", "policy", "store", "segments", "as_of", "send_at")
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
+    with single("redis") as running:
+        yield running
+
+
+@dataclass
+class Way:
+    """A campaign's own directory, and how it is named: this one runs it in one process."""
+
+    site: Site
+    target: str | Path = ""
+    where: tuple[str, ...] = ()
+    running: Program | None = None
+
+    def __post_init__(self) -> None:
+        self.target = self.target or self.site.file
+
+    def plan(self) -> Any:
+        return answer("campaign", "plan", self.site.file)
+
+    def begin(self) -> None:
+        self.running = Program(
+            self.site.path, "-m", "capline.cli", "campaign", "run", "campaign.yaml", env=environment()
+        )
+        self.running.says(re.compile("waits until|finished|segment"))
+
+    def work(self) -> None:
+        assert self.running is not None
+        self.running.process.wait(60)
+        self.running.end()
+
+    def retry(self) -> None:
+        done = capline("campaign", "run", self.site.file, "--retry-failed")
+        assert done.returncode in (0, 1, 3), done.stderr
+
+    def ask(self, verb: str, *words: str) -> Any:
+        return answer("campaign", verb, self.target, *words, *self.where)
+
+    def say(self, verb: str, *words: str) -> str:
+        """What a command prints, or refuses with."""
+        done = capline("campaign", verb, self.target, *words, *self.where)
+        return f"{done.returncode} {done.stdout}{done.stderr}"
+
+    def every(self) -> Any:
+        return answer("campaign", "list", *(self.where or (self.site.path,)))
+
+    def of(self, name: str) -> "Way":
+        """The same place, but another campaign, which is not there."""
+        return Way(self.site, self.site.path / f"{name}.yaml")
+
+
+class Workers(Way):
+    """On a server."""
+
+    def begin(self) -> None:
+        answer("campaign", "enqueue", self.site.file, *self.where)
+
+    def work(self) -> None:
+        assert capline("worker", *self.where, "--until-idle", "--quiet").returncode in (0, 1)
+
+    def retry(self) -> None:
+        answer("campaign", "enqueue", self.site.file, *self.where, "--retry-failed")
+        self.work()
+
+    def of(self, name: str) -> Way:
+        return Workers(self.site, name, self.where)
+
+
+@dataclass
+class Served(Workers):
+    """The same, behind a service."""
+
+    queue: str = ""
+    serving: Serving | None = None
+    tokens: dict[str, str] = field(default_factory=dict[str, str])
+
+    def post(self, path: str, role: str, **more: Any) -> Any:
+        assert self.serving is not None
+        said = self.serving.client.post(path, headers={"Authorization": f"Bearer {self.tokens[role]}"}, **more)
+        assert said.status_code == 200, said.text
+        return said.json()
+
+    def form(self) -> dict[str, Any]:
+        said = {key: value for key, value in self.site.settings.items() if key in FORM}
+        sender = self.site.settings["sender"].strip("{}").partition(": ")
+        return said | {"batch": 100, "audience": {"csv": "users.csv"}, "sender": {sender[0]: sender[2]}}
+
+    def plan(self) -> Any:
+        return self.post("/v1/campaigns/plan", "compose", json=self.form())
+
+    def begin(self) -> None:
+        self.post("/v1/campaigns", "compose", json=self.form())
+
+    def work(self) -> None:
+        assert capline("worker", "--queue", self.queue, "--until-idle", "--quiet").returncode in (0, 1)
+
+    def retry(self) -> None:
+        self.post("/v1/campaigns/summer-sale/retry-failed", "steer")
+        self.work()
+
+    def of(self, name: str) -> Way:
+        return Workers(self.site, name, self.where)
+
+
+Ways = Callable[..., list[Way]]
+
+
+@pytest.fixture
+def ways(tmp_path: Path, server: Server) -> Generator[Ways]:
+    """The three, each with a directory and a database of its own."""
+    opened: list[Serving] = []
+    begun: list[Way] = []
+
+    def made(**settings: Any) -> list[Way]:
+        server.command("FLUSHALL")
+        sites: list[Site] = []
+        for name in ("one", "workers", "http"):
+            (tmp_path / name).mkdir()
+            sites.append(Site(tmp_path / name))
+            sites[-1].settings = {k: v for k, v in (sites[-1].settings | settings).items() if v is not None}
+            sites[-1].settings |= {"retry": "{attempts: 4, wait: 1, longest: 60}"}
+            sites[-1].write()
+            sites[-1].seed()
+        first, second = (f"{server.url.rstrip('/0').rstrip('/')}/{database}" for database in (0, 1))
+        folder = sites[2].path
+        file = TokenFile(folder / "tokens.json", create=True)
+        tokens = {role: file.create(role, [role]) for role in ("decide", "read", "compose", "steer")}
+        (folder / "token").write_text(file.create("both", ["read", "steer"]))
+        serving = Serving(folder, "--queue", second, "--tokens", "tokens.json")
+        opened.append(serving)
+        where = ("--server", serving.url, "--token-file", str(folder / "token"))
+        begun.extend(
+            (
+                Way(sites[0]),
+                Workers(sites[1], "summer-sale", ("--queue", first)),
+                Served(sites[2], "summer-sale", where, queue=second, serving=serving, tokens=tokens),
+            )
+        )
+        return begun
+
+    yield made
+    for serving in opened:
+        serving.__exit__()
+    for way in begun:
+        if way.running is not None:
+            way.running.end(signal.SIGKILL)
+
+
+def told(value: Any, way: Way) -> Any:
+    """The answer without the run's id, places and times."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    for place in (*way.where, str(way.site.path)):
+        text = text.replace(place, "HERE")
+    return json.loads(_RUN.sub("RUN", text))
+
+
+def report(way: Way) -> Any:
+    said = way.ask("status")
+    return {"state": said["state"], **{key: said for key, said in comparable(said).items() if key != "queue"}}
+
+
+def outcomes(way: Way) -> Any:
+    files: list[str] = []
+    for suffix in ("csv", "parquet"):
+        file = way.site.path / f"outcomes.{suffix}"
+        assert f" 0 {file}: 400 recipients" in f" {way.say('outcomes', '--to', str(file))}"
+        files.append(file.read_text() if suffix == "csv" else repr(_rows(file)))
+    return files
+
+
+def _rows(file: Path) -> Any:
+    return parquet.read_table(file).to_pylist()
+
+
+def line(way: Way, verb: str, *words: str) -> str:
+    """What a command refuses with, from where the place has been named."""
+    code, _, said = way.say(verb, *words).partition(" ")
+    return f"{code} {said.rpartition(': ')[2] if verb == 'outcome' else said}"
+
+
+LOOKS: dict[str, Callable[[Way], Any]] = {
+    "list": Way.every,
+    "status": report,
+    "status in words": lambda way: way.say("status").partition(" s, ")[0].rpartition("\n")[0],
+    "outcome of one who was sent to": lambda way: way.ask("outcome", "1"),
+    "outcome of one who was refused": lambda way: way.ask("outcome", "0"),
+    "outcome in words": lambda way: way.say("outcome", "3"),
+    "outcomes": outcomes,
+    "nobody": lambda way: line(way, "outcome", "4000"),
+    "no id": lambda way: line(way, "outcome", "u:1"),
+    "pause": lambda way: way.say("pause"),
+    "resume": lambda way: way.say("resume"),
+    "cancel": lambda way: way.say("cancel", "--yes"),
+    "a campaign that is not there": lambda way: way.of("other").say("pause")[0],
+}
+
+
+def test_a_campaign_that_was_sent_is_the_same_in_each_way(ways: Ways) -> None:
+    there = ways()
+    plans = [told(comparable(way.plan()), way) for way in there]
+    assert plans[0] == plans[1] == plans[2]
+    for way in there:
+        way.begin()
+        way.work()
+    for name, look in LOOKS.items():
+        said = [told(look(way), way) for way in there]
+        assert said[0] == said[1] == said[2], name
+
+
+def test_what_failed_is_tried_again_in_each_way(ways: Ways) -> None:
+    with receiver(lambda subject, tries: 410 if subject % 10 == 3 and tries == 1 else 200) as receiving:
+        there = ways(sender=f"{{webhook: {receiving.url}}}")
+        said: list[list[Any]] = []
+        for way in there:
+            _forget(receiving)
+            way.begin()
+            way.work()
+            failed = told([report(way), way.ask("outcome", "13")], way)
+            way.retry()
+            said.append([failed, told([report(way), way.ask("outcome", "13"), outcomes(way)], way)])
+    assert said[0][0][0]["total"]["failed"] == 36
+    assert said[0][1][0]["total"]["failed"] == 0
+    assert said[0] == said[1] == said[2]
+
+
+def _forget(receiving: Receiver) -> None:
+    for kept in (receiving.tries, receiving.taken, receiving.keys, receiving.bodies):
+        kept.clear()
+
+
+STEPS = ("status", "pause", "status", "pause", "resume", "status", "cancel", "status", "resume", "list")
+
+
+def test_a_campaign_is_steered_in_each_way(ways: Ways) -> None:
+    there = ways(as_of=None, send_at=LATER)
+    said: list[list[Any]] = []
+    for way in there:
+        way.begin()
+        each: list[Any] = []
+        for step in STEPS:
+            look = {"status": report, "list": Way.every}.get(step)
+            each.append(told(look(way) if look else way.say(step, *(["--yes"] if step == "cancel" else [])), way))
+            if step == "cancel" and way.running is not None:
+                way.work()
+        said.append(each)
+    states = [said[0][number]["state"] for number, step in enumerate(STEPS) if step == "status"]
+    assert states == ["scheduled", "paused", "scheduled", "cancelled"]
+    assert said[0] == said[1] == said[2]

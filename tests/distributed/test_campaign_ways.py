@@ -103,9 +103,10 @@ class Served(Workers):
     serving: Serving | None = None
     tokens: dict[str, str] = field(default_factory=dict[str, str])
 
-    def post(self, path: str, role: str, **more: Any) -> Any:
+    def post(self, path: str, role: str, key: str = "", **more: Any) -> Any:
         assert self.serving is not None
-        said = self.serving.client.post(path, headers={"Authorization": f"Bearer {self.tokens[role]}"}, **more)
+        headers = {"Authorization": f"Bearer {self.tokens[role]}"} | ({"Idempotency-Key": key} if key else {})
+        said = self.serving.client.post(path, headers=headers, **more)
         assert said.status_code == 200, said.text
         return said.json()
 
@@ -275,3 +276,90 @@ def test_a_campaign_is_steered_in_each_way(ways: Ways) -> None:
     states = [said[0][number]["state"] for number, step in enumerate(STEPS) if step == "status"]
     assert states == ["scheduled", "paused", "scheduled", "cancelled"]
     assert said[0] == said[1] == said[2]
+
+
+def test_what_the_service_refuses(ways: Ways) -> None:
+    *_, way = ways()
+    assert isinstance(way, Served)
+    assert way.serving is not None
+    client, form = way.serving.client, way.form()
+
+    def status(method: str, path: str, role: str = "", **more: Any) -> int:
+        token = {"Authorization": f"Bearer {way.tokens[role]}"} if role else {}
+        said = client.request(method, path, headers={**token, **more.pop("headers", {})}, **more)
+        if said.status_code >= 400:
+            assert "\n" not in said.json()["detail"]
+        return said.status_code
+
+    one = "/v1/campaigns/summer-sale"
+    asked = [
+        *(("GET", path, "read") for path in ("/v1/campaigns", one, f"{one}/outcomes", f"{one}/outcomes/1")),
+        *(("POST", path, "compose") for path in ("/v1/campaigns", "/v1/campaigns/plan")),
+        *(("POST", f"{one}/{verb}", "steer") for verb in ("pause", "resume", "cancel", "retry-failed")),
+    ]
+    for method, path, role in asked:
+        json: dict[str, Any] = {"json": form} if role == "compose" else {}
+        assert status(method, path, **json) == 401
+        for other in {"decide", "read", "compose", "steer"} - {role}:
+            assert status(method, path, other, **json) == 403
+    for method, path, role in asked:
+        if "summer-sale" in path:
+            assert status(method, path, role) == 404
+    wide = {**form, "channel": "x" * (1 << 20)}
+    outside = {**form, "audience": {"csv": "../one/users.csv"}}
+    for path in ("/v1/campaigns", "/v1/campaigns/plan"):
+        assert status("POST", path, "compose", json=wide) == 413
+        assert status("POST", path, "compose", json=outside) == 422
+        assert status("POST", path, "compose", json={**form, "policy": "other"}) == 422
+        assert status("POST", path, "compose", json={**form, "sent_at": LATER}) == 422
+    first, again = (way.post("/v1/campaigns", "compose", json=form, key="one") for _ in range(2))
+    assert first == again
+    assert (again["state"], again["put"], again["batches"]) == ("new", 4, 4)
+    assert status("POST", "/v1/campaigns", "compose", json=form) == 409
+    assert status("POST", "/v1/campaigns", "compose", json=form, headers={"Idempotency-Key": "two"}) == 409
+    for changed in ({**form, "batch": 50}, {**form, "campaign": "another"}):
+        assert status("POST", "/v1/campaigns", "compose", json=changed, headers={"Idempotency-Key": "one"}) == 422
+    assert status("POST", f"{one}/retry-failed", "steer") == 409, "it is not finished"
+    assert status("GET", f"{one}/outcomes?after=x", "read") == 422
+    assert status("GET", "/v1/campaigns?limit=0", "read") == 422
+    assert status("POST", f"{one}/cancel", "steer") == 200
+    for verb in ("pause", "resume", "cancel", "retry-failed"):
+        assert status("POST", f"{one}/{verb}", "steer") == 409
+
+
+def test_a_queue_that_is_away_is_503_until_it_is_back(tmp_path: Path) -> None:
+    with single("redis") as own:
+        Site(tmp_path)
+        with Serving(tmp_path, "--queue", own.url) as serving:
+            asked = ("/v1/campaigns", "/v1/campaigns/sale", "/v1/campaigns/sale/outcomes/1")
+            assert [serving.client.get(path).status_code for path in asked] == [200, 404, 404]
+            own.kill()
+            away = [serving.client.get(path) for path in asked]
+            assert [(said.status_code, said.headers["retry-after"]) for said in away] == [(503, "1")] * 3
+            assert serving.ask("/v1/decide", policy="promo", subject=1).status_code == 200, "decisions go on"
+            own.start()
+            assert serving.client.get("/v1/campaigns").json() == {"campaigns": [], "next": None}
+
+
+def test_a_page_of_outcomes_ends_anywhere(ways: Ways) -> None:
+    *_, way = ways()
+    assert isinstance(way, Served)
+    assert way.serving is not None
+    way.begin()
+    way.work()
+    whole: list[int] = []
+    lines: list[str] = []
+    after: str | None = "0-0"
+    while after is not None:
+        path = f"/v1/campaigns/summer-sale/outcomes?limit=150&after={after}"
+        head = {"Authorization": f"Bearer {way.tokens['read']}"}
+        page = way.serving.client.get(path, headers=head).json()
+        shown = way.serving.client.get(path, headers={**head, "Accept": "text/csv"})
+        lines += shown.text.splitlines()[1:]
+        assert ("link" in shown.headers) == (page["next"] is not None)
+        whole += [row["subject"] for row in page["outcomes"]]
+        assert len(page["outcomes"]) in (150, 100)
+        after = page["next"]
+    assert whole == list(range(400))
+    outcomes(way)
+    assert lines == (way.site.path / "outcomes.csv").read_text().splitlines()[1:]

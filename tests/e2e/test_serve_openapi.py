@@ -6,18 +6,21 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.kit.campaign_store import filled
 from tests.kit.examples import EXAMPLES
 from tests.kit.segments import make
 from tests.kit.serving import Serving
 from tests.profiles import DEEP, size, sized
 
 from capline import Configuration, Policy
+from capline.campaign.store.open import open_store
 
 WITHIN_S = 600
 PROGRAMS = {"java": ("java", "Client.java"), "go": ("go", "run", "client.go")}
@@ -31,8 +34,14 @@ expected-statuses = ["2xx", 401, 403, 404, 409, 422, 503]
 include-path = "/v1/decide/batch"
 checks.negative_data_rejection.enabled = false
 """
-FEW = ("POST /v1/decide", "GET /check", "GET /v1/policies", "GET /v1/policies/{name}", "GET /v1/subjects/{subject}")
-RARE = ("PUT /v1/policies", "POST /v1/policies", "POST /v1/overrides")
+FEW = (
+    *("POST /v1/decide", "GET /check", "GET /v1/policies", "GET /v1/policies/{name}", "GET /v1/subjects/{subject}"),
+    *("GET /v1/campaigns", "GET /v1/campaigns/{name}"),
+)
+RARE = (
+    *("PUT /v1/policies", "POST /v1/policies", "POST /v1/overrides"),
+    *("POST /v1/campaigns", "GET /v1/campaigns/{name}/o"),
+)
 """What random forms hardly ever fit; the answers are those of other changes."""
 OURS: dict[str, object] = {
     "policy": "promo",
@@ -53,7 +62,10 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         configuration.set_policies([Policy("promo", ["3/day"], reservations=True), Policy("psp", ["10/s"])])
         configuration.override("promo", "u", ["5/day"])
     segments = str(make(folder, "monday", active=range(9)))
-    with Serving(folder, "--config-store", store, "--segments", segments) as service:
+    queue = f"sqlite://{folder}/queue.sqlite"
+    with closing(open_store(queue, make=True)) as campaigns:
+        filled(campaigns)
+    with Serving(folder, "--config-store", store, "--segments", segments, "--queue", queue) as service:
         yield service
 
 
@@ -73,6 +85,7 @@ def test_every_answer_is_as_described(serving: Serving) -> None:
 
 def _ask(operation: Any, seen: Counter[str]) -> None:
     of_path = {"name": "active", "id": "7"} if "segments" in operation.label else {}
+    of_path |= {"name": "sale", "id": "1"} if "campaigns" in operation.label else {}
     of_path |= {"subject": "u", "effective_at": None} if "overrides" in operation.label else {}
 
     @settings(max_examples=size(1, 20), derandomize=True, deadline=None, suppress_health_check=SLOW)

@@ -1,13 +1,17 @@
 """The description of the service: every route is in it, and it needs no internet to be read."""
 
+import json
 import re
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from tests.kit.service import Service
 
 from capline import Policy
+from capline.service.http.openapi import document
 from capline.service.probes import probes
+from capline.service.verbs.campaigns import campaign_routes
 from capline.service.verbs.routes import routes
 
 
@@ -38,6 +42,21 @@ def test_each_form_is_there(service: Service) -> None:
     assert set(told["components"]["schemas"]["AttemptRequest"]["properties"]) == {
         *("policy", "subject", "cost", "id", "segment", "channel", "zone")
     }
+
+
+def test_each_example_is_of_its_form(service: Service) -> None:
+    served = routes(service.limiter) | campaign_routes("redis://127.0.0.1:1/0")
+    examples = 0
+    for path, route in served.items():
+        assert set(route.examples) <= set(route.handlers), path
+        for method, example in route.examples.items():
+            form = route.takes if method in ("POST", "PUT", "PATCH") else route.gives[method]
+            msgspec.convert(example, form)
+            examples += 1
+    told = document(served)["paths"]
+    assert told["/v1/refund/batch"]["post"]["requestBody"]["content"]["application/json"]["example"]["hits"]
+    assert told["/v1/campaigns/{name}"]["get"]["responses"]["200"]["content"]["application/json"]["example"]
+    assert examples == sum('"example"' in json.dumps(op) for methods in told.values() for op in methods.values())
 
 
 def test_the_page_needs_nothing_else(service: Service) -> None:

@@ -22,6 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from _harness import Report, arguments, best_interleaved, check
 from _servers import single
+from limits import parse
+from limits.storage import RedisStorage
+from limits.strategies import MovingWindowRateLimiter
 
 from capline import Limiter, ManualClock, Policy
 
@@ -82,6 +85,26 @@ def weighed(report: Report) -> None:
             report.add(f"{kind}: 1000 hits", sum(server.command("MEMORY", "USAGE", key) for key in keys), "bytes")
 
 
+def unit_hits(report: Report) -> None:
+    """Bytes a hit of a long log of single units in steady use: 3,000 hits, of which 1,000 are in the window."""
+    for kind in ("present", "next"):
+        clock = ManualClock(1_700_000_000_000_000)
+        with single("redis") as server:
+            with Limiter(f"{server.url}?forms={kind}", [Policy("p", ["1000/hour"])], clock=clock) as limiter:
+                for _ in range(3000):
+                    check(bool(limiter.decide("p", "user:42")), kind)
+                    clock.advance_us(3_600_000)
+            [key] = server.command("KEYS", "*")
+            own = server.command("MEMORY", "USAGE", key) / 1000
+            strategy, item = MovingWindowRateLimiter(RedisStorage(f"redis://{server.address}")), parse("1000/day")
+            check(all(strategy.hit(item, "user:42") for _ in range(1000)), "limits")
+            [theirs] = [one for one in server.command("KEYS", "*") if one != key]
+            moving = server.command("MEMORY", "USAGE", theirs) / 1000
+        why = "an entry is a stamp and a sum, 7 bytes each; hits that left wait for a trim; strings double as they grow"
+        peers = {"limits": moving}
+        report.add(f"sliding_log, forms={kind}: a hit of 1000", own, "bytes", at_most=11, peers=peers, why=why)
+
+
 def requests() -> list[tuple[int, str]]:
     """(microseconds, address) of each request, in order of time."""
     form = re.compile(r"(\S+) \S+ \S+ \[([^\]]+)\]")
@@ -130,6 +153,7 @@ def main() -> None:
     report = Report("The algorithms side by side")
     timed(report, options.rounds)
     weighed(report)
+    unit_hits(report)
     if LOG.exists():
         erring(report)
     report.show(as_json=options.json)

@@ -112,7 +112,7 @@ def weighed(report: Report, kind: str, server: Server) -> None:
             report.add(f"{kind}, {shown}: {label} a user", plain / USERS, "bytes a user")
             report.add(f"{kind}, {shown}: {label} a user, with ids", named / USERS, "bytes a user")
             of_an_id = (named - plain) / sum(own)
-            report.add(f"{kind}, {shown}: an id, {label} a user", of_an_id, "bytes a hit", at_most=10)
+            report.add(f"{kind}, {shown}: an id, {label} a user", of_an_id, "bytes a hit", at_most=14)
 
 
 def filled(limiter: Limiter, server: Server, policy: str, own: list[int]) -> int:

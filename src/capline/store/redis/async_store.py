@@ -14,20 +14,23 @@ from capline.model.errors import StoreClosedError
 from capline.store.protocol import AsyncStore, Operation
 from capline.store.redis import batches, maintenance, steps
 from capline.store.redis.io.aio import AsyncTransport
-from capline.store.redis.joint import joint
+from capline.store.redis.io.wire import NoReply, ServerError
+from capline.store.redis.joint import at_once, joint, joint_answer
 from capline.store.redis.servers import servers
 from capline.store.redis.session import Session
 from capline.support.override import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
+    from capline.model.errors import CaplineError
     from capline.model.policy import BoundPolicy
     from capline.store.redis.io.url import Settings
-    from capline.store.redis.io.wire import Steps
+    from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.compiled_rule import RedisRule
+    from capline.store.redis.scripting.scripts import Call
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -88,7 +91,20 @@ class AsyncRedisStore(AsyncStore):
         return await self._alone(operation)
 
     async def _alone(self, operation: Operation) -> Any:
-        return await self.drive(steps.step(self.session, operation))
+        outcome = await self._ask(steps.step_call(self.session, operation), steps.replicas_of(operation))
+        return steps.step_answer(outcome, operation)
+
+    async def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
+        """The outcome of a single call; all but a first answer goes to the router."""
+        router = self.session.router
+        node = router.straight(call, replicas)
+        if node is None or self.transport.closed:
+            return await self.drive(steps.alone(self.session, call, replicas))
+        until = self.session.until()
+        reply = await self.transport.ask(node, call.payload)
+        if isinstance(reply, (ServerError, NoReply)):
+            return await self.drive(router.resume(call, reply, node, until))
+        return reply
 
     def _send_turn(self) -> None:
         """Decide all that wait and were not cancelled.
@@ -116,7 +132,13 @@ class AsyncRedisStore(AsyncStore):
             else:
                 waiter.set_result(answer)
 
-    joint = _driven(joint)
+    async def joint(self, operations: Sequence[Operation], /) -> Joint:
+        """As `RedisStore.joint`."""
+        call = at_once(self.session, operations)
+        if call is None:
+            return await self.drive(joint(self.session, operations))
+        return joint_answer(await self._ask(call), operations)
+
     rows = _driven(batches.rows)
     columns = _driven(batches.columns)
     recorded = _driven(maintenance.recorded)

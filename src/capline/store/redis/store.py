@@ -109,8 +109,8 @@ class RedisStore(Store):
     def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
         """The outcome of a single call: one command, one reply; any other reply goes to the router."""
         router = self.session.router
-        node = router.topology.node(call.slot)
-        if replicas or node is None or router.topology.stale or router.breaker(node).failures or router.untold(node):
+        node = router.straight(call, replicas)
+        if node is None:
             return self.drive(alone(self.session, call, replicas))
         until = self.session.until()
         reply = self.transport.ask(node, call.payload)

@@ -160,6 +160,13 @@ class Router:
         names = self.names
         return names.due() if names is not None and self.topology.node(names.slot) == node else []
 
+    def straight(self, call: Call, replicas: int) -> Address | None:
+        """The server to ask by this call and nothing else; None where there is more to do."""
+        node = self.topology.node(call.slot)
+        if replicas or node is None or self.topology.stale or self.breaker(node).failures or self.untold(node):
+            return None
+        return node
+
     def run(self, calls: Sequence[Call], until: float, replicas: int = 0) -> Steps[list[Reply | CaplineError]]:
         """Every call's reply, or the error that it ends with; in order."""
         flight = yield from self.start(calls, until, replicas)

@@ -16,11 +16,12 @@ from capline.store.redis.io.client import (
     answered,
     connection_options,
     lost,
+    no_connection,
     server_error,
 )
 from capline.store.redis.io.lease import Action, Lease, Receive, Take
 from capline.store.redis.io.server_check import QUESTIONS, warn
-from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply, Work
+from capline.store.redis.io.wire import NO_CLIENT, NoReply, Pause, Reply, Work
 from capline.support.system import readable
 
 try:
@@ -66,6 +67,24 @@ class AsyncTransport:
             return done.value
         finally:
             lease.end()
+
+    async def ask(self, node: Address, payload: bytes) -> Reply:
+        """One script call of few bytes, one reply; without the lease and the steps of a verb."""
+        self._come_home()
+        until = time.monotonic() + self._settings.deadline_s
+        try:
+            connection = await self._take(node, until)
+        except _ERRORS as error:
+            return no_connection(error, tls=self._settings.tls)
+        reply: Reply = None
+        clean = False
+        try:
+            connection._writer.write(payload)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess] - it is connected; its layers cost as much
+            [reply] = await _read(connection, 1, until)
+            clean = not isinstance(reply, NoReply)
+        finally:
+            (self.give if clean else self.discard)(node, connection)
+        return reply
 
     async def _do(self, action: Action) -> Any:
         if isinstance(action, Receive):

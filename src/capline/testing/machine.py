@@ -200,8 +200,8 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "limiter"):
             # A server keeps the logs of each run otherwise, and every sweep of later runs passes over them.
             with suppress(CaplineError):
-                for policy in self.limiter.policies:
-                    self.limiter.flush(policy)
+                for subject in EVERY_SUBJECT:
+                    self.limiter.erase(subject)
             self.limiter.close()
             self.behind.close()
         if self.tmp is not None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 QUOTA = 4_000_000_000
 FILE = f"domain: edge\ndescriptors: [{{key: path, rate_limit: {{unit: day, requests_per_unit: {QUOTA}}}}}]"
 EMPTY = "capline.bench.Empty"
+WHY = "the floor is gRPC's own call; the method takes some 10 us of 200: the decision 2, the answer's bytes 4"
 FILLED = "an empty method with a whole answer"
 
 
@@ -182,8 +183,8 @@ async def measure(report: Report, here: Connection, calls: int, tasks: int, roun
         report.add(name, calls / best[name], "calls/s")
         report.add(f"{name}: the server's processor", cpu[name] / calls * 1e6, "us/call")
     for name in ("the same request", "a new one each", FILLED):
-        least = 0.8 if name == "the same request" else None
-        report.add(f"{name}: calls/s over the empty method's", best[empty] / best[name], "x", at_least=least)
+        least = 0.92 if name == "the same request" else None
+        report.add(f"{name}: calls/s over the empty method's", best[empty] / best[name], "x", at_least=least, why=WHY)
         report.add(f"{name}: the empty method's processor over its own", cpu[empty] / cpu[name], "x")
 
 

@@ -166,10 +166,11 @@ def test_an_exception_of_http_is_answered_and_any_other_raised() -> None:
     assert client(Rule("ip", wrong)).get("/").status_code == 500
 
 
-def test_an_outage_is_503_or_let_through() -> None:
+@pytest.mark.parametrize("rules", [(IP,), (IP, USER)])
+def test_an_outage_is_503_or_let_through(rules: tuple[Rule, ...]) -> None:
     for choice, code in (("allow", 200), ("deny", 503)):
         limiter = limiter_of()
-        asked = client(IP, USER, limiter=limiter, on_error=choice)
+        asked = client(*rules, limiter=limiter, on_error=choice)
         with Down(limiter):
             answer = asked.get("/", headers={"X-Api-Key": "ann"})
         assert answer.status_code == code

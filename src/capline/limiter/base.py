@@ -476,6 +476,11 @@ class LimiterBase(ABC):
         observers = self._observers
         return self._keyed is None and not self._denied.most and (observers.count_one or not observers)
 
+    @property
+    def _only_hashes(self) -> bool:
+        """Whether one unit may take a fast path once its subject is hashed."""
+        return self._keyed is not None and not self._denied.most and not self._observers
+
     @abstractmethod
     def _unit_of(self, names: Names, compiled: CompiledRule) -> Unit:
         """The fast path of one unit under these names; only where there are any."""
@@ -591,9 +596,13 @@ class LimiterBase(ABC):
             self._bound_names.setdefault(policy, set()).add(names)
             # Names without a segment are not all that counts where it is looked up: those take no fast path.
             looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
-            if looks_up or policy in self._turning or not self._has_units:
+            if looks_up or policy in self._turning or not (self._has_units or self._only_hashes):
                 return compiled
             unit = self._unit_of(names, compiled)
+            if self._only_hashes:
+                if policy not in self._overridden:
+                    self._add_unit(names, lambda subject: unit(self._subject(subject)))
+                return compiled
             if policy in self._overridden and self._overrides is not None:
                 unit_of = partial(self._unit_of, names)
                 unit = self._overrides.fast_path(names, unit, unit_of, self._general(names))

@@ -35,6 +35,7 @@ from capline.service.probes import probes
 from capline.service.run.file import VARIABLES
 from capline.service.settings.values import USUAL_MODES, Settings
 from capline.service.verbs import segments
+from capline.service.verbs.campaigns import campaign_routes
 from capline.service.verbs.routes import routes
 from capline.up.files import alerts_yaml
 
@@ -80,6 +81,7 @@ async def openapi() -> dict[str, Any]:
     """Give the document that a service answers at /openapi.json."""
     async with AsyncLimiter("memory://") as limiter:
         served = routes(limiter) | segments.routes(None) | check_route(limiter) | probes(limiter)
+        served |= campaign_routes("redis://127.0.0.1/0")
         return document(described(served))
 
 

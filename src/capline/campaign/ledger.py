@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Self
 
 from capline.campaign.store.database import sqlite_errors
 from capline.campaign.store.inputs import changed_inputs
-from capline.campaign.store.protocol import NotThereError, OverError
 from capline.campaign.store.rows import REFUNDED
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
-from capline.model.errors import CampaignError
+from capline.model.errors import CampaignConflictError, CampaignError, CampaignNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +80,7 @@ class Ledger:
         """The run of a campaign in an open store; `CampaignError` where there is none."""
         found = store.find(campaign)
         if found is None:
-            raise NotThereError(
+            raise CampaignNotFoundError(
                 f"{store.url}: no run of a campaign {campaign!r}; begin it with: capline campaign enqueue"
             )
         return cls(store, found, store.url)
@@ -135,10 +134,10 @@ class Ledger:
         return self.store.steer(self.name, change, due_us=due_us)
 
     def change(self, change: Change) -> None:
-        """Pause, resume or cancel the run; `OverError` where it is over."""
+        """Pause, resume or cancel the run; `CampaignConflictError` where it is over."""
         if not self.steer(change):
             was = "was cancelled" if self.state().cancelled else "is finished"
-            raise OverError(f"campaign {self.name!r} {was}: there is nothing to steer")
+            raise CampaignConflictError(f"campaign {self.name!r} {was}: there is nothing to steer")
 
     def freeze_inputs(self, store: Input) -> None:
         """Freeze the inputs and the identity of the limits' store, before anything is decided.

@@ -22,9 +22,8 @@ import msgspec
 import numpy as np
 
 from capline.campaign.csv_cells import csv_cell
-from capline.campaign.store.protocol import NotThereError
 from capline.campaign.store.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
-from capline.model.errors import CampaignError, InvalidValueError
+from capline.model.errors import CampaignError, CampaignNotFoundError, InvalidValueError
 from capline.segment.files import replacing
 from capline.store.columns import NEVER_US
 from capline.support.instant import instant_text
@@ -80,13 +79,13 @@ def outcome_of(ledger: Ledger, subject: int) -> Outcome | None:
 
 
 def recipients_outcome(ledger: Ledger, recipient: str) -> Outcome:
-    """What became of the recipient of this id; `NotThereError` where it was not decided (yet)."""
+    """What became of the recipient of this id; `CampaignNotFoundError` where it was not decided (yet)."""
     if not _ID.fullmatch(recipient) or int(recipient) > _LARGEST_ID:
         raise InvalidValueError(f"recipient {recipient!r}: a campaign's ids are whole numbers from 0 to {_LARGEST_ID}")
     found = outcome_of(ledger, int(recipient))
     if found is None:
         end = "is not in its audience" if ledger.is_finished else "was not decided yet, or is not in its audience"
-        raise NotThereError(f"{ledger.place}: {recipient} {end}")
+        raise CampaignNotFoundError(f"{ledger.place}: {recipient} {end}")
     return found
 
 

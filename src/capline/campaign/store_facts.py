@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from capline.campaign.report import StoreFacts
 from capline.campaign.store.inputs import Input
-from capline.campaign.store.protocol import OtherRunError
 from capline.model.clock import SystemClock
-from capline.model.errors import CampaignError
+from capline.model.errors import CampaignConflictError, CampaignError
 from capline.model.limit import Limit
 from capline.store.redis.io.url import safe_url
 from capline.support.instant import instant_text
@@ -56,7 +55,7 @@ def refuse_new_run(file: CampaignFile, limiter: Limiter) -> None:
 def _refuse_unless(free: Decision, limiter: Limiter, campaign: str) -> None:
     if not free:
         begun_us = limiter.now_us() + (free.retry_after_us or 0) - Limit.parse(_ONE_RUN).window_us
-        raise OtherRunError(
+        raise CampaignConflictError(
             f"campaign {campaign!r} has another run, of {instant_text(begun_us)}; this one would send the same "
             "messages again: go on with that one (its --ledger DIR, or capline worker where it was enqueued), or give "
             "this one another name ('campaign:')"

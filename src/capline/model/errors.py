@@ -67,6 +67,18 @@ class CampaignError(InvalidValueError):
     """A campaign file, audience or sender that cannot be used; nothing was consumed for it."""
 
 
+class CampaignNotFoundError(CampaignError):
+    """There is no such campaign, or no such recipient in it."""
+
+
+class CampaignConflictError(CampaignError):
+    """The campaign has another run, or is over, or not over yet: what was asked cannot be done."""
+
+
+class CampaignStoreError(CampaignError):
+    """The campaign store cannot be used now; what it holds is safe."""
+
+
 class ConfigConflictError(InvalidValueError):
     """Somebody else was faster: the configuration is of another version than the one named; nothing was changed."""
 

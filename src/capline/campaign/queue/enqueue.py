@@ -21,9 +21,8 @@ from capline.campaign.ledger import Ledger
 from capline.campaign.retry import ask_again, retry_failed
 from capline.campaign.senders.protocol import asks_again
 from capline.campaign.store.inputs import changed_inputs
-from capline.campaign.store.protocol import OverError
 from capline.campaign.store_facts import refuse_new_run
-from capline.model.errors import CampaignError, NoStoreError, StoreUnavailableError
+from capline.model.errors import CampaignConflictError, CampaignError, NoStoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +89,7 @@ def retry(job: Job, queue: CampaignStore) -> Enqueued:
     state = opened.state()
     if not state.finished or state.cancelled:
         what = "was cancelled" if state.cancelled else "is not finished; retry what failed when it is"
-        raise OverError(f"campaign {job.file.campaign!r} {what}")
+        raise CampaignConflictError(f"campaign {job.file.campaign!r} {what}")
     asks = asks_again(job.file.sender.sender)
     return msgspec.structs.replace(queued, put=retry_failed(job, opened) + (ask_again(job, opened) if asks else 0))
 

@@ -16,8 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capline.campaign.store.protocol import StoreAwayError
-from capline.model.errors import CampaignError
+from capline.model.errors import CampaignError, CampaignStoreError
 from capline.support.private import PRIVATE_FILE, create_private_file, make_private_directory
 from capline.support.system import lock_file
 
@@ -170,7 +169,7 @@ def sqlite_errors(path: Path) -> Generator[None]:
             if full
             else "restore it, or name another with --ledger"
         )
-        raise StoreAwayError(
+        raise CampaignStoreError(
             f"{path.parent}: the ledger cannot be used ({error}); what it holds is safe: {fix}"
         ) from None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from capline.model.errors import CampaignError
+from capline.model.errors import CampaignConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,23 +38,7 @@ How = Literal["give_back", "fail", "set_aside"]
 Change = Literal["", "pause", "resume", "cancel"]
 
 
-class StoreAwayError(CampaignError):
-    """The campaign store cannot be used now; what it holds is safe."""
-
-
-class OtherRunError(CampaignError):
-    """The campaign has another run, which would send the same messages."""
-
-
-class NotThereError(CampaignError):
-    """There is no such campaign, or no such recipient in it."""
-
-
-class OverError(CampaignError):
-    """The campaign is over, or not over yet: what was asked cannot be done to it."""
-
-
-class UnreadableRunError(CampaignError):
+class UnreadableRunError(CampaignConflictError):
     """A campaign in the store that this version cannot read; the others can be worked on."""
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,11 +103,6 @@ class BatchRows:
     def where(self, state: int) -> NDArray[np.intp]:
         """The rows in this state."""
         return np.flatnonzero(self.state == state)
-
-    def span(self, start: int, stop: int) -> BatchRows:
-        """These rows of the batch."""
-        names = ("ids", "codes", "limit", "hit", "retry_us", "state", "attempts", "reason")
-        return replace(self, **{name: getattr(self, name)[start:stop] for name in names})
 
     def hand_over(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Mark rows as about to be sent; returns which of them may have been accepted before."""

@@ -13,8 +13,7 @@ import time
 from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any, Self
 
-from capline.campaign.store.protocol import StoreAwayError
-from capline.model.errors import CampaignError, InvalidValueError
+from capline.model.errors import CampaignError, CampaignStoreError, InvalidValueError
 from capline.store.redis.io.server_check import info_of
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
 
@@ -171,6 +170,6 @@ class Server:
         tls = self._tls and not isinstance(error, self._errors.ResponseError)
         what += "is it a server without TLS? then write redis:// for rediss://: " if tls else ""
         full = "; give it more memory" if isinstance(error, self._errors.OutOfMemoryError) else ""
-        return StoreAwayError(
+        return CampaignStoreError(
             f"queue {self.url}: {what}{text}{full}; what it holds is safe: fix it and run the same command again"
         )

@@ -12,6 +12,9 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from capline.model.errors import (
+    CampaignConflictError,
+    CampaignNotFoundError,
+    CampaignStoreError,
     CaplineError,
     ConfigConflictError,
     IdConflictError,
@@ -45,10 +48,12 @@ def problem_of(error: CaplineError) -> Problem:
     status, headers = HTTPStatus.UNPROCESSABLE_ENTITY, {}
     if isinstance(error, (StoreDamagedError, StoreVersionError)):
         status = HTTPStatus.INTERNAL_SERVER_ERROR
-    elif isinstance(error, StoreError):
+    elif isinstance(error, (StoreError, CampaignStoreError)):
         status, headers = HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": str(RETRY_AFTER_S)}
-    elif isinstance(error, (IdConflictError, ConfigConflictError)):
+    elif isinstance(error, (IdConflictError, ConfigConflictError, CampaignConflictError)):
         status = HTTPStatus.CONFLICT
+    elif isinstance(error, CampaignNotFoundError):
+        status = HTTPStatus.NOT_FOUND
     return Problem(status, " ".join(str(error).split("\n")), headers, type(error).__name__)
 
 

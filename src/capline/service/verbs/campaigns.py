@@ -14,11 +14,11 @@ same request finds its own run.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import re
 from contextlib import closing
 from hashlib import blake2b
-from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
@@ -34,19 +34,12 @@ from capline.campaign.queue.enqueue import Enqueued, enqueue, retry
 from capline.campaign.queue.status import QueueReport, QueueStatus
 from capline.campaign.report import Report, state_now
 from capline.campaign.store.open import open_store
-from capline.campaign.store.protocol import (
-    NotThereError,
-    OtherRunError,
-    OverError,
-    StoreAwayError,
-    UnreadableRunError,
-)
+from capline.campaign.store.protocol import UnreadableRunError
 from capline.campaign.store.rows import RETRIED, BatchRows
-from capline.model.errors import CampaignError, InvalidValueError, quoted
+from capline.model.errors import CampaignConflictError, CampaignError, CampaignStoreError, InvalidValueError, quoted
 from capline.service.http.app import Reply
 from capline.service.http.body import CSV
 from capline.service.http.forms import described_as, page_limit
-from capline.service.http.problems import RETRY_AFTER_S, problem_of
 from capline.service.http.table import get, post, routes_of
 
 if TYPE_CHECKING:
@@ -69,13 +62,6 @@ _MANY = 1000
 _PLACE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})", re.ASCII)
 _BREAKS = {0x85: r"\u0085", 0x2028: r"\u2028", 0x2029: r"\u2029"}
 """Line breaks of YAML that stand in JSON as they are."""
-_STATUS: dict[type[CampaignError], HTTPStatus] = {
-    NotThereError: HTTPStatus.NOT_FOUND,
-    OtherRunError: HTTPStatus.CONFLICT,
-    OverError: HTTPStatus.CONFLICT,
-    StoreAwayError: HTTPStatus.SERVICE_UNAVAILABLE,
-    UnreadableRunError: HTTPStatus.CONFLICT,
-}
 
 _FORM = {
     "campaign": "summer-sale",
@@ -324,21 +310,13 @@ class CampaignVerbs:
     async def _ask(self, what: Callable[[CampaignStore], T]) -> T:
         """The answer, found in a thread in its turn."""
         async with self._turns:
-            try:
-                return await asyncio.to_thread(self._asked, what)
-            except CampaignError as error:
-                problem = problem_of(error)
-                problem.status = _STATUS.get(type(error), problem.status)
-                if problem.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                    problem.headers["Retry-After"] = str(RETRY_AFTER_S)
-                problem.error = CampaignError.__name__
-                raise problem from None
+            return await asyncio.to_thread(self._asked, what)
 
     def _asked(self, what: Callable[[CampaignStore], T]) -> T:
         try:
             store = open_store(self._url, make=True, patience_s=0.0)
         except CampaignError as error:
-            raise StoreAwayError(str(error)) from None
+            raise CampaignStoreError(str(error)) from None
         with closing(store):
             return what(store)
 
@@ -363,9 +341,9 @@ def _create(store: CampaignStore, form: CampaignForm, run_id: str | None) -> Enq
     return msgspec.structs.replace(queued, state="new", put=queued.batches)
 
 
-def _other_run(run: StoredRun | None) -> OtherRunError:
+def _other_run(run: StoredRun | None) -> CampaignConflictError:
     name = "" if run is None else run.facts.campaign
-    return OtherRunError(f"campaign {name!r} was begun before; a new one needs another name ('campaign')")
+    return CampaignConflictError(f"campaign {name!r} was begun before; a new one needs another name ('campaign')")
 
 
 def _other_body() -> InvalidValueError:
@@ -377,10 +355,15 @@ def _rows(run: Ledger, number: int, row: int, limit: int) -> tuple[list[BatchRow
     page: list[BatchRows] = []
     for batch in range(number, run.state().batches):
         for rows in run.store.steps(run.name, [batch]):
-            page.append(rows.span(row, row + limit))
+            page.append(_span(rows, row, row + limit))
             limit -= len(page[-1])
             row += len(page[-1])
             if not limit:
                 return page, f"{batch}-{row}"
         row = 0
     return page, None
+
+
+def _span(rows: BatchRows, start: int, stop: int) -> BatchRows:
+    names = ("ids", "codes", "limit", "hit", "retry_us", "state", "attempts", "reason")
+    return dataclasses.replace(rows, **{name: getattr(rows, name)[start:stop] for name in names})

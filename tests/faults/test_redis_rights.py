@@ -264,7 +264,11 @@ def use_the_queue(url: str) -> None:
         assert queue.release(again, "b", "fail", "why")
         late = claimed(queue, "d", takeover_s=0)
         assert queue.release(late, "d", "set_aside", "why")
-        assert queue.find("sale") == RUN
+        assert queue.find(*queue.page("", 9)) == RUN
+        assert queue.steer("sale", "pause")
+        assert queue.halt("sale") == "pause"
+        assert queue.steer("sale", "resume")
+        assert len([*queue.spans("sale", [0])]) == 1
         assert list(queue.ages_s()) == ["sale"]
         assert len([*queue.steps("sale", [0])]) == 1
         assert queue.state("sale").settled == 1

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from capline.campaign.store.rows import BatchRows
     from capline.campaign.store.server import Server
 
-_OPEN, _NAMES = "capline:campaigns", "capline:campaigns:names"
+_OPEN, _NAMES = "capline:campaigns", "capline:{campaign:}names"
 _GROUP = "workers"
 _READ_BATCHES = 16
 _MOST_IN_WORK = 10_000

@@ -39,7 +39,7 @@ STRATEGIES = {
 }
 WHY = {
     1: "two turns of the event loop and a poll of the socket are half of it, as they are of SET",
-    16: "a row of a batch that is no unit of a log is judged by the general rule: 20 to 30 us of Lua",
+    16: "sums and numbers are a script call each: 17 us of the server, of which 3 are the call",
     100: "as with 16 tasks",
 }
 

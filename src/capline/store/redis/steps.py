@@ -41,7 +41,7 @@ def _is_short(operation: Operation) -> bool:
     return operation.compiled.short and operation.cost == 1 and not operation.fingerprint
 
 
-def _is_flat(operation: Operation) -> bool:
+def is_flat(operation: Operation) -> bool:
     """Whether flat.lua is asked first: for a peek, or a decision that one.lua does not answer."""
     if not operation.compiled.flat:
         return False
@@ -54,7 +54,7 @@ def step_call(session: Session, operation: Operation) -> Call:
     if kind in CHANGES:
         return hit_call(operation, now)
     compiled: RedisRule = operation.compiled
-    if _is_flat(operation):
+    if is_flat(operation):
         return joint_call([operation], now)
     slot = slot_of_kind(operation)
     if _is_short(operation) and kind in ("decide", "schedule"):
@@ -70,7 +70,7 @@ def step_answer(outcome: Reply, operation: Operation) -> Any:
     Less units of a settlement wait too: a replica may lack the one before this, and have fewer still.
     """
     kind, compiled, reply = operation.kind, operation.compiled, unwrap(outcome)
-    if _is_flat(operation):
+    if is_flat(operation):
         decision = flat_decision(reply, compiled, operation.cost, peeked=kind == "peek")
         done = decision.allowed
     elif kind not in CHANGES:

@@ -12,7 +12,7 @@ from redis import Redis
 from tests.kit.servers import KINDS, shared
 from tests.profiles import size, sized
 
-from capline import CaplineError, Limiter, ManualClock, Policy
+from capline import Attempt, CaplineError, Limiter, ManualClock, Policy
 from capline.model.policy import BoundPolicy
 from capline.store.protocol import Operation
 from capline.store.redis.scripting.requests import joint_call
@@ -56,6 +56,9 @@ def outcome(call: Callable[[], Any]) -> tuple[object, object]:
         answer = call()
     except CaplineError as error:
         return str(error), ()
+    if isinstance(answer, list):
+        rows: list[Any] = answer
+        return [str(row) if isinstance(row, CaplineError) else (row, row.limits) for row in rows], ()
     return answer, getattr(answer, "limits", ())
 
 
@@ -95,6 +98,10 @@ def test_as_the_general_rule_answers(kind: str, layout: str, name: str) -> None:
                         call = partial(one.schedule, "p", subject, cost, id, max_wait=slot)
                     case 3 | 4 | 5:
                         call = partial(one.peek, "p", subject, cost, id)
+                    case 6:
+                        call = partial(one.decide_batch, [Attempt("p", f"s{i}", cost, id) for i in (0, step % 2, 1)])
+                    case 7:
+                        call = partial(one.decide_batch, [Attempt("p", f"s{i}", cost, id) for i in (0, 1)])
                     case _:
                         call = partial(one.decide, "p", subject, cost, id)
                 answers.append(outcome(call))

@@ -44,8 +44,8 @@ SECOND_US = 1_000_000
 
 RULE = "it has no fast path: the rule of window/ loads, binds and judges its logs by closures and objects"
 VERB = "the verb in general: a generator, the attempt checked, an Operation, then the store's own step"
-BEGUN = "beside its decision a log is made, entered and known to the collector, and two old ones are looked at"
-BYTES = "a transaction of LMDB takes half of one unit; columns of sums are read, judged and written beside it"
+BEGUN = "a log is made, recorded on by its general functions, and entered; a fifth is the sweep of old ones"
+BYTES = "a transaction with one put takes a third of one unit; columns of sums are read, judged and written beside it"
 FLOOR = "a half is the floor: the call, the lock, the look-up, the clock and a Decision"
 
 

@@ -385,11 +385,13 @@ class MemoryStore(LocalStore, LogTransaction):
 
     def _drop_stale(self, table: _LogTable, subjects: list[Subject], now_us: int) -> int:
         """Remove those of these subjects' logs whose hits are all out of every window and whose time is not ahead."""
+        oldest_us = now_us - table.retention_us
         stale = [
             subject
             for subject in subjects
             if (log := table.logs.get(subject)) is not None
-            and max(log.last_us(), log.high_water_us) + table.retention_us <= now_us
+            and log.high_water_us <= oldest_us
+            and log.last_us() <= oldest_us
         ]
         for subject in stale:
             del table.logs[subject]

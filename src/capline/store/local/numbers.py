@@ -57,11 +57,11 @@ class StoredNumbers(msgspec.Struct):
     @property
     def high_water_us(self) -> int:
         """The latest instant that any row has seen."""
-        return max(row.log.high_water_us for row in self.rows)
+        return max([row.log.high_water_us for row in self.rows])
 
     def last_us(self) -> int:
         """The last stamp of any row."""
-        return max(row.log.last_us() for row in self.rows)
+        return max([row.log.last_us() for row in self.rows])
 
     def recorded(self, first_us: int = 0, last_us: int = LATEST_US) -> Iterator[Row]:
         """What all rows have, as (stamp, units, fingerprint)."""

@@ -322,6 +322,7 @@ def test_what_the_service_refuses(ways: Ways) -> None:
     assert status("POST", f"{one}/retry-failed", "steer") == 409, "it is not finished"
     assert status("GET", f"{one}/outcomes?after=x", "read") == 422
     assert status("GET", "/v1/campaigns?limit=0", "read") == 422
+    assert status("GET", "/v1/campaigns?after=", "read") == 422
     assert status("POST", f"{one}/cancel", "steer") == 200
     for verb in ("pause", "resume", "cancel", "retry-failed"):
         assert status("POST", f"{one}/{verb}", "steer") == 409

@@ -158,8 +158,11 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
         types = [JSON, MSGPACK]
         statuses |= {"408", "413", "415", "429"}
         body: dict[str, Any] = {} if route.takes is None else {"schema": by_form[route.takes]}
-        body |= example
-        content = dict.fromkeys(types, body) | {kind: {"schema": {"type": "string"}} for kind in route.types or ()}
+        content = (
+            dict.fromkeys(types, body)
+            | {JSON: body | example}
+            | {kind: {"schema": {"type": "string"}} for kind in route.types or ()}
+        )
         operation["requestBody"] = {"required": True, "content": content}
     if route.roles_of(method):
         statuses |= {"401", "403"}

@@ -210,10 +210,12 @@ class CampaignVerbs:
     )
     async def campaigns(self, request: Request) -> CampaignsPage:
         """The campaigns, by name, and how far each is."""
-        after, limit = request.parameters.get("after", ""), page_limit(request.parameters)
+        after, limit = request.parameters.get("after"), page_limit(request.parameters)
+        if after == "":
+            raise InvalidValueError("after '': give the name of a campaign, or leave it out")
 
         def page(store: CampaignStore) -> CampaignsPage:
-            names = store.page(after, limit)
+            names = store.page(after or "", limit)
             lines = [line for name in names if (line := listed(store, name))]
             return {"campaigns": lines, "next": names[-1] if len(names) == limit else None}
 

@@ -4,7 +4,7 @@ import random
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hiredis import Reader
@@ -57,7 +57,7 @@ def outcome(call: Callable[[], Any]) -> tuple[object, object]:
     except CaplineError as error:
         return str(error), ()
     if isinstance(answer, list):
-        rows: list[Any] = answer
+        rows = cast("list[Any]", answer)
         return [str(row) if isinstance(row, CaplineError) else (row, row.limits) for row in rows], ()
     return answer, getattr(answer, "limits", ())
 

@@ -71,8 +71,8 @@ PICTURE = """<picture>
 FOOT = """## How to run it
 
 `make bench` runs everything, some hours, and writes this page; `python bench/page.py --only paths --runs 1` a part,
-`python bench/paths.py` one program with all its figures. `make test-deep` runs each at its smallest: a wrong answer
-fails, a time never does.
+`python bench/paths.py` one program with all its figures. `make test-deep` runs the rows with peers at their
+smallest: a wrong answer fails, a time never does.
 """
 
 Figure = dict[str, Any]

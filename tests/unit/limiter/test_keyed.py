@@ -101,12 +101,9 @@ def test_another_key_is_another_subject(tmp_path: Path) -> None:
 
 def test_who_rotates_the_key_begins_with_empty_logs_and_without_overrides(tmp_path: Path) -> None:
     """What the former key's hash had is found by that key alone, until it has aged."""
-    place: dict[str, Any] = {"config": f"lmdb://{tmp_path}/config", "subject_key": KEY}
-    url = f"lmdb://{tmp_path}/store"
-    with (
-        Limiter(url, [POLICY], **place) as before,
-        Limiter(url, [POLICY], **(place | {"subject_key": b"y" * 32})) as after,
-    ):
+    config, url = f"lmdb://{tmp_path}/config", f"lmdb://{tmp_path}/store"
+    before = Limiter(url, [POLICY], config=config, subject_key=KEY)
+    with before, Limiter(url, [POLICY], config=config, subject_key=b"y" * 32) as after:
         before.override("p", "u", ["1/day"])
         first = before.decide("p", "u", id="x")
         assert first.remaining == 0

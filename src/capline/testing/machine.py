@@ -141,12 +141,12 @@ def state_machine(
     base: Any = Machine.TestCase
 
     class Case(base):
-        machine = Machine
+        machine, least = Machine, steps
 
         def runTest(self) -> None:  # noqa: N802 - unittest calls it so
             """Drive the store, then see that it was driven far enough."""
             super().runTest()  # pyright: ignore[reportUnknownMemberType] - Hypothesis makes the class at run time
-            assert Machine.taken >= steps, f"only {Machine.taken} of {steps} steps were taken"
+            assert Machine.taken >= self.least, f"only {Machine.taken} of {steps} steps were taken"
 
     # Hypothesis ends some runs early, so half as many again are planned.
     Case.settings = settings(

@@ -306,12 +306,16 @@ def test_what_the_service_refuses(ways: Ways) -> None:
         if "summer-sale" in path:
             assert status(method, path, role) == 404
     wide = {**form, "channel": "x" * (1 << 20)}
-    outside = {**form, "audience": {"csv": "../one/users.csv"}}
+    secret = {"webhook": {"url": "https://example.org", "headers": {"Key": "${HOME}"}}}
+    wrong: list[dict[str, Any]] = [
+        {"audience": {"csv": "../one/users.csv"}},
+        *({"sender": sender} for sender in ({"file": "../out"}, {"file": {"path": "/tmp/out"}}, secret)),  # noqa: S108
+        {"policy": "other"},
+        {"sent_at": LATER},
+    ]
     for path in ("/v1/campaigns", "/v1/campaigns/plan"):
         assert status("POST", path, "compose", json=wide) == 413
-        assert status("POST", path, "compose", json=outside) == 422
-        assert status("POST", path, "compose", json={**form, "policy": "other"}) == 422
-        assert status("POST", path, "compose", json={**form, "sent_at": LATER}) == 422
+        assert {status("POST", path, "compose", json={**form, **change}) for change in wrong} == {422}
     first, again = (way.post("/v1/campaigns", "compose", json=form, key="one") for _ in range(2))
     assert first == again
     assert (again["state"], again["put"], again["batches"]) == ("new", 4, 4)

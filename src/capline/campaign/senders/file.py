@@ -44,7 +44,7 @@ class FileSender:
     most: int | None = None
 
     def __init__(self, options: Fields) -> None:
-        self._directory = options.path("path", "out/")
+        self.directory = options.path("path", "out/")
         self._format = options.one_of("format", ("parquet", "csv"), "parquet")
         # pyarrow ships no types, and takes 0.2 s to load: imported by name it is Any, and only when it is needed.
         self._pa: Any = None
@@ -55,20 +55,20 @@ class FileSender:
             if column in _OWN_COLUMNS:
                 raise CampaignError(f"audience column {column!r} has the name of one that parts have anyway; rename it")
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            mark = self._directory / _MARK
+            self.directory.mkdir(parents=True, exist_ok=True)
+            mark = self.directory / _MARK
             # Checked before the mark: another worker of this run may just write the mark, then parts.
-            has_parts = next(self._directory.glob("part-*"), None) is not None
+            has_parts = next(self.directory.glob("part-*"), None) is not None
             owner = mark.read_text().strip() if mark.exists() else ""
             if owner != run.run_id:
                 if has_parts:
                     raise CampaignError(
-                        f"{self._directory}: holds the parts of another run{owner and ' (' + owner + ')'}; "
+                        f"{self.directory}: holds the parts of another run{owner and ' (' + owner + ')'}; "
                         "name an empty directory, or move them away"
                     )
                 _put(mark, f"{run.run_id}\n".encode())
             for name in (f"{_MARK}.*", "part-*"):
-                for left in self._directory.glob(f".{name}.tmp"):
+                for left in self.directory.glob(f".{name}.tmp"):
                     left.unlink(missing_ok=True)
         except OSError as error:
             raise self._failed("cannot be written to", error) from None
@@ -76,10 +76,10 @@ class FileSender:
 
     def send(self, messages: Messages) -> Outcomes:
         """Write the batch's part; `CampaignError` where the disk refuses."""
-        final = self._directory / f"part-{messages.batch:06d}.{self._format}"
+        final = self.directory / f"part-{messages.batch:06d}.{self._format}"
         try:
             _put(final, self._encode(messages))
-            fsync_directory(self._directory)
+            fsync_directory(self.directory)
         except OSError as error:
             raise self._failed(f"{final.name} cannot be written", error) from None
         return Outcomes.delivered(len(messages))
@@ -109,7 +109,7 @@ class FileSender:
     def _failed(self, what: str, error: OSError) -> CampaignError:
         reason = (error.strerror or str(error)).lower()
         return CampaignError(
-            f"{self._directory}: {what}: {reason}; nothing is lost: fix it and run the same command again"
+            f"{self.directory}: {what}: {reason}; nothing is lost: fix it and run the same command again"
         )
 
 

@@ -58,6 +58,11 @@ class Template:
         return "".join(literal + ("" if name is None else values.get(name, "")) for literal, name in self._pieces)
 
 
+def variables(text: str) -> list[str]:
+    """The names of the environment variables that a text asks for."""
+    return _VARIABLE.findall(text)
+
+
 def from_environment(text: str) -> str:
     """The text with each `${NAME}` replaced by that variable, so that no file holds secrets.
 

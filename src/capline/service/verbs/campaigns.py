@@ -33,6 +33,7 @@ from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, t
 from capline.campaign.queue.enqueue import Enqueued, enqueue, retry
 from capline.campaign.queue.status import QueueReport, QueueStatus
 from capline.campaign.report import Report, state_now
+from capline.campaign.senders.template import variables
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import UnreadableRunError
 from capline.campaign.store.rows import RETRIED, BatchRows
@@ -60,6 +61,8 @@ _NAMED = Path("campaign.json")
 _AT_ONCE = 2
 _MANY = 1000
 _PLACE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})", re.ASCII)
+_VARIABLES = "CAPLINE_CAMPAIGN_"
+"""What the variables begin with that workers fill in for who composes over HTTP: others may be their secrets."""
 _BREAKS = {0x85: r"\u0085", 0x2028: r"\u2028", 0x2029: r"\u2029"}
 """Line breaks of YAML that stand in JSON as they are."""
 
@@ -120,11 +123,16 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     retry: dict[str, float] | None = None
 
     def file(self) -> CampaignFile:
-        """The file that says the same; raises for what no file may say, and for a path that leads elsewhere."""
-        text = msgspec.json.encode(self, order="sorted").decode()
-        file = loads_campaign(text.translate(_BREAKS), _NAMED)
-        here = os.path.realpath(".")
-        for path in map(str, filter(None, (file.policies, *file.audience.paths, file.segments))):
+        """The file that says the same; raises for what no file may say, and for a path or variable of others."""
+        text = msgspec.json.encode(self, order="sorted").decode().translate(_BREAKS)
+        for name in variables(text):
+            if not name.startswith(_VARIABLES):
+                raise CampaignError(
+                    f"{_NAMED}: ${{{name}}}: over HTTP only variables called {_VARIABLES}… have a value"
+                )
+        file = loads_campaign(text, _NAMED)
+        here, out = os.path.realpath("."), getattr(file.sender.sender, "directory", None)
+        for path in map(str, filter(None, (file.policies, *file.audience.paths, file.segments, out))):
             if "://" not in path and os.path.commonpath((here, os.path.realpath(path))) != here:
                 raise CampaignError(f"{_NAMED}: {path} is not below the directory that the service works in")
         return file

@@ -121,11 +121,15 @@ class _Connection:
         self.is_open = True
 
     async def send_packed_command(self, payload: bytes, *, check_health: bool) -> None:
-        """Put bytes on their way."""
+        """As `write`; raises if the connection is closed."""
         del check_health
-        network = self._network
         if not self.is_open:
             raise Lost("Connection closed")
+        self.write(payload)
+
+    def write(self, payload: bytes) -> None:
+        """Put bytes on their way."""
+        network = self._network
         delay_s = network.one_way_s()
         if network.strikes("request lost, to", self._node):
             self._break()

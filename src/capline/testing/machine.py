@@ -480,8 +480,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def trims_late(self) -> bool:
-        """Whether what has aged may still be there, and count again under a wider window: servers trim by halves."""
-        return self.store_url().startswith(("redis", "valkey")) and self.store_layout == "subject"
+        """Whether what has aged may still be there, and count again under a wider window: long logs go by parts."""
+        return not self.store_url().startswith("memory") and self.store_layout == "subject"
 
     def put_in_force(self, policy: Policy) -> None:
         self.changed = True

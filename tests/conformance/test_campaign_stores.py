@@ -17,7 +17,7 @@ from capline.campaign.queue.status import QueueStatus
 from capline.campaign.stop import Stop
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import MOST_CLAIMS, CampaignStore, chunks
-from capline.campaign.store.records import Again, DeadLetter, Over, Waiting
+from capline.campaign.store.records import Again, Claimed, DeadLetter, Over, Waiting
 from capline.campaign.store.rows import (
     DELIVERED,
     FAILED,
@@ -90,44 +90,50 @@ def test_each_batch_is_given_to_one_and_the_same_one_again(queue: CampaignStore)
 
 def test_a_sign_of_life_keeps_a_batch(queue: CampaignStore) -> None:
     filled(queue)
-    batches = [claimed(queue, worker) for worker in ("a", "b", "c")]
+    batches = [claimed(queue, worker, lease_s=1) for worker in ("a", "b", "c")]
     for _ in range(3):
         time.sleep(0.4)
-        assert queue.renew(batches[0], "a")
-        assert queue.record(batches[1], "b", rows_of(batches[1]), decided=True)
+        assert queue.renew(batches[0])
+        assert queue.record(batches[1], rows_of(batches[1]), decided=True)
     assert [each.takes for each in queue.state("sale").in_work] == [1, 1, 1]
-    assert claimed(queue, "d", takeover_s=1).number == 2
-    assert isinstance(queue.claim("sale", "e", 1), Waiting)
+    assert claimed(queue, "d").number == 2
+    assert isinstance(queue.claim("sale", "e", 60), Waiting)
 
 
 def test_a_batch_that_is_given_back_goes_to_the_next_at_once_and_is_not_counted(queue: CampaignStore) -> None:
     filled(queue)
     for _ in range(2 * MOST_CLAIMS):
-        assert queue.release(claimed(queue, "a"), "a", "give_back")
+        assert queue.release(claimed(queue, "a"), "give_back")
     batch = claimed(queue, "b")
     assert batch.number == 0
     assert [(each.worker, each.takes) for each in queue.state("sale").in_work] == [("b", 1)]
 
 
-def test_a_batch_that_failed_waits_for_its_lease(queue: CampaignStore) -> None:
+def test_a_batch_that_failed_is_due_later(queue: CampaignStore) -> None:
     filled(queue)
-    assert queue.release(claimed(queue, "a"), "a", "fail", "disk full")
+    assert queue.release(claimed(queue, "a"), "fail", "disk full", wait_s=60)
     assert [claimed(queue, worker).number for worker in ("a", "b")] == [1, 2]
-    again = claimed(queue, "c", takeover_s=0)
-    assert again.number == 0
-    assert [(each.takes, each.error) for each in queue.state("sale").in_work if each.batch == 0] == [(2, "disk full")]
+    assert queue.claim("sale", "c", 60) == Waiting(2)
+    assert 0 < queue.look(1).next_s <= 60
+    assert queue.release(claimed(queue, "b"), "fail", "disk full", wait_s=1e-6)
+    assert claimed(queue, "c").number == 2
+    assert queue.release(claimed(queue, "a"), "give_back")
+    assert queue.put_again(RUN, []) == 0
+    again = claimed(queue, "a")
+    assert again.number == 1
+    assert queue.release(again, "fail", "disk full")
+    again = claimed(queue, "d")
+    assert [(each.takes, each.error) for each in queue.state("sale").in_work if each.batch == 1] == [(2, "disk full")]
 
 
 def test_a_batch_that_ends_whoever_takes_it_is_set_aside(queue: CampaignStore) -> None:
     filled(queue)
-    queue.release(claimed(queue, "first"), "first", "fail", "disk full")
-    assert [claimed(queue, worker).number for worker in ("x", "y")] == [1, 2]
-    for worker in range(1, MOST_CLAIMS):
-        assert claimed(queue, str(worker), takeover_s=0).number in (0, 1, 2)
-    found = [queue.claim("sale", f"after-{count}", 0) for count in range(3 * MOST_CLAIMS)]
+    queue.release(claimed(queue, "first"), "fail", "disk full")
+    found = [queue.claim("sale", str(count), 0) for count in range(3 * MOST_CLAIMS + 3)]
     aside = {each.number: each.why for each in found if isinstance(each, DeadLetter)}
-    assert aside[0] == f"claimed {MOST_CLAIMS} times and never settled; last error: disk full"
-    assert aside == queue.state("sale").aside
+    why = f"claimed {MOST_CLAIMS} times and never settled"
+    assert aside == {0: f"{why}; last error: disk full", 1: why, 2: why} == queue.state("sale").aside
+    assert queue.look(1).campaigns == []
     assert put(queue, *aside) == 3
     assert queue.state("sale").aside == {}
     assert {claimed(queue, f"again-{count}").number for count in range(len(aside))} == set(aside)
@@ -136,37 +142,37 @@ def test_a_batch_that_ends_whoever_takes_it_is_set_aside(queue: CampaignStore) -
 def test_a_status_that_is_looked_at_again_is_the_same_as_a_new_one(queue: CampaignStore) -> None:
     filled(queue)
     watched = QueueStatus(queue, "sale")
-    for state in (PENDING, DELIVERED, REFUNDED):
+    for state in (DELIVERED, REFUNDED, PENDING):
         batch = claimed(queue, "a")
-        queue.record(batch, "a", rows_of(batch, state), decided=True)
+        queue.record(batch, rows_of(batch, state), decided=True)
         if state == PENDING:
-            queue.release(batch, "a", "fail", "later")
+            queue.release(batch, "fail", "later")
         assert watched.report().total == QueueStatus(queue, "sale").report().total
     assert (watched.report().total.sent, watched.report().total.failed, watched.report().total.pending) == (3, 3, 3)
-    batch = claimed(queue, "b", takeover_s=0)
-    queue.record(batch, "b", rows_of(batch, DELIVERED), decided=False)
+    batch = claimed(queue, "b")
+    queue.record(batch, rows_of(batch, DELIVERED), decided=False)
     assert watched.report().total == QueueStatus(queue, "sale").report().total
     assert watched.report().state == "finished"
 
 
 def test_a_silent_worker_loses_its_batch_and_writes_nothing_any_more(queue: CampaignStore) -> None:
     filled(queue)
-    late = claimed(queue, "late")
-    assert queue.record(late, "late", rows_of(late), decided=True)
-    new = claimed(queue, "new", takeover_s=0)
-    assert (new.number, new.entry) == (late.number, late.entry)
+    late = claimed(queue, "late", lease_s=0)
+    assert queue.record(late, rows_of(late), decided=True)
+    new = claimed(queue, "new")
+    assert (new.number, new.fence) == (late.number, late.fence + 1)
     steps = new.steps()
     assert steps is not None
     assert steps.state.tolist() == [PENDING] * 3
-    assert not queue.renew(late, "late")
-    assert not queue.record(late, "late", rows_of(late, FAILED), decided=False)
-    assert not finish(queue, late, "late")
-    assert not any(queue.release(late, "late", how, "x") for how in ("give_back", "fail", "set_aside"))
+    assert not queue.renew(late)
+    assert not queue.record(late, rows_of(late, FAILED), decided=False)
+    assert not finish(queue, late)
+    assert not any(queue.release(late, how, "x") for how in ("give_back", "fail", "set_aside"))
     assert [rows.state.tolist() for rows in queue.steps("sale", range(3))] == [[PENDING] * 3]
     assert queue.state("sale").aside == {}
-    assert queue.renew(new, "new")
-    assert finish(queue, new, "new")
-    assert not finish(queue, late, "late")
+    assert queue.renew(new)
+    assert finish(queue, new)
+    assert not finish(queue, late)
     assert (queue.state("sale").settled, queue.state("sale").done) == (1, 3)
 
 
@@ -203,6 +209,47 @@ def test_a_campaign_that_is_due_later_is_not_there_until_then(queue: CampaignSto
     assert queue.ages_s()["sale"] < 3600, "due since it was enqueued"
 
 
+def test_a_batch_has_a_due_time_of_its_own(queue: CampaignStore) -> None:
+    now_us = time.time_ns() // 1000
+    queue.begin(RUN)
+    dues_us = [now_us + DAY_US, now_us - 5_000_000, now_us - 9_000_000]
+    batches = [(number, 3, part(number).pack(), due_us) for number, due_us in enumerate(dues_us)]
+    assert list(queue.put(RUN, batches)) == [3]
+    assert queue.steer("sale", due_us=now_us + DAY_US // 2)
+    assert (queue.look(1).campaigns, queue.claim("sale", "a", 60)) == ([], Waiting(0))
+    assert 42_000 < queue.look(1).next_s <= 43_200
+    assert queue.steer("sale", due_us=0)
+    assert queue.look(1).campaigns == ["sale"]
+    assert [claimed(queue, worker).number for worker in "ab"] == [2, 1], "the one that is due longest"
+    assert queue.claim("sale", "c", 60) == Waiting(2)
+    assert queue.look(1).campaigns == []
+    assert 0 < queue.look(1).next_s <= 60, "when the first lease ends"
+    for worker in "ab":
+        assert finish(queue, claimed(queue, worker))
+    assert 86_000 < queue.look(1).next_s <= 86_400
+    assert queue.state("sale").waiting == 1
+
+
+def test_workers_look_at_the_higher_priority_first_then_at_the_one_due_longest(queue: CampaignStore) -> None:
+    now_us = time.time_ns() // 1000
+    for age, (name, priority) in enumerate({"a": 50, "b": 50, "late": 100, "low": 0, "high": 99}.items()):
+        run = replace(RUN, facts=replace(FACTS, campaign=name), priority=priority)
+        assert queue.begin(run)
+        due_us = now_us + DAY_US if name == "late" else now_us - (1 + age) * 1_000_000
+        queue.steer(name, due_us=due_us)
+        assert list(queue.put(run, [(0, 3, part(0).pack(), 0)])) == [1]
+    assert queue.look(9).campaigns == ["high", "b", "a", "low"]
+    assert queue.look(2).campaigns == ["high", "b"]
+    assert queue.steer("high", "pause")
+    claim = queue.claim("b", "w", 60)
+    assert isinstance(claim, Claimed)
+    assert queue.look(9).campaigns == ["a", "low"]
+    queue.release(claim, "give_back")
+    queue.put_files(replace(RUN, facts=replace(FACTS, campaign="low"), priority=70))
+    queue.steer("low")
+    assert queue.look(9).campaigns == ["low", "b", "a"]
+
+
 def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignStore) -> None:
     filled(queue)
     late_us = time.time_ns() // 1000 - DAY_US
@@ -214,14 +261,14 @@ def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignSto
     assert queue.steer("sale", due_us=late_us), "enqueued again"
     assert list(queue.ages_s()) == []
     with closing(Stop()) as stop:
-        steps = Steps(queue, batch, "a", stop)
+        steps = Steps(queue, batch, stop)
         with pytest.raises(Paused):
             steps.check()
         assert queue.steer("sale", "resume")
         steps.check()
     assert queue.ages_s()["sale"] > 86_000
     for _ in range(3):
-        finish(queue, claimed(queue, "a"), "a")
+        finish(queue, claimed(queue, "a"))
     assert not queue.steer("sale", "pause"), "it is finished"
     assert list(queue.ages_s()) == []
     assert not queue.steer("none", "pause")
@@ -231,8 +278,8 @@ def test_the_last_batch_ends_the_run_once(queue: CampaignStore) -> None:
     filled(queue)
     for _ in range(3):
         batch = claimed(queue, "a")
-        assert finish(queue, batch, "a")
-        assert finish(queue, batch, "a"), "the same call again, after a reply that was lost"
+        assert finish(queue, batch)
+        assert finish(queue, batch), "the same call again, after a reply that was lost"
     state = queue.state("sale")
     assert (state.settled, state.done, state.finished, state.waiting) == (3, 9, True, 0)
     assert queue.claim("sale", "a", 60) == Over()
@@ -248,7 +295,7 @@ def test_the_time_of_work_is_without_what_lies_between(queue: CampaignStore) -> 
     for _ in range(3):
         batch = claimed(queue, "a")
         time.sleep(0.1)  # it is sent
-        assert finish(queue, batch, "a")
+        assert finish(queue, batch)
         time.sleep(0.2)  # nobody works
     passed_s = time.monotonic() - began
     assert 0.3 <= queue.state("sale").elapsed_us / 1e6 <= passed_s - 0.6
@@ -264,7 +311,7 @@ def ended(queue: CampaignStore) -> list[BatchRows]:
         batch = claimed(queue, "a")
         rows = rows_of(batch, DELIVERED)
         rows.state[1] = REFUNDED
-        assert queue.record(batch, "a", rows, decided=True)
+        assert queue.record(batch, rows, decided=True)
     assert queue.state("sale").finished
     return list(queue.steps("sale", range(3)))
 
@@ -289,9 +336,9 @@ def test_those_who_failed_make_a_further_batch_in_one_step(queue: CampaignStore)
     batches = [claimed(queue, worker) for worker in "ab"]
     assert [Part.unpack(each.number, each.rows, each.data, (), 1).ids.tolist() for each in batches] == [[1, 4], [7]]
     assert batches[0].decided is None
-    for batch, worker in zip(batches, "ab", strict=True):
+    for batch in batches:
         rows = rows_of(batch, DELIVERED, count=batch.rows)
-        assert queue.record(batch, worker, rows, decided=True)
+        assert queue.record(batch, rows, decided=True)
     state = queue.state("sale")
     assert (state.batches, state.settled, state.done, state.finished) == (5, 5, 9, True)
     assert sorted(queue.spans("sale", range(5)))[:2] == [(0, 0, 2), (1, 3, 5)]
@@ -311,7 +358,7 @@ def test_a_settled_batch_is_put_back_to_ask_again(queue: CampaignStore) -> None:
     filled(queue)
     for _ in range(3):
         batch = claimed(queue, "a")
-        assert queue.record(batch, "a", rows_of(batch, NOT_KNOWN), decided=True)
+        assert queue.record(batch, rows_of(batch, NOT_KNOWN), decided=True)
     rows = next(iter(queue.steps("sale", [1])))
     assert rows.ask_again()
     back = Again(1, 3, part(1).pack(), (rows,), 3)
@@ -326,7 +373,7 @@ def test_a_settled_batch_is_put_back_to_ask_again(queue: CampaignStore) -> None:
     steps = batch.steps()
     assert steps is not None
     assert steps.where(UNSURE).size == 3
-    assert queue.record(batch, "b", rows_of(batch, DELIVERED), decided=False)
+    assert queue.record(batch, rows_of(batch, DELIVERED), decided=False)
     assert (queue.state("sale").finished, watched.report().total.sent) == (True, 3)
     assert queue.claim("sale", "c", 60) == Over()
 
@@ -351,23 +398,23 @@ def test_a_cancelled_campaign_that_nobody_works_on_is_over_at_once(queue: Campai
 def test_of_a_cancelled_campaign_only_what_is_decided_is_claimed(queue: CampaignStore) -> None:
     filled(queue)
     decided, undecided = claimed(queue, "a"), claimed(queue, "b")
-    assert queue.record(decided, "a", rows_of(decided), decided=True)
+    assert queue.record(decided, rows_of(decided), decided=True)
     assert queue.steer("sale", due_us=time.time_ns() // 1000 + DAY_US)
     assert queue.steer("sale", "cancel")
     assert queue.halt("sale") == "cancel"
     assert not any(queue.steer("sale", change) for change in ("pause", "resume", "cancel")), "it cannot go on"
     assert not queue.steer("sale", due_us=time.time_ns() // 1000 + DAY_US)
     with closing(Stop()) as stop, pytest.raises(Cancelled):
-        Steps(queue, decided, "a", stop).check()
+        Steps(queue, decided, stop).check()
     assert list(queue.ages_s()) == ["sale"], "for what is decided, though it was due later"
     assert queue.claim("sale", "c", 60) == Waiting(2)
-    assert queue.release(decided, "a", "give_back")
+    assert queue.release(decided, "give_back")
     again = claimed(queue, "c")
     assert again.number == 0
     assert queue.claim("sale", "b", 60) == Waiting(1), "its undecided one is gone"
-    assert not queue.record(undecided, "b", rows_of(undecided), decided=True)
+    assert not queue.record(undecided, rows_of(undecided), decided=True)
     rows = rows_of(again, REFUNDED)
-    assert queue.record(again, "c", rows, decided=False)
+    assert queue.record(again, rows, decided=False)
     assert queue.claim("sale", "c", 60) == Over()
     report = QueueStatus(queue, "sale").report()
     assert (report.state, report.total.failed, report.total.undecided) == ("cancelled", 3, 6)
@@ -378,7 +425,7 @@ def test_of_a_cancelled_campaign_only_what_is_decided_is_claimed(queue: Campaign
 
 def test_batches_are_stored_in_steps_of_bounded_bytes() -> None:
     sizes = [3 << 20, 3 << 20, 1, 5 << 20, *[1] * 250]
-    batches = [(number, 1, bytes(size)) for number, size in enumerate(sizes)]
+    batches = [(number, 1, bytes(size), 0) for number, size in enumerate(sizes)]
     listed = list(chunks(iter(batches)))
     assert [batch for chunk in listed for batch in chunk] == batches
     assert [len(chunk) for chunk in listed] == [2, 2, 100, 100, 50]

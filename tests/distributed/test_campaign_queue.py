@@ -1,5 +1,6 @@
 """A campaign store on real servers: its keys, what expires, what somebody removed, a server that is away."""
 
+import re
 import signal
 import time
 from collections.abc import Generator
@@ -16,7 +17,7 @@ from capline.campaign.deliver import Delivery, Lost, Steps
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.senders.protocol import TRANSIENT, RunInfo
 from capline.campaign.stop import CampaignStopped, Stop
-from capline.campaign.store.records import DeadLetter, Over
+from capline.campaign.store.records import Over
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import Server as StoreServer
 from capline.model.errors import CampaignError
@@ -60,15 +61,6 @@ def test_what_has_expired_leaves_the_list(queue: RedisCampaignStore, server: Ser
     assert server.command("ZRANGE", "capline:{campaign:}names", 0, -1) == [b"b", b"d"]
 
 
-def test_an_entry_that_somebody_removed_is_reported(queue: RedisCampaignStore, server: Server) -> None:
-    filled(queue)
-    batch = claimed(queue, "a")
-    server.command("XDEL", PREFIX + "batches", batch.entry)
-    assert queue.claim("sale", "b", 0) == DeadLetter(0, "its entry is gone from the stream")
-    assert put(queue, 0) == 3
-    assert claimed(queue, "b").number == 1
-
-
 def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     queue: RedisCampaignStore, server: Server, tmp_path: Path
 ) -> None:
@@ -76,10 +68,10 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     site = Site(tmp_path)
     far = Far(lambda _id, _tries: TRANSIENT)
     job = with_sender(site.job(segments=None), far)
-    batch = claimed(queue, "late")
+    batch = claimed(queue, "late", lease_s=0)
     stop = Stop()
     info = RunInfo("sale", FACTS.run_id, None, ())
-    steps = Steps(queue, batch, "late", stop)
+    steps = Steps(queue, batch, stop)
     try:
         with job.open_limiter("memory://") as limiter:
             delivery = Delivery(
@@ -91,7 +83,7 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
                 info,
                 steps,
                 Breaker(0),
-                lambda _s: claimed(queue, "new", takeover_s=0),
+                lambda _s: claimed(queue, "new"),
             )
             with pytest.raises(Lost):
                 delivery.deliver(part(0), None)
@@ -114,19 +106,13 @@ def test_every_verb_renews_what_expires(queue: RedisCampaignStore, server: Serve
     assert renewed()
     batch = claimed(queue, "a")
     assert renewed()
-    assert queue.renew(batch, "a")
+    assert queue.renew(batch)
     assert renewed()
-    assert queue.record(batch, "a", rows_of(batch), decided=True)
+    assert queue.record(batch, rows_of(batch), decided=True)
     assert renewed()
     for how in ("give_back", "fail", "set_aside"):
-        assert queue.release(claimed(queue, "a"), "a", how, "why")
+        assert queue.release(claimed(queue, "a"), how, "why")
         assert renewed()
-    server.command("DEL", PREFIX + "aside")
-    gone = claimed(queue, "b")
-    assert renewed()
-    server.command("XDEL", PREFIX + "batches", gone.entry)
-    assert isinstance(queue.claim("sale", "b", 0), DeadLetter)
-    assert server.command("PTTL", PREFIX + "aside") > 29 * 86_400_000
 
 
 def test_what_is_due_later_lives_so_much_longer(queue: RedisCampaignStore, server: Server) -> None:
@@ -135,7 +121,7 @@ def test_what_is_due_later_lives_so_much_longer(queue: RedisCampaignStore, serve
     put(queue, 0, 1, 2)
     assert queue.begin(replace(RUN, facts=replace(FACTS, campaign="other")))
     assert server.command("PTTL", "capline:campaigns") > 131 * 86_400_000, "the list outlives each of them"
-    assert all(server.command("PTTL", PREFIX + key) > 129 * 86_400_000 for key in ("run", "batches"))
+    assert all(server.command("PTTL", PREFIX + key) > 129 * 86_400_000 for key in ("run", "waiting", "steps"))
 
 
 def test_the_name_of_a_paused_one_goes_after_it(queue: RedisCampaignStore, server: Server) -> None:
@@ -149,10 +135,10 @@ def test_the_name_of_a_paused_one_goes_after_it(queue: RedisCampaignStore, serve
 def test_when_it_is_finished_everything_expires(queue: RedisCampaignStore, server: Server) -> None:
     filled(queue)
     for _ in range(3):
-        assert finish(queue, claimed(queue, "a"), "a")
+        assert finish(queue, claimed(queue, "a"))
         assert all(server.command("PTTL", key) > 29 * 86_400_000 for key in server.command("KEYS", "*"))
     assert queue.state("sale").finished
-    assert server.command("XLEN", PREFIX + "batches") == 0
+    assert server.command("EXISTS", PREFIX + "waiting", PREFIX + "held", "capline:{campaign:}due") == 0
 
 
 def test_the_name_of_a_run_that_expired_is_forgotten(queue: RedisCampaignStore, server: Server) -> None:
@@ -164,7 +150,25 @@ def test_the_name_of_a_run_that_expired_is_forgotten(queue: RedisCampaignStore, 
         QueueStatus(queue, "sale")
     assert queue.begin(RUN)
     assert queue.state("sale").queued == 0
-    assert server.command("XLEN", PREFIX + "batches") == 0
+    assert server.command("EXISTS", PREFIX + "waiting", PREFIX + "held") == 0
+
+
+def test_a_look_costs_the_same_beside_a_thousand_pending_campaigns(queue: RedisCampaignStore, server: Server) -> None:
+    def commands() -> int:
+        server.command("CONFIG", "RESETSTAT")
+        assert queue.look(1).campaigns == ["sale"]
+        found = re.search(r"cmdstat_zrange:calls=(\d+)", server.command("INFO", "commandstats").decode())
+        assert found is not None
+        return int(found[1])
+
+    filled(queue)
+    alone = commands()
+    for number in range(1000):
+        run = replace(RUN, facts=replace(FACTS, campaign=f"pending-{number}"), priority=(50, 90)[number % 2])
+        queue.begin(run)
+        queue.steer(run.facts.campaign, due_us=time.time_ns() // 1000 + DAY_US)
+        list(queue.put(run, [(0, 3, part(0).pack(), 0)]))
+    assert commands() <= alone + 3, "three more for one more priority"
 
 
 def test_a_call_is_made_again_until_the_server_is_back() -> None:
@@ -201,8 +205,8 @@ def test_a_full_server_is_reported_and_what_it_holds_is_safe(queue: RedisCampaig
     server.command("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(CampaignError, match=r"OOM|memory.*what it holds is safe: fix it and run the same command"):
-            queue.record(batch, "a", rows_of(batch), decided=True)
+            queue.record(batch, rows_of(batch), decided=True)
     finally:
         server.command("CONFIG", "SET", "maxmemory", "0")
     assert claimed(queue, "a").decided is None
-    assert finish(queue, batch, "a")
+    assert finish(queue, batch)

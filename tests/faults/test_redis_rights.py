@@ -7,12 +7,13 @@ import logging
 import re
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.distributed.test_campaign_queue import RUN, claimed, finish, put, rows_of
+from tests.distributed.test_campaign_queue import FACTS, RUN, claimed, finish, put, rows_of
 from tests.kit.server import SLOW, Limiters, Proxy, each_kind, each_layout
 from tests.kit.servers import KINDS, ReplyError, Server, certificates, free_port, shared, single
 
@@ -255,15 +256,16 @@ def use_the_queue(url: str) -> None:
         assert queue.ages_s().keys() == {"sale"}
         assert put(queue, 0, 1, 2) == 3
         batches = [claimed(queue, worker) for worker in "abc"]
-        assert queue.renew(batches[0], "a")
-        assert queue.record(batches[0], "a", rows_of(batches[0]), decided=True)
-        assert finish(queue, batches[0], "a")
-        assert queue.release(batches[1], "b", "give_back")
+        assert queue.renew(batches[0])
+        assert queue.record(batches[0], rows_of(batches[0]), decided=True)
+        assert finish(queue, batches[0])
+        assert queue.release(batches[1], "give_back")
         again = claimed(queue, "b")
         assert again.number == 1
-        assert queue.release(again, "b", "fail", "why")
-        late = claimed(queue, "d", takeover_s=0)
-        assert queue.release(late, "d", "set_aside", "why")
+        assert queue.release(again, "fail", "why")
+        assert queue.look(1).campaigns == ["sale"]
+        late = claimed(queue, "d")
+        assert queue.release(late, "set_aside", "why")
         assert queue.find(*queue.page("", 9)) == RUN
         assert queue.steer("sale", "pause")
         assert queue.halt("sale") == "pause"
@@ -275,10 +277,14 @@ def use_the_queue(url: str) -> None:
         assert QueueStatus(queue, "sale").report()
         assert late.number == 1
         assert claimed(queue, "c") == batches[2], "asked again it is the same one"
-        assert finish(queue, batches[2], "c")
+        assert finish(queue, batches[2])
         assert put(queue, 0, 1, 2) == 3, "what was set aside is queued again"
-        assert finish(queue, claimed(queue, "e"), "e")
+        assert finish(queue, claimed(queue, "e"))
         assert isinstance(queue.claim("sale", "e", 60), Over)
+        other = replace(RUN, facts=replace(FACTS, campaign="other"))
+        assert queue.begin(other)
+        assert list(queue.put(other, [(0, 3, b"", 0)])) == [1]
+        assert queue.steer("other", "cancel")
         assert list(queue.ages_s()) == []
         assert opened.check()
 

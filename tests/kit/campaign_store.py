@@ -18,7 +18,7 @@ def part(number: int) -> Part:
 
 
 def put(queue: CampaignStore, *numbers: int) -> int:
-    return [0, *queue.put(RUN, ((number, 3, part(number).pack()) for number in numbers))][-1]
+    return [0, *queue.put(RUN, ((number, 3, part(number).pack(), 0) for number in numbers))][-1]
 
 
 def filled(queue: CampaignStore) -> None:
@@ -26,8 +26,8 @@ def filled(queue: CampaignStore) -> None:
     assert put(queue, 0, 1, 2) == 3
 
 
-def claimed(queue: CampaignStore, worker: str, takeover_s: float = 60) -> Claimed:
-    found = queue.claim("sale", worker, takeover_s)
+def claimed(queue: CampaignStore, worker: str, lease_s: float = 60) -> Claimed:
+    found = queue.claim("sale", worker, lease_s)
     assert isinstance(found, Claimed), found
     return found
 
@@ -52,5 +52,5 @@ def rows_of(batch: Claimed, state: int = PENDING, count: int = 3) -> BatchRows:
     )
 
 
-def finish(queue: CampaignStore, batch: Claimed, worker: str) -> bool:
-    return queue.record(batch, worker, rows_of(batch, DELIVERED), decided=True)
+def finish(queue: CampaignStore, batch: Claimed) -> bool:
+    return queue.record(batch, rows_of(batch, DELIVERED), decided=True)

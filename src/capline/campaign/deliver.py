@@ -72,13 +72,12 @@ class Steps:
 
     store: CampaignStore
     claimed: Claimed
-    worker: str
     stop: Stop
 
     def check(self) -> None:
         """Called before each hand-over; stops here, with the batch as recorded, by one of the exceptions above."""
         self.stop.check()
-        if not self.store.renew(self.claimed, self.worker):
+        if not self.store.renew(self.claimed):
             raise Lost
         match self.store.halt(self.claimed.campaign):
             case "pause":
@@ -97,7 +96,7 @@ class Steps:
         self._record(rows, decided=False)
 
     def _record(self, rows: BatchRows, *, decided: bool) -> None:
-        if not self.store.record(self.claimed, self.worker, rows, decided=decided):
+        if not self.store.record(self.claimed, rows, decided=decided):
             raise Lost
 
 

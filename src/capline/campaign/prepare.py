@@ -97,6 +97,7 @@ class Job:
             tuple(audience.texts),
             () if audience.zone_codes is None else audience.zones,
             self.batches,
+            file.priority,
         )
 
     def facts(self) -> RunFacts:

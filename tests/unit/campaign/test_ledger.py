@@ -14,6 +14,7 @@ from capline.campaign.store.inputs import Input
 from capline.campaign.store.protocol import Change
 from capline.campaign.store.records import StoredRun
 from capline.campaign.store.rows import FAILED, PENDING, REFUSED, RETRY, BatchRows
+from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.model.errors import CampaignError
 
 INPUTS = (Input("audience", "aaaa", "9 ids"), Input("snapshot", "ssss", "day-1"))
@@ -78,7 +79,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
         ledger.freeze_inputs(STORE)
         put(ledger.store, 0, 1, 2)
         held = claimed(ledger.store, "run")
-        assert ledger.store.record(held, "run", rows_of(held), decided=True)
+        assert ledger.store.record(held, rows_of(held), decided=True)
     with begin(tmp_path / "run", replace(RUN, facts=replace(FACTS, run_id="another"))) as ledger:
         assert ledger.facts == FACTS
         again = claimed(ledger.store, "run")
@@ -101,7 +102,7 @@ def test_looking_takes_nothing_from_the_one_who_runs(tmp_path: Path) -> None:
         with Ledger.read(tmp_path / "run") as looking:
             assert looking.state().is_worked_on
             held = claimed(ledger.store, "run")
-            assert ledger.store.record(held, "run", rows_of(held), decided=True)
+            assert ledger.store.record(held, rows_of(held), decided=True)
             assert [rows.number for rows in looking.batches()] == [0]
             with pytest.raises(CampaignError, match="readonly"):
                 looking.steer("pause")
@@ -167,7 +168,7 @@ def _overwrite(path: Path) -> None:
 
 def _other_version(path: Path) -> None:
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA user_version = 3")
     db.close()
 
 
@@ -177,7 +178,7 @@ def _other_version(path: Path) -> None:
         (_flip, "the ledger is damaged at batch 0; restore it from a copy"),
         (
             _other_version,
-            "a ledger of version 2, this capline reads 3; .*finish the run with the capline that",
+            "a ledger of version 3, this capline reads 4; .*finish the run with the capline that",
         ),
         (_overwrite, "not a database"),
     ],
@@ -187,7 +188,30 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path, damage: Callable[[Path], ob
         ledger.freeze_inputs(STORE)
         put(ledger.store, 0, 1)
         held = claimed(ledger.store, "run")
-        ledger.store.record(held, "run", rows_of(held), decided=True)
+        ledger.store.record(held, rows_of(held), decided=True)
     damage(tmp_path / "run" / "ledger.sqlite")
     with pytest.raises(CampaignError, match=said), begin(tmp_path / "run") as ledger:
         list(ledger.batches())
+
+
+def test_a_look_takes_as_many_steps_beside_a_thousand_pending_campaigns(tmp_path: Path) -> None:
+    with SqliteCampaignStore(tmp_path / "campaigns.sqlite") as store:
+
+        def steps() -> int:
+            counted: list[None] = []
+            store._db.set_progress_handler(lambda: counted.append(None), 1)  # pyright: ignore[reportPrivateUsage]
+            assert store.look(1).campaigns == ["sale"]
+            store._db.set_progress_handler(None, 1)  # pyright: ignore[reportPrivateUsage]
+            return len(counted)
+
+        store.begin(RUN)
+        put(store, 0, 1)
+        counts: list[int] = []
+        for pending in (2, 1000):
+            for number in range(pending):
+                run = replace(RUN, facts=replace(FACTS, campaign=f"pending-{number}"), priority=(50, 90)[number % 2])
+                store.begin(run)
+                store.steer(run.facts.campaign, due_us=4_000_000_000_000_000)
+                list(store.put(run, [(0, 3, b"", 0)]))
+            counts.append(steps())
+        assert counts[1] <= counts[0] + 10

@@ -11,10 +11,10 @@ import pytest
 from capline.campaign.queue import worker as module
 from capline.campaign.queue.worker import OUTAGE_S, Worker
 from capline.campaign.stop import Stop
-from capline.campaign.store.records import Claimed, Waiting
+from capline.campaign.store.records import Claimed
 from capline.model.errors import CampaignError, StoreUnavailableError
 
-BATCH = Claimed("sale", "r1", "1-0", 1, b"", None, None)
+BATCH = Claimed("sale", "r1", 0, 1, 1, b"", None, None)
 
 
 class Alone(Worker):
@@ -33,7 +33,6 @@ class Alone(Worker):
             read=Mock(return_value=(None, None)),
             delivery=self.delivery,
             close=stop.check,
-            priority=50,
         )
         self._runs["sale"] = run
 
@@ -92,23 +91,3 @@ def test_an_attempt_that_takes_long_to_fail_is_the_same_outage(worker: Alone, mo
 def test_a_takeover_time_that_cannot_be(takeover_s: float) -> None:
     with closing(Stop()) as stop, pytest.raises(CampaignError, match=r"taken over after 1 to 86400 s, not "):
         Worker("redis://127.0.0.1:1/0", stop, takeover_s=takeover_s)
-
-
-def test_open_campaigns_that_wait_are_not_asked_for_every_batch(worker: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
-    """600 whose batches others have, and behind them one with 20 batches: counted are the claims."""
-    asked: list[str] = []
-    batches = [BATCH] * 20
-
-    def claim(campaign: str, *_: object) -> Claimed | Waiting:
-        asked.append(campaign)
-        return batches.pop() if batches and campaign == "sale" else Waiting(0)
-
-    names = [*(f"other {number}" for number in range(600)), "sale"]
-    monkeypatch.setattr(worker, "_queue", Mock(ages_s=Mock(return_value=dict.fromkeys(names, 1.0)), claim=claim))
-    monkeypatch.setattr(worker, "_lease_keeper", nullcontext())
-    monkeypatch.setattr(worker, "_is_open", Mock(return_value=True))
-    monkeypatch.setattr(worker, "_deliver", Mock())
-    worker.work(until_idle=True)
-    assert not batches
-    # All before the first batch, the one meanwhile, and all again before it is idle.
-    assert len(asked) <= 2 * len(names) + 20

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from capline.campaign.file import CampaignFile
     from capline.campaign.prepare import Job
-    from capline.campaign.store.protocol import CampaignStore
+    from capline.campaign.store.protocol import Batch, CampaignStore
 
 
 class Enqueued(msgspec.Struct, frozen=True):
@@ -70,10 +70,10 @@ def enqueue(
             f"queue {queue.url}: campaign {name!r} was enqueued with another {', another '.join(changed)}; "
             "put it back to go on, or begin a new run under another name ('campaign:')"
         )
-    queue.steer(name, due_us=job.file.send_at_us)  # before the first batch is there to be claimed
     state = queue.state(name)
     if not state.finished and not begun:
         queue.put_files(replace(wanted, facts=run.facts))
+    queue.steer(name, due_us=job.file.send_at_us)  # before the first batch is there to be claimed
     missing = [] if state.finished else [*state.aside, *range(state.queued, job.batches)]
     for queued in queue.put(run, _batches(job, missing)):
         if progress is not None:
@@ -94,10 +94,10 @@ def retry(job: Job, queue: CampaignStore) -> Enqueued:
     return msgspec.structs.replace(queued, put=retry_failed(job, opened) + (ask_again(job, opened) if asks else 0))
 
 
-def _batches(job: Job, numbers: list[int]) -> Iterator[tuple[int, int, bytes]]:
+def _batches(job: Job, numbers: list[int]) -> Iterator[Batch]:
     for number in numbers:
         part = job.part(number)
-        yield number, len(part), part.pack()
+        yield number, len(part), part.pack(), 0
 
 
 def _store_for_workers(file: CampaignFile) -> str:

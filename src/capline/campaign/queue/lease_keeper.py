@@ -22,9 +22,8 @@ class LeaseKeeper:
     Failures are ignored: each step renews the lease itself and notices when it is lost.
     """
 
-    def __init__(self, url: str, worker: str, interval_s: float) -> None:
+    def __init__(self, url: str, interval_s: float) -> None:
         self._open = partial(open_store, url, patience_s=0.0)
-        self._worker = worker
         self._interval_s = interval_s
         self._over = threading.Event()
         self._taken: Claimed | None = None
@@ -54,4 +53,4 @@ class LeaseKeeper:
                 claimed = self._taken
                 if claimed is not None:
                     with suppress(CampaignError):
-                        store.renew(claimed, self._worker)
+                        store.renew(claimed)

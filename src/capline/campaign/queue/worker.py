@@ -6,7 +6,7 @@
       │        └── lease lost: another worker owns the batch; write nothing, claim the next
       ├── damaged: set aside as a dead letter and reported; claim the next
       ├── stopped, or the campaign paused: released at once, for the next worker
-      └── failed: released when its lease ends, and the worker ends with the error
+      └── failed: released, due after `takeover_s`, and the worker ends with the error
 
 A thread renews the lease every second, however long sending takes. A process that was killed or suspended renews
 nothing: after `takeover_s` another worker claims the batch.
@@ -35,7 +35,7 @@ from capline.campaign.stop import CampaignStopped
 from capline.campaign.store.inputs import changed_inputs
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import UnreadableRunError
-from capline.campaign.store.records import Claimed, DeadLetter, Over, StoredRun, Waiting
+from capline.campaign.store.records import Claimed, DeadLetter, StoredRun
 from capline.campaign.store_facts import claim_run, store_input, why_no_rehearsal
 from capline.model.errors import CampaignError, CaplineError, StoreError, StoreUnavailableError, StoreUnknownError
 from capline.policy.file import loads
@@ -61,7 +61,7 @@ _POLL_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LONGEST_RENEWAL_S = 1.0
 _RENEWALS = 4
-"""Renewals per lease, and at least one a second, since other workers may have a shorter `takeover_s`."""
+"""Renewals per lease, and at least one a second, which a status shows."""
 
 
 class Worker:
@@ -94,7 +94,7 @@ class Worker:
         self._delivered = delivered
         self._say = say
         self._queue = open_store(url, work=True, make=True, pause=stop.wait)
-        self._lease_keeper = LeaseKeeper(url, self.name, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
+        self._lease_keeper = LeaseKeeper(url, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
         self._runs: dict[str, _Run] = {}
         self._outage: _Outage | None = None
         self._shut_until: dict[str, float] = {}
@@ -115,45 +115,32 @@ class Worker:
 
         After a `CaplineError`, another worker claims the batch once its lease has expired.
         """
-        # When each campaign had nothing to claim: while others have, it is asked no more often than all are otherwise.
-        waited_s: dict[str, float] = {}
+        for name in self._queue.ages_s():  # one that an earlier version queued is in no look
+            try:
+                self._queue.find(name)
+            except UnreadableRunError as error:
+                self._shut(name, error)
         with self._lease_keeper:
             while True:
                 self._stop.check()
-                in_work, passed_over, recent = 0, False, time.monotonic() - _POLL_S
-                for campaign in self._campaigns():
-                    if waited_s.get(campaign, recent) > recent:
-                        passed_over = True
-                        continue
-                    answer = self._queue.claim(campaign, self.name, self._takeover_s)
-                    match answer:
-                        case Waiting():
-                            in_work += answer.in_work
-                            waited_s[campaign] = time.monotonic()
-                            continue
-                        case Over():
-                            continue
-                        case DeadLetter():
-                            self._set_aside(campaign, answer.number, answer.why)
-                        case Claimed():
-                            self._deliver(answer)
-                    break
-                else:
-                    if passed_over:
-                        waited_s.clear()
-                        continue
-                    if until_idle and not in_work:
-                        return
-                    self._stop.wait(_POLL_S)
+                look = self._queue.look(1 + len(self._shut_until))
+                campaign = next(filter(self._is_open, look.campaigns), None)
+                if campaign is None:
+                    self._close_finished()
+                    if until_idle and look.next_s > self._takeover_s:
+                        return  # what others have is due at the latest when a lease ends
+                    self._stop.wait(min(_POLL_S, look.next_s))
+                    continue
+                answer = self._queue.claim(campaign, self.name, self._takeover_s)
+                if isinstance(answer, DeadLetter):
+                    self._set_aside(campaign, answer.number, answer.why)
+                elif isinstance(answer, Claimed):
+                    self._deliver(answer)
 
-    def _campaigns(self) -> list[str]:
-        """The campaigns that are due and that this worker could open: of higher priority first, then the oldest."""
-        names = list(self._queue.ages_s())
-        for name in {*self._runs}.difference(names):
-            self._runs.pop(name).close()
-        opened = [name for name in names if self._is_open(name)]
-        # An expired one is not open here, and is asked last.
-        return sorted(opened, key=lambda name: -self._runs[name].priority if name in self._runs else 1)
+    def _close_finished(self) -> None:
+        if self._runs:
+            for name in {*self._runs}.difference(self._queue.ages_s()):
+                self._runs.pop(name).close()
 
     def _is_open(self, campaign: str) -> bool:
         if campaign in self._runs:
@@ -166,6 +153,7 @@ class Worker:
             return self._shut(campaign, error)
         if run is None:
             return True  # expired: `claim` answers `Over` and removes its name
+        self._close_finished()
         try:
             self._runs[campaign] = _Run(run, self._store, self._queue, self._observers)
         except CaplineError as error:
@@ -185,19 +173,19 @@ class Worker:
         run = self._runs.get(claimed.campaign)
         if run is None or run.info.run_id != claimed.run_id:
             # A new run replaced the one that is open here: release the batch, and open the new run.
-            self._queue.release(claimed, self.name, "give_back")
+            self._queue.release(claimed, "give_back")
             if run is not None:
                 self._runs.pop(claimed.campaign).close()
             return
         try:
             part, rows = run.read(claimed)
         except CampaignError as error:
-            if self._queue.release(claimed, self.name, "set_aside", str(error)):
+            if self._queue.release(claimed, "set_aside", str(error)):
                 self._set_aside(claimed.campaign, claimed.number, str(error))
             return
         if self._outage is not None and self._outage.is_over(began):
             self._outage = None
-        steps = Steps(self._queue, claimed, self.name, self._stop)
+        steps = Steps(self._queue, claimed, self._stop)
         with self._releasing(claimed), self._lease_keeper.renewing(claimed):
             done = delivered_batch(claimed.campaign, run.delivery(steps).deliver(part, rows), time.monotonic() - began)
             self._outage = None
@@ -212,17 +200,17 @@ class Worker:
         except Lost:
             self._lose(claimed)
         except (Paused, CampaignStopped) as asked:
-            self._queue.release(claimed, self.name, "give_back")
+            self._queue.release(claimed, "give_back")
             if isinstance(asked, CampaignStopped):
                 raise
         except (StoreUnavailableError, StoreUnknownError) as error:
             # Every step of a batch may be repeated: it is released now, and claimed again when the store answers.
-            self._queue.release(claimed, self.name, "give_back")
+            self._queue.release(claimed, "give_back")
             self._outage = self._outage or _Outage(time.monotonic())
             self._stop.wait(self._outage.pause(error, self._say))
         except CaplineError as error:
             with suppress(CampaignError):
-                if not self._queue.release(claimed, self.name, "fail", str(error)):
+                if not self._queue.release(claimed, "fail", str(error), wait_s=self._takeover_s):
                     # The new owner may have caused the error, by replacing a part file.
                     self._lose(claimed)
                     return
@@ -276,7 +264,6 @@ class _Run:
         self._policy: Policy = pick_policy(self._file, policies)
         self._breaker = Breaker(self._file.sender.breaker, size=self._file.sender.request_size)
         self._segments = tuple(name for name, _ in run.facts.segments)
-        self.priority = self._file.priority
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:
             known = queue.store(run.facts.campaign)

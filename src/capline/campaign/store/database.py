@@ -25,23 +25,25 @@ if TYPE_CHECKING:
 
 _APPLICATION = 0x6361706C
 """SQLite's application_id: "capl"."""
-_VERSION = 3
+_VERSION = 4
 _SCHEMA = """
 CREATE TABLE run (
   campaign TEXT PRIMARY KEY, run_id TEXT NOT NULL, fields BLOB NOT NULL, batches INTEGER NOT NULL,
   queued INTEGER NOT NULL DEFAULT 0, settled INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0,
   begun_us INTEGER NOT NULL, due_us INTEGER NOT NULL, last_us INTEGER NOT NULL, elapsed_us INTEGER NOT NULL DEFAULT 0,
-  finished INTEGER NOT NULL DEFAULT 0,
-  paused INTEGER NOT NULL DEFAULT 0, cancelled INTEGER NOT NULL DEFAULT 0, store BLOB
+  finished INTEGER NOT NULL DEFAULT 0, paused INTEGER NOT NULL DEFAULT 0, cancelled INTEGER NOT NULL DEFAULT 0,
+  priority INTEGER NOT NULL, next_us INTEGER, store BLOB
 );
 CREATE INDEX run_due ON run (due_us) WHERE NOT finished AND NOT paused;
+CREATE INDEX run_next ON run (priority DESC, next_us) WHERE next_us IS NOT NULL;
 CREATE TABLE batch (
   campaign TEXT NOT NULL, number INTEGER NOT NULL, rows INTEGER NOT NULL, settled INTEGER NOT NULL DEFAULT 0,
-  aside TEXT, owner TEXT, leased_us INTEGER, since_us INTEGER, claims INTEGER NOT NULL DEFAULT 0, error TEXT,
+  aside TEXT, due_us INTEGER NOT NULL, owner TEXT, lease_us INTEGER, fence INTEGER NOT NULL DEFAULT 0,
+  since_us INTEGER, claims INTEGER NOT NULL DEFAULT 0, error TEXT,
   first INTEGER, last INTEGER, data BLOB NOT NULL, decided BLOB, outcome BLOB, UNIQUE (campaign, number)
 );
-CREATE INDEX batch_waiting ON batch (campaign, number) WHERE NOT settled AND aside IS NULL AND owner IS NULL;
-CREATE INDEX batch_leased ON batch (campaign, leased_us) WHERE NOT settled AND aside IS NULL AND owner IS NOT NULL;
+CREATE INDEX batch_waiting ON batch (campaign, due_us, number) WHERE NOT settled AND aside IS NULL AND owner IS NULL;
+CREATE INDEX batch_leased ON batch (campaign, due_us) WHERE NOT settled AND aside IS NULL AND owner IS NOT NULL;
 CREATE VIEW waiting AS SELECT * FROM batch WHERE NOT settled AND aside IS NULL AND owner IS NULL;
 CREATE VIEW leased AS SELECT * FROM batch WHERE NOT settled AND aside IS NULL AND owner IS NOT NULL;
 """

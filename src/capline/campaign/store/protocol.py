@@ -1,11 +1,12 @@
 """What a campaign store is: campaigns, their batches, the steps of each. `deliver` and the workers know this alone.
 
-The rule: a batch has one owner, the worker that claimed it last. Every verb that writes a step checks the owner in the
-same transaction or script, so a worker that lost its lease writes nothing.
+The rule: all that waits is a batch that is due later. It is claimed when it and its campaign are due, for a lease; each
+claim by another worker raises its fence. Every verb that writes a step compares the fence in the same transaction or
+script, so a worker that lost its lease writes nothing. A lease that ended makes its batch due again.
 
-    create   begin, put_files, steer, put          work   ages_s, store, freeze_store, claim, renew, record, release
+    create   begin, put_files, steer, put          work   look, store, freeze_store, claim, renew, record, release
     retry    put_again
-    steer    steer, halt                           look   page, find, state, steps, spans
+    steer    steer, halt                           read   ages_s, page, find, state, steps, spans
 
 Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten.
 """
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from capline.campaign.store.inputs import Input
-    from capline.campaign.store.records import Again, Claimed, DeadLetter, Over, State, StoredRun, Waiting
+    from capline.campaign.store.records import Again, Claimed, DeadLetter, Look, Over, State, StoredRun, Waiting
     from capline.campaign.store.rows import BatchRows
 
 EXPIRY_MS = 30 * 86_400_000
@@ -31,8 +32,9 @@ SILENT_S = 10.0
 """Leases are renewed every second: after so long without a renewal, nobody is at work."""
 _CHUNK, _CHUNK_BYTES = 100, 4 << 20
 
-Batch = tuple[int, int, bytes]
-"""A batch to store: its number, how many rows, and its subjects as a packed `Part`, or none as in `Claimed`."""
+Batch = tuple[int, int, bytes, int]
+"""A batch to store: its number, how many rows, its subjects as a packed `Part`, or none as in `Claimed`, and when it
+is due in microseconds, 0 with its campaign."""
 
 How = Literal["give_back", "fail", "set_aside"]
 Change = Literal["", "pause", "resume", "cancel"]
@@ -63,7 +65,7 @@ class CampaignStore(Protocol):
         ...
 
     def put_files(self, run: StoredRun) -> None:
-        """Replace a run's texts, so that workers which open it later use changed speeds and retries."""
+        """Replace a run's texts and priority, for workers that open it later; `steer` it then."""
         ...
 
     def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
@@ -96,6 +98,13 @@ class CampaignStore(Protocol):
         """
         ...
 
+    def look(self, most: int) -> Look:
+        """At most so many campaigns that have a batch to claim now: higher priority first, then the one due longest.
+
+        The others cost nothing.
+        """
+        ...
+
     def store(self, campaign: str) -> Input | None:
         """The identity of the limits' store; None before the first worker opened it: nothing is decided yet."""
         ...
@@ -104,26 +113,27 @@ class CampaignStore(Protocol):
         """Freeze the limits' store of a run, unless another worker did; returns the one that is frozen."""
         ...
 
-    def claim(self, campaign: str, worker: str, takeover_s: float) -> Claimed | DeadLetter | Waiting | Over:
-        """A batch for this worker: the one it already owns, else one whose lease has expired, else a new one.
+    def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
+        """A batch for this worker: the one it already owns, else one whose lease has ended, else the one due longest.
 
-        `Waiting` also where the campaign is paused, or not due.
+        It is this worker's for `lease_s` seconds after each `renew` or `record`. `Waiting` also where the campaign is
+        paused, or not due.
         """
         ...
 
-    def renew(self, claimed: Claimed, worker: str) -> bool:
-        """Renew the lease; False where the worker no longer owns the batch."""
+    def renew(self, claimed: Claimed) -> bool:
+        """Renew the lease; False where the batch was claimed by another worker, or is nobody's any more."""
         ...
 
-    def record(self, claimed: Claimed, worker: str, rows: BatchRows, *, decided: bool) -> bool:
+    def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
         """Write a step of the batch, the first (`decided`) or a later one; False where the worker lost the batch."""
         ...
 
-    def release(self, claimed: Claimed, worker: str, how: How, why: str = "") -> bool:
-        """End the lease of a batch that is not settled; False where the worker lost it.
+    def release(self, claimed: Claimed, how: How, why: str = "", *, wait_s: float = 0.0) -> bool:
+        """Put back a batch that is not settled, due in `wait_s` seconds; False where the worker lost it.
 
-        `give_back`: for the next worker that asks, and this claim does not count. `fail`: for the next one once the
-        lease would have ended; `why` is kept. `set_aside`: a dead letter, for nobody until it is put again.
+        `give_back`: this claim does not count. `fail`: it counts, and `why` is kept. `set_aside`: a dead letter, for
+        nobody until it is put again.
         """
         ...
 

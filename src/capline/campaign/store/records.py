@@ -13,7 +13,7 @@ from capline.campaign.store.rows import LARGEST_BATCH, BatchRows, damaged
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = b"2"
+VERSION = b"3"
 """Of the run's fields; a run of another version is refused."""
 
 
@@ -48,10 +48,17 @@ class StoredRun:
     columns: tuple[str, ...]
     zones: tuple[str | None, ...]
     batches: int
+    priority: int = 50
 
     def texts(self) -> dict[str, object]:
         """The fields that a repeated `enqueue` replaces."""
-        return {"file": self.text.encode(), "path": self.path, "store": self.store, "policies": self.policies}
+        return {
+            "file": self.text.encode(),
+            "path": self.path,
+            "store": self.store,
+            "policies": self.policies,
+            "priority": self.priority,
+        }
 
     def fields(self) -> dict[str, object]:
         """All fields of the run's hash."""
@@ -79,28 +86,26 @@ class StoredRun:
             msgspec.json.decode(fields[b"columns"], type=tuple[str, ...]),
             msgspec.json.decode(fields[b"zones"], type=tuple[str | None, ...]),
             int(fields[b"batches"]),
+            int(fields[b"priority"]),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A batch that this worker owns; the halves of its step are None until it is decided.
+    """A batch that a worker owns until another claim raises its `fence`.
 
-    `data` is a packed `Part`; empty where only a process that has the audience delivers it (`campaign run`).
+    The halves of its step are None until it is decided. `data` is a packed `Part`; empty where only a process that has
+    the audience delivers it (`campaign run`).
     """
 
     campaign: str
     run_id: str
-    entry: str
+    number: int
+    fence: int
     rows: int
     data: bytes
     decided: bytes | None
     outcome: bytes | None
-
-    @property
-    def number(self) -> int:
-        """The batch's number."""
-        return int(self.entry.rpartition("-")[2])
 
     def steps(self) -> BatchRows | None:
         """The recorded steps; None before it was decided. `CampaignError` where they are damaged."""
@@ -121,6 +126,14 @@ class Again:
     data: bytes
     sources: tuple[BatchRows, ...]
     retried: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Campaigns with a batch to claim now, the first to take first; `next_s`: until another one has, or infinite."""
+
+    campaigns: list[str]
+    next_s: float
 
 
 @dataclass(frozen=True, slots=True)

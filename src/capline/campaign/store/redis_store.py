@@ -1,7 +1,6 @@
-"""A campaign store on one Redis or Valkey server, for workers on any hosts: a queue. Decision 7 draws the keys.
+"""A campaign store on one Redis or Valkey server, for workers on any hosts: a queue. Decision 17 draws the keys.
 
-A batch's owner is the consumer for which it is pending in the stream's group. Each verb is a script (`lua/`), whole or
-not at all. Every key expires 30 days after the last step.
+Each verb is a script (`lua/`), whole or not at all. Every key expires 30 days after the last step.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from capline.campaign.store.records import (
     Claimed,
     DeadLetter,
     InWork,
+    Look,
     Over,
     State,
     StoredRun,
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from capline.campaign.store.rows import BatchRows
     from capline.campaign.store.server import Server
 
-_OPEN, _NAMES = "capline:campaigns", "capline:{campaign:}names"
-_GROUP = "workers"
+_OPEN, _NEXT, _NAMES = "capline:campaigns", "capline:{campaign:}due", "capline:{campaign:}names"
 _READ_BATCHES = 16
 _MOST_IN_WORK = 10_000
 
@@ -101,7 +100,7 @@ class RedisCampaignStore:
         """As in `protocol`."""
         name = run.facts.campaign
         for chunk in chunks(batches):
-            words = [(run.facts.run_id, EXPIRY_MS, *batch) for batch in chunk]
+            words = [(run.facts.run_id, EXPIRY_MS, name, *batch) for batch in chunk]
             queued = int(self.server.runs("put", _keys(name), words)[-1])
             if queued < 0:
                 raise CampaignError(f"queue {self.url}: the run of {name!r} is gone; enqueue it again")
@@ -128,6 +127,11 @@ class RedisCampaignStore:
         flat = self.server.call("ZRANGE", _OPEN, "-inf", now_us, "BYSCORE", "WITHSCORES")
         return {name.decode(): (now_us - float(due)) / 1e6 for name, due in _pairs(flat).items()}
 
+    def look(self, most: int) -> Look:
+        """As in `protocol`. Cost: three commands for each priority that occurs, however many campaigns there are."""
+        next_ms, *names = self._run("look", "", most, EXPIRY_MS)
+        return Look([name.decode() for name in names], next_ms / 1000 if next_ms >= 0 else math.inf)
+
     def store(self, campaign: str) -> Input | None:
         """As in `protocol`."""
         found = self.server.call("HGET", _keys(campaign)[0], "store_identity")
@@ -138,21 +142,12 @@ class RedisCampaignStore:
         found = self._run("store", campaign, msgspec.json.encode(store))
         return store if found is None else msgspec.json.decode(found, type=Input)
 
-    def claim(self, campaign: str, worker: str, takeover_s: float) -> Claimed | DeadLetter | Waiting | Over:
+    def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
         """As in `protocol`."""
-        match self._run("claim", campaign, worker, EXPIRY_MS, int(takeover_s * 1000), MOST_CLAIMS, campaign):
-            case [b"batch", entry, flat, decided, outcome, run_id]:
-                fields = _pairs(flat)
-                rows = fields.get(b"rows", b"0")
-                return Claimed(
-                    campaign,
-                    run_id.decode(),
-                    entry.decode(),
-                    int(rows) if rows.isdigit() and len(rows) <= len(str(LARGEST_BATCH)) else 0,
-                    fields.get(b"data", b""),
-                    decided,
-                    outcome,
-                )
+        match self._run("claim", campaign, worker, EXPIRY_MS, int(lease_s * 1000), MOST_CLAIMS, campaign):
+            case [b"batch", number, fence, rows, data, decided, outcome, run_id]:
+                size = int(rows) if rows and rows.isdigit() and len(rows) <= len(str(LARGEST_BATCH)) else 0
+                return Claimed(campaign, run_id.decode(), int(number), int(fence), size, data or b"", decided, outcome)
             case [b"aside", number, why]:
                 return DeadLetter(int(number), why.decode(errors="replace"))
             case [b"none", in_work]:
@@ -160,20 +155,24 @@ class RedisCampaignStore:
             case _:
                 return Over()
 
-    def renew(self, claimed: Claimed, worker: str) -> bool:
+    def renew(self, claimed: Claimed) -> bool:
         """As in `protocol`."""
-        return bool(self._run("renew", claimed.campaign, worker, EXPIRY_MS, claimed.entry))
+        return self._write("record", claimed)
 
-    def record(self, claimed: Claimed, worker: str, rows: BatchRows, *, decided: bool) -> bool:
+    def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
         """As in `protocol`."""
         done_rows = len(rows) if rows.is_done else 0
-        last = claimed.campaign, f"{rows.ids[0]}-{rows.ids[-1]}"
-        words = claimed.entry, *step_bytes(rows, decided=decided), done_rows, *last
-        return bool(self._run("record", claimed.campaign, worker, EXPIRY_MS, *words))
+        return self._write(
+            "record", claimed, *step_bytes(rows, decided=decided), done_rows, f"{rows.ids[0]}-{rows.ids[-1]}"
+        )
 
-    def release(self, claimed: Claimed, worker: str, how: How, why: str = "") -> bool:
+    def release(self, claimed: Claimed, how: How, why: str = "", *, wait_s: float = 0.0) -> bool:
         """As in `protocol`."""
-        return bool(self._run("release", claimed.campaign, worker, EXPIRY_MS, claimed.entry, how, why))
+        return self._write("release", claimed, how, why, int(wait_s * 1e6))
+
+    def _write(self, script: str, claimed: Claimed, *words: object) -> bool:
+        whose = claimed.fence, EXPIRY_MS, claimed.number, claimed.campaign
+        return bool(self._run(script, claimed.campaign, *whose, *words))
 
     # ---- look
 
@@ -202,7 +201,8 @@ class RedisCampaignStore:
             return None
         if fields.get(b"version") != VERSION:
             raise UnreadableRunError(
-                f"queue {self.url}: campaign {campaign!r} was queued by another version of capline"
+                f"queue {self.url}: campaign {campaign!r} was queued by another version of capline; finish it with "
+                "the capline worker of that version, or give it another name"
             )
         try:
             return StoredRun.of_fields(fields)
@@ -214,7 +214,7 @@ class RedisCampaignStore:
 
     def state(self, campaign: str) -> State:
         """As in `protocol`."""
-        run, stream, steps, aside, *_ = _keys(campaign)
+        run, _, held, steps, aside, *_ = _keys(campaign)
         names = (
             "batches",
             "queued",
@@ -226,17 +226,19 @@ class RedisCampaignStore:
             "paused",
             "cancelled",
         )
-        numbers, pending, apart = self.server.calls(
+        numbers, leases, apart, (seconds, micros) = self.server.calls(
             [
                 ("HMGET", run, *names),
-                ("XPENDING", stream, _GROUP, "-", "+", _MOST_IN_WORK),
+                ("ZRANGE", held, 0, _MOST_IN_WORK - 1, "WITHSCORES"),
                 ("HGETALL", aside),
+                ("TIME",),
             ]
         )
+        now_us = int(seconds) * 1_000_000 + int(micros)
         batches, queued, settled, done, finished, elapsed_us, due_us, paused, cancelled = (
             int(each or 0) for each in numbers
         )
-        in_work = tuple(self._in_work(steps, pending))
+        in_work = tuple(self._in_work(steps, _pairs(leases), now_us))
         return State(
             batches,
             queued,
@@ -251,21 +253,20 @@ class RedisCampaignStore:
             {int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())},
         )
 
-    def _in_work(self, steps: str, pending: list[Any]) -> Iterator[InWork]:
-        held = [
-            (int(entry.partition(b"-")[2]), worker.decode(), int(idle_ms) / 1000, int(claims))
-            for entry, worker, idle_ms, claims in pending
-            if worker != b"nobody"
-        ]
-        asked = [("HMGET", steps, f"{number}:since", f"{number}:error") for number, *_ in held]
-        for (number, worker, idle_s, claims), (since, error) in zip(
-            held, self.server.calls(asked) if asked else [], strict=True
-        ):
-            yield InWork(number, worker, int(since or 0), idle_s, claims, error.decode() if error else None)
+    def _in_work(self, steps: str, leases: dict[bytes, bytes], now_us: int) -> Iterator[InWork]:
+        numbers = sorted(map(int, leases))
+        fields = [[f"{number}:{name}" for name in ("by", "since", "lease", "claims", "error")] for number in numbers]
+        found = self.server.calls([("HMGET", steps, *each) for each in fields]) if fields else []
+        for number, (worker, since_us, lease_ms, claims, error) in zip(numbers, found, strict=True):
+            if worker is not None:  # else it was settled meanwhile, or has expired
+                renewed_us = float(leases[b"%d" % number]) - int(lease_ms or 0) * 1000
+                silent_s = max(now_us - renewed_us, 0) / 1e6
+                told = error.decode(errors="replace") if error else None
+                yield InWork(number, worker.decode(), int(since_us or 0), silent_s, int(claims or 0), told)
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
         """As in `protocol`."""
-        key = _keys(campaign)[2]
+        key = _keys(campaign)[3]
         for start in range(0, len(numbers), _READ_BATCHES):
             some = numbers[start : start + _READ_BATCHES]
             answers = self.server.calls([("HMGET", key, f"{number}:decided", f"{number}:outcome") for number in some])
@@ -274,17 +275,14 @@ class RedisCampaignStore:
                     yield read_steps(number, decided, outcome)
 
     def spans(self, campaign: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """As in `protocol`. A batch that an earlier version decided may have any subject."""
+        """As in `protocol`."""
         if not numbers:
             return
-        fields = [f"{number}:{name}" for number in numbers for name in ("ids", "by")]
-        found = self.server.call("HMGET", _keys(campaign)[2], *fields)
-        for number, ids, worker in zip(numbers, found[::2], found[1::2], strict=True):
+        found = self.server.call("HMGET", _keys(campaign)[3], *(f"{number}:ids" for number in numbers))
+        for number, ids in zip(numbers, found, strict=True):
             if ids is not None:
                 first, _, last = ids.partition(b"-")
                 yield number, int(first), int(last)
-            elif worker is not None:
-                yield number, 0, (1 << 64) - 1
 
     def _run(self, script: str, campaign: str, *arguments: object) -> Any:
         return self.server.run(script, _keys(campaign), *arguments)
@@ -292,7 +290,7 @@ class RedisCampaignStore:
 
 def _keys(campaign: str) -> list[str]:
     prefix = f"capline:{{campaign:{campaign}}}"
-    return [*(f"{prefix}:{part}" for part in ("run", "batches", "steps", "aside")), _OPEN, _NAMES]
+    return [*(f"{prefix}:{part}" for part in ("run", "waiting", "held", "steps", "aside")), _OPEN, _NEXT, _NAMES]
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:

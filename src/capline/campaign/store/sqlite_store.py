@@ -2,9 +2,11 @@
 
     run     a campaign each: its id and fields (MessagePack, as `StoredRun.fields`), how many batches there are, are
             stored, are settled, how many subjects are done; begun_us, due_us, last_us, elapsed_us; finished, paused;
+            priority; next_us: when it has a batch to claim, NULL for never;
             store: the identity of the limits' store, once it is frozen
-    batch   a batch each: rows, settled; aside: why it was set aside; owner and leased_us (0: of a run that has the file
-            alone), since_us, claims, error; first and last subject; data; decided, outcome: the halves of its steps
+    batch   a batch each: rows, settled; aside: why it was set aside; due_us: when it can be claimed, of an owner's when
+            its lease ends; owner, lease_us (NULL: of a run that has the file alone), fence, since_us, claims, error;
+            first and last subject; data; decided, outcome: the halves of its steps
 
     the steps of a batch                         killed before the next line, the next process
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
@@ -19,8 +21,8 @@
     record: refunded; settled
 
 Each verb is one transaction, on disk when it returns. Readers (`status`) see the last commit, also during a run. Time
-is the machine's clock; a lease from the future, after the clock was set back, counts as expired a lease's length later.
-A claim reads the head of an index. Cost: four commits a batch or more, 2 to 10 bytes a subject.
+is the machine's clock; a lease that ends later than in two leases' time, as the clock was set back, has ended. A look
+and a claim read heads of indexes. Cost: four commits a batch or more, 2 to 10 bytes a subject.
 
 URLs: sqlite:///var/lib/capline/campaigns.sqlite, or sqlite://campaigns.sqlite in the working directory.
 """
@@ -54,6 +56,7 @@ from capline.campaign.store.records import (
     Claimed,
     DeadLetter,
     InWork,
+    Look,
     Over,
     State,
     StoredRun,
@@ -75,9 +78,25 @@ _VALUES = {
     "store": "SELECT store FROM run WHERE campaign = ?",
     "fields": "SELECT fields FROM run WHERE campaign = ?",
 }
-_CLAIMED = "number, rows, owner, claims, error, data, decided, outcome"
+_CLAIMED = "number, rows, owner, fence, claims, error, data, decided, outcome"
+_PRIORITIES = """
+WITH RECURSIVE band(priority) AS (
+  SELECT max(priority) FROM run WHERE next_us IS NOT NULL
+  UNION ALL SELECT (SELECT max(priority) FROM run WHERE next_us IS NOT NULL AND priority < band.priority)
+  FROM band WHERE priority IS NOT NULL
+) SELECT priority FROM band WHERE priority IS NOT NULL
+"""
+_JUMPED = """
+SELECT campaign FROM run WHERE NOT finished AND NOT paused AND campaign IN (
+  SELECT campaign FROM leased WHERE due_us > ? + 2 * lease_us
+)
+"""
+"""Those with leases from before the clock was set back."""
 _SILENT_US = int(SILENT_S * 1e6)
 _FRESH_US = 250_000
+_ENDED = "(due_us <= ? OR due_us > ? + 2 * coalesce(lease_us, 0))"
+"""A lease that ended, or that is from before the clock was set back."""
+_RENEWED = "due_us = ? + coalesce(lease_us, 0)"
 
 
 class SqliteCampaignStore:
@@ -144,9 +163,9 @@ class SqliteCampaignStore:
                 self._forget(now_us - EXPIRY_MS * 1000)
             fields = msgspec.msgpack.encode(run.fields())
             done = self._db.execute(
-                "INSERT OR IGNORE INTO run (campaign, run_id, fields, batches, begun_us, due_us, last_us) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (name, run.facts.run_id, fields, run.batches, now_us, now_us, now_us),
+                "INSERT OR IGNORE INTO run (campaign, run_id, fields, batches, begun_us, due_us, last_us, priority) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (name, run.facts.run_id, fields, run.batches, now_us, now_us, now_us, run.priority),
             )
             return done.rowcount > 0
 
@@ -172,8 +191,8 @@ class SqliteCampaignStore:
         """As in `protocol`."""
         with self._changes():
             self._db.execute(
-                "UPDATE run SET fields = ? WHERE campaign = ?",
-                (msgspec.msgpack.encode(run.fields()), run.facts.campaign),
+                "UPDATE run SET fields = ?, priority = ? WHERE campaign = ?",
+                (msgspec.msgpack.encode(run.fields()), run.priority, run.facts.campaign),
             )
 
     def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
@@ -184,14 +203,14 @@ class SqliteCampaignStore:
         name = run.facts.campaign
         with self._changes():
             queued = self._queued(run)
-            for number, rows, data in chunk:
+            for number, rows, data, due_us in chunk:
                 back = self._db.execute(
-                    "UPDATE batch SET aside = NULL, claims = 0, rows = ?, data = ? "
+                    "UPDATE batch SET aside = NULL, claims = 0, rows = ?, data = ?, due_us = ? "
                     "WHERE campaign = ? AND number = ? AND aside IS NOT NULL",
-                    (rows, data, name, number),
+                    (rows, data, due_us, name, number),
                 )
                 if not back.rowcount and number == queued:
-                    self._insert(name, number, rows, data)
+                    self._insert(name, number, rows, data, due_us)
                     queued += 1
             self._touch(name, queued=queued)
             return queued
@@ -208,7 +227,7 @@ class SqliteCampaignStore:
                     back = 0
                 else:
                     back = self._db.execute(
-                        "UPDATE batch SET settled = 0, owner = NULL, claims = 0, data = ? "
+                        "UPDATE batch SET settled = 0, due_us = 0, owner = NULL, claims = 0, data = ? "
                         "WHERE campaign = ? AND number = ? AND settled",
                         (batch.data, name, batch.number),
                     ).rowcount
@@ -235,14 +254,25 @@ class SqliteCampaignStore:
             raise CampaignError(f"{self.url}: the run of {run.facts.campaign!r} is gone; enqueue it again")
         return int(found[0])
 
-    def _insert(self, campaign: str, number: int, rows: int, data: bytes) -> None:
+    def _insert(self, campaign: str, number: int, rows: int, data: bytes, due_us: int = 0) -> None:
         self._db.execute(
-            "INSERT INTO batch (campaign, number, rows, data) VALUES (?, ?, ?, ?)", (campaign, number, rows, data)
+            "INSERT INTO batch (campaign, number, rows, data, due_us) VALUES (?, ?, ?, ?, ?)",
+            (campaign, number, rows, data, due_us),
         )
 
     def _touch(self, campaign: str, *, queued: int) -> None:
         self._db.execute(
             "UPDATE run SET queued = ?, last_us = ? WHERE campaign = ?", (queued, self._now_us(), campaign)
+        )
+        self._plan(campaign)
+
+    def _plan(self, campaign: str) -> None:
+        """The end of each transaction that changes a campaign: when there is a batch to claim."""
+        self._db.execute(
+            "UPDATE run SET next_us = CASE WHEN NOT finished AND NOT paused THEN max(due_us, (SELECT min(due_us) FROM ("
+            "SELECT (SELECT min(due_us) FROM waiting WHERE campaign = ?1) * (NOT run.cancelled) AS due_us "
+            "UNION ALL SELECT min(due_us) FROM leased WHERE campaign = ?1))) END WHERE campaign = ?1",
+            (campaign,),
         )
 
     # ---- steer
@@ -261,18 +291,25 @@ class SqliteCampaignStore:
                 self._db.execute(
                     "UPDATE run SET cancelled = 1, due_us = min(due_us, ?) WHERE campaign = ?", (now_us, campaign)
                 )
-                self._finish_cancelled(campaign)
+                self._finish_cancelled(campaign, now_us)
+            self._plan(campaign)
             return done.rowcount > 0
 
-    def _finish_cancelled(self, campaign: str) -> int:
-        """Finish a cancelled campaign with nothing to give back; returns how many batches are in work."""
-        leased = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()[0]
-        decided = self._db.execute(
-            "SELECT 1 FROM waiting WHERE campaign = ? AND decided IS NOT NULL LIMIT 1", (campaign,)
-        ).fetchone()
-        if not leased and decided is None:
-            self._db.execute("UPDATE run SET finished = 1 WHERE campaign = ?", (campaign,))
-        return int(leased)
+    def _finish_cancelled(self, campaign: str, now_us: int, worker: str | None = None) -> bool:
+        """Drop what is undecided and waits, also where its lease ended or it is this worker's; whether that was all."""
+        undecided = "campaign = ? AND NOT settled AND aside IS NULL AND decided IS NULL"
+        self._db.execute(f"DELETE FROM batch WHERE {undecided} AND owner IS NULL", (campaign,))  # noqa: S608  # nosec B608
+        if worker is not None:
+            self._db.execute(
+                f"DELETE FROM batch WHERE {undecided} AND (owner = ? OR {_ENDED})",  # noqa: S608  # nosec B608
+                (campaign, worker, now_us, -1 if self._alone else now_us),
+            )
+        done = self._db.execute(
+            "UPDATE run SET finished = 1 WHERE campaign = ?1 AND NOT EXISTS (SELECT 1 FROM leased WHERE campaign = ?1) "
+            "AND NOT EXISTS (SELECT 1 FROM waiting WHERE campaign = ?1)",
+            (campaign,),
+        )
+        return done.rowcount > 0
 
     def halt(self, campaign: str) -> Change:
         """As in `protocol`."""
@@ -291,6 +328,25 @@ class SqliteCampaignStore:
         )
         return {campaign: (now_us - due_us) / 1e6 for campaign, due_us in found}
 
+    def look(self, most: int) -> Look:
+        """As in `protocol`. Cost: two heads of an index for each priority that occurs."""
+        now_us = self._now_us()
+        with self._reads():
+            priorities = self._db.execute(_PRIORITIES).fetchall()
+            names = [name for (name,) in self._db.execute(_JUMPED, (now_us,)).fetchall()]
+            next_us = math.inf
+            for (priority,) in priorities:
+                due = self._db.execute(
+                    "SELECT campaign FROM run WHERE priority = ? AND next_us <= ? ORDER BY next_us LIMIT ?",
+                    (priority, now_us, most),
+                )
+                names += [name for (name,) in due if name not in names]
+                later = self._db.execute(
+                    "SELECT min(next_us) FROM run WHERE priority = ? AND next_us > ?", (priority, now_us)
+                ).fetchone()[0]
+                next_us = min(next_us, math.inf if later is None else later)
+        return Look(names[:most], (next_us - now_us) / 1e6)
+
     def store(self, campaign: str) -> Input | None:
         """As in `protocol`."""
         found = self._value("store", campaign)
@@ -304,7 +360,7 @@ class SqliteCampaignStore:
             )
         return self.store(campaign) or store
 
-    def claim(self, campaign: str, worker: str, takeover_s: float) -> Claimed | DeadLetter | Waiting | Over:
+    def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
         """As in `protocol`. One that has the file alone takes over at once, however often a batch was claimed."""
         now_us = self._now_us()
         with self._changes():
@@ -316,59 +372,53 @@ class SqliteCampaignStore:
             if run is None:
                 return Over()
             run_id, waits, last_us, cancelled = run
-            takeover_us = 0 if self._alone else int(takeover_s * 1e6)
-            found = None if waits else self._head(campaign, worker, now_us, takeover_us, cancelled=cancelled)
-            if found is None and cancelled:
-                in_work = self._finish_cancelled(campaign)
-                return Waiting(in_work) if in_work else Over()
+            if cancelled and self._finish_cancelled(campaign, now_us, worker):
+                self._plan(campaign)
+                return Over()
+            found = None if waits else self._head(campaign, worker, now_us, cancelled=cancelled)
             if found is None:
-                leased = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()
-                return Waiting(int(leased[0]))
-            number, rows, owner, claims, error, data, decided, outcome = found
-            if claims >= MOST_CLAIMS and owner not in (None, worker) and not self._alone:
+                self._plan(campaign)
+                in_work = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()
+                return Waiting(int(in_work[0]))
+            number, rows, owner, fence, claims, error, data, decided, outcome = found
+            if claims >= MOST_CLAIMS and owner != worker and not self._alone:
                 why = f"claimed {claims} times and never settled" + (f"; last error: {error}" if error else "")
-                self._update(campaign, number, aside=why, owner=None)
+                self._db.execute(
+                    "UPDATE batch SET aside = ?, owner = NULL WHERE campaign = ? AND number = ?",
+                    (why, campaign, number),
+                )
+                self._plan(campaign)
                 return DeadLetter(number, why)
-            self._update(
-                campaign,
-                number,
-                owner=worker,
-                leased_us=0 if self._alone else now_us,
-                since_us=now_us,
-                claims=claims + (owner != worker),
+            is_new = owner != worker
+            lease_us = None if self._alone else int(lease_s * 1e6)
+            self._db.execute(
+                "UPDATE batch SET owner = ?, lease_us = ?, due_us = ?, since_us = ?, fence = fence + ?, "
+                "claims = claims + ? WHERE campaign = ? AND number = ?",
+                (worker, lease_us, now_us + (lease_us or 0), now_us, is_new, is_new, campaign, number),
             )
             work_us = now_us - last_us if self._is_leased_now(campaign, number, now_us) else 0
             self._db.execute(
                 "UPDATE run SET last_us = ?, elapsed_us = elapsed_us + ? WHERE campaign = ?",
                 (now_us, max(work_us, 0), campaign),
             )
-            return Claimed(campaign, run_id, str(number), rows, data, decided, outcome)
+            self._plan(campaign)
+            return Claimed(campaign, run_id, number, fence + is_new, rows, data, decided, outcome)
 
-    def _head(
-        self, campaign: str, worker: str, now_us: int, takeover_us: int, *, cancelled: bool
-    ) -> tuple[Any, ...] | None:
-        """The batch to claim: the worker's, the one whose lease ended first, the first that waits.
+    def _head(self, campaign: str, worker: str, now_us: int, *, cancelled: bool) -> tuple[Any, ...] | None:
+        """The batch to claim: the worker's, the one whose lease ended first, the first that is due.
 
-        Of a cancelled campaign only what is decided.
+        Of a cancelled campaign that at once.
         """
-        if cancelled:
-            self._db.execute(
-                "UPDATE batch SET owner = NULL WHERE campaign = ? AND NOT settled AND decided IS NULL "
-                "AND (owner = ? OR leased_us <= ? OR leased_us > ?)",
-                (campaign, worker, now_us - takeover_us, now_us + takeover_us),
-            )
-        for choice, values in (
-            ("SELECT {} FROM leased WHERE campaign = ? AND owner = ? LIMIT 1", (worker,)),
+        for choice, also in (
+            ("leased WHERE campaign = ? AND owner = ?", (worker,)),
+            (f"leased WHERE campaign = ? AND {_ENDED} ORDER BY due_us", (now_us, -1 if self._alone else now_us)),
             (
-                "SELECT {} FROM leased WHERE campaign = ? AND (leased_us <= ? OR leased_us > ?) ORDER BY leased_us",
-                (now_us - takeover_us, now_us + takeover_us),
-            ),
-            (
-                "SELECT {} FROM waiting WHERE campaign = ? AND (decided IS NOT NULL OR NOT ?) ORDER BY number",
-                (cancelled,),
+                "waiting WHERE campaign = ? AND due_us <= ? ORDER BY due_us, number",
+                (math.inf if cancelled else now_us,),
             ),
         ):
-            found = self._db.execute(choice.format(_CLAIMED), (campaign, *values)).fetchone()
+            query = f"SELECT {_CLAIMED} FROM {choice} LIMIT 1"  # noqa: S608  # nosec B608
+            found = self._db.execute(query, (campaign, *also)).fetchone()
             if found is not None:
                 return found
         return None
@@ -376,71 +426,71 @@ class SqliteCampaignStore:
     def _is_leased_now(self, campaign: str, number: int, now_us: int) -> bool:
         """Whether a worker has another batch: the time up to now was work."""
         found = self._db.execute(
-            "SELECT 1 FROM leased WHERE campaign = ? AND leased_us > ? AND number <> ? LIMIT 1",
+            "SELECT 1 FROM leased WHERE campaign = ? AND due_us - lease_us > ? AND number <> ? LIMIT 1",
             (campaign, now_us - _SILENT_US, number),
         )
         return found.fetchone() is not None
 
-    def renew(self, claimed: Claimed, worker: str) -> bool:
+    def renew(self, claimed: Claimed) -> bool:
         """As in `protocol`. Writes nothing where the lease was just renewed."""
         now_us = self._now_us()
         found = self._all(
-            "SELECT leased_us FROM leased WHERE campaign = ? AND number = ? AND owner = ?",
+            "SELECT due_us - lease_us FROM leased WHERE campaign = ? AND number = ? AND fence = ?",
             claimed.campaign,
             claimed.number,
-            worker,
+            claimed.fence,
         )
-        if not found or self._alone or 0 <= now_us - found[0][0] < _FRESH_US:
+        if not found or self._alone or 0 <= now_us - (found[0][0] or 0) < _FRESH_US:
             return bool(found)
         with self._changes():
-            return self._update(claimed.campaign, claimed.number, worker, leased_us=now_us)
+            return self._write(claimed, _RENEWED, now_us)
 
-    def record(self, claimed: Claimed, worker: str, rows: BatchRows, *, decided: bool) -> bool:
+    def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
         """As in `protocol`."""
         first, outcome = step_bytes(rows, decided=decided)
-        now_us, name, number = self._now_us(), claimed.campaign, claimed.number
-        changes: dict[str, object] = {"outcome": outcome, "error": None, "leased_us": 0 if self._alone else now_us}
+        now_us = self._now_us()
+        steps, values = "outcome = ?, error = NULL", [outcome]
         if decided:
-            changes |= {"decided": first, "first": int(rows.ids[0]), "last": int(rows.ids[-1])}
-        if rows.is_done:
-            changes |= {"settled": 1, "data": b""}
+            steps += ", decided = ?, first = ?, last = ?"
+            values += [first, int(rows.ids[0]), int(rows.ids[-1])]
         with self._changes():
-            if not self._update(name, number, worker, **changes):
+            if rows.is_done:
+                is_mine = self._write(claimed, f"{steps}, settled = 1, data = x''", *values)
+            else:
+                is_mine = self._write(claimed, f"{steps}, {_RENEWED}", *values, now_us)
+            if not is_mine:
                 again = self._db.execute(
-                    "SELECT 1 FROM batch WHERE campaign = ? AND number = ? AND settled AND owner = ? AND outcome = ?",
-                    (name, number, worker, outcome),
+                    "SELECT 1 FROM batch WHERE campaign = ? AND number = ? AND settled AND fence = ? AND outcome = ?",
+                    (claimed.campaign, claimed.number, claimed.fence, outcome),
                 )
                 return again.fetchone() is not None
             self._db.execute(
                 "UPDATE run SET elapsed_us = elapsed_us + max(?1 - last_us, 0), last_us = ?1, settled = settled + ?2, "
                 "done = done + ?3, finished = settled + ?2 >= batches WHERE campaign = ?4",
-                (now_us, rows.is_done, len(rows) if rows.is_done else 0, name),
+                (now_us, rows.is_done, len(rows) if rows.is_done else 0, claimed.campaign),
             )
+            self._plan(claimed.campaign)
             return True
 
-    def release(self, claimed: Claimed, worker: str, how: How, why: str = "") -> bool:
+    def release(self, claimed: Claimed, how: How, why: str = "", *, wait_s: float = 0.0) -> bool:
         """As in `protocol`."""
-        name, number = claimed.campaign, claimed.number
+        due_us = self._now_us() + int(wait_s * 1e6) if wait_s else 0
+        change, *kept = {
+            "give_back": ("claims = claims - 1",),
+            "fail": ("error = ?", why),
+            "set_aside": ("aside = ?", why),
+        }[how]
         with self._changes():
-            match how:
-                case "give_back":
-                    found = self._db.execute(
-                        "SELECT claims FROM batch WHERE campaign = ? AND number = ?", (name, number)
-                    ).fetchone()
-                    return self._update(name, number, worker, owner=None, claims=max(found[0] - 1, 0) if found else 0)
-                case "fail":
-                    return self._update(name, number, worker, owner="nobody", leased_us=self._now_us(), error=why)
-                case "set_aside":
-                    return self._update(name, number, worker, owner=None, aside=why)
+            return self._write(claimed, f"{change}, owner = NULL, due_us = ?", *kept, due_us)
 
-    def _update(self, campaign: str, number: int, owner_is: str | None = None, **changes: object) -> bool:
-        """Change a batch, or only if this worker owns it and it is not settled; whether it was changed."""
-        columns = ", ".join(f"{column} = ?" for column in changes)
-        statement = f"UPDATE batch SET {columns} WHERE campaign = ? AND number = ?"  # noqa: S608  # nosec B608
-        if owner_is is not None:
-            statement += " AND NOT settled AND aside IS NULL AND owner = ?"
-        owner = () if owner_is is None else (owner_is,)
-        done = self._db.execute(statement, (*changes.values(), campaign, number, *owner))
+    def _write(self, claimed: Claimed, changes: str, *values: object) -> bool:
+        """Change a batch that is still held under this fence; whether it was changed."""
+        done = self._db.execute(
+            f"UPDATE batch SET {changes} WHERE campaign = ? AND number = ? AND fence = ? "  # noqa: S608  # nosec B608
+            "AND NOT settled AND aside IS NULL AND owner IS NOT NULL",
+            (*values, claimed.campaign, claimed.number, claimed.fence),
+        )
+        self._plan(claimed.campaign)
         return done.rowcount > 0
 
     # ---- look
@@ -479,8 +529,8 @@ class SqliteCampaignStore:
                 (campaign,),
             ).fetchone()
             leased = self._db.execute(
-                "SELECT number, owner, since_us, leased_us, claims, error FROM leased WHERE campaign = ? "
-                "AND leased_us > 0 AND owner <> 'nobody' ORDER BY number",
+                "SELECT number, owner, since_us, due_us - lease_us, claims, error FROM leased WHERE campaign = ? "
+                "AND lease_us IS NOT NULL ORDER BY number",
                 (campaign,),
             ).fetchall()
             aside = self._db.execute(
@@ -488,8 +538,8 @@ class SqliteCampaignStore:
             ).fetchall()
         batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled = found or (0,) * 9
         in_work = tuple(
-            InWork(number, owner, since_us, max(now_us - leased_us, 0) / 1e6, claims, error)
-            for number, owner, since_us, leased_us, claims, error in leased
+            InWork(number, owner, since_us, max(now_us - renewed_us, 0) / 1e6, claims, error)
+            for number, owner, since_us, renewed_us, claims, error in leased
         )
         alive = any(each.silent_s * 1e6 < _SILENT_US for each in in_work) or is_run_alone(self.path)
         due = math.inf if paused else due_us

@@ -6,7 +6,7 @@
 --
 -- The number of a further batch is how many there are. O(length of the data and the outcomes).
 
-local found = redis.call('HMGET', run, 'run_id', 'batches', 'queued', 'generation', 'due_us', 'begun_us')
+local found = redis.call('HMGET', run, 'run_id', 'batches', 'queued', 'due_us')
 if found[1] ~= ARGV[1] then
   return 0
 end
@@ -17,7 +17,6 @@ end
 if is_done then
   return 1
 end
-local generation = found[4]
 if ARGV[3] == found[2] and found[2] == found[3] then
   redis.call('HINCRBY', run, 'batches', 1)
   redis.call('HINCRBY', run, 'queued', 1)
@@ -27,15 +26,15 @@ else
   if not outcome or string.byte(outcome, 2) ~= 0xc3 then
     return 0
   end
-  generation = redis.call('HINCRBY', run, 'generation', 1)
   redis.call('HINCRBY', run, 'settled', -1)
 end
-redis.call('XADD', batches, generation .. '-' .. ARGV[3], 'rows', ARGV[4], 'data', ARGV[5])
+redis.call('HSET', steps, ARGV[3] .. ':rows', ARGV[4], ARGV[3] .. ':data', ARGV[5])
+wait_until(ARGV[3], 0)
 for place = 8, #ARGV, 2 do
   redis.call('HSET', steps, ARGV[place] .. ':outcome', ARGV[place + 1])
 end
 redis.call('HINCRBY', run, 'done', -ARGV[7])
 redis.call('HDEL', run, 'finished')
-redis.call('ZADD', open, found[5] or found[6], ARGV[6])
-renew_expiry()
+redis.call('ZADD', open, found[4], ARGV[6])
+plan(ARGV[6])
 return 1

@@ -3,18 +3,17 @@
 -- ARGV   1 campaign; 2 expiry in ms; then names and values of the run's fields
 -- Reply  1 where it was created; 0 where there is a run, which stays unchanged
 --
--- Creates the run with its stream and group, and first deletes what an expired run left behind. O(fields).
+-- First deletes what an expired run left behind. O(fields).
 
 if redis.call('EXISTS', run) == 1 then
   return 0
 end
-redis.call('DEL', batches, steps, aside)
-local begun_us = now_us()
+redis.call('DEL', waiting, held, steps, aside)
+local begun_us = text(now_us())
 redis.call('HSET', run, unpack(ARGV, 3))
-redis.call('HSET', run, 'queued', 0, 'generation', 1, 'settled', 0, 'done', 0, 'begun_us', begun_us,
+redis.call('HSET', run, 'queued', 0, 'settled', 0, 'done', 0, 'begun_us', begun_us, 'due_us', begun_us,
   'last_us', begun_us)
-redis.call('XGROUP', 'CREATE', batches, 'workers', '0', 'MKSTREAM')
 redis.call('ZADD', open, begun_us, ARGV[1])
 redis.call('ZADD', names, 0, ARGV[1])
-renew_expiry()
+plan(ARGV[1])
 return 1

@@ -1,25 +1,23 @@
--- put: queue a batch, once.
+-- put: store a batch, once.
 --
--- ARGV   1 run id; 2 expiry in ms; 3 number; 4 rows; 5 data
--- Reply  how many batches are queued now; -1 where there is no such run (any more)
+-- ARGV   1 run id; 2 expiry in ms; 3 campaign; 4 number; 5 rows; 6 data; 7 when it is due in us, 0 with its campaign
+-- Reply  how many batches are stored now; -1 where there is no such run (any more)
 --
--- Queues the next number, or puts a dead letter back; any other number is queued already, and nothing happens. Entry
--- ids (generation-number) must ascend, so putting back begins a new generation. O(length of the data).
+-- Stores the next number, or puts a dead letter back; any other number is there already, and nothing happens.
+-- O(length of the data).
 
 if redis.call('HGET', run, 'run_id') ~= ARGV[1] then
   return -1
 end
-local queued = tonumber(redis.call('HGET', run, 'queued'))
-local number = tonumber(ARGV[3])
-if redis.call('HEXISTS', aside, ARGV[3]) == 1 then
-  local generation = tonumber(redis.call('HGET', run, 'generation')) + 1
-  redis.call('XADD', batches, generation .. '-' .. ARGV[3], 'rows', ARGV[4], 'data', ARGV[5])
-  redis.call('HSET', run, 'generation', generation)
-  redis.call('HDEL', aside, ARGV[3])
-elseif number == queued then
-  local generation = redis.call('HGET', run, 'generation')
-  redis.call('XADD', batches, generation .. '-' .. ARGV[3], 'rows', ARGV[4], 'data', ARGV[5])
-  queued = redis.call('HINCRBY', run, 'queued', 1)
+local number = ARGV[4]
+local is_next = number == redis.call('HGET', run, 'queued')
+if redis.call('HDEL', aside, number) == 1 or is_next then
+  redis.call('HSET', steps, number .. ':rows', ARGV[5], number .. ':data', ARGV[6])
+  redis.call('HDEL', steps, number .. ':claims')
+  wait_until(number, ARGV[7])
 end
-renew_expiry()
-return queued
+if is_next then
+  redis.call('HINCRBY', run, 'queued', 1)
+end
+plan(ARGV[3])
+return tonumber(redis.call('HGET', run, 'queued'))

@@ -1,31 +1,29 @@
--- release: end the consumer's lease of a batch that is not settled.
+-- release: put back a batch that is not settled, if it is still held under this fence.
 --
--- ARGV   1 consumer; 2 expiry in ms; 3 entry id; 4 how: 'give_back', 'fail' or 'set_aside'; 5 why
--- Reply  1; 0 where it does not own the batch (any more)
+-- ARGV   1 fence; 2 expiry in ms; 3 number; 4 campaign; 5 how: 'give_back', 'fail' or 'set_aside'; 6 why;
+--        7 in how many us it is due
+-- Reply  1; 0 where another worker has claimed it, or nobody has it (any more)
 --
--- give_back  the next worker that asks claims it, and this claim is not counted
--- fail       it can be claimed when its lease would have expired, which is the pause before the next try; `why` is kept
+-- give_back  this claim is not counted
+-- fail       it is counted; `why` is kept
 -- set_aside  it becomes a dead letter: no worker gets it until it is put again
 --
--- O(log batches in work).
+-- O(log batches).
 
-local id = ARGV[3]
-local number = string.match(id, '-(%d+)$')
-local pending = owned(ARGV[1], id)
-if not pending then
+local number = ARGV[3]
+if not owned(number, ARGV[1]) then
   return 0
 end
-if ARGV[4] == 'give_back' then
-  local claims = math.max(tonumber(pending[4]) - 1, 0)
-  -- Idle for a month, so that any takeover time has passed.
-  redis.call('XCLAIM', batches, 'workers', 'nobody', 0, id, 'IDLE', 2592000000, 'RETRYCOUNT', claims, 'JUSTID')
-elseif ARGV[4] == 'fail' then
-  redis.call('XCLAIM', batches, 'workers', 'nobody', 0, id, 'JUSTID')
-  redis.call('HSET', steps, number .. ':error', ARGV[5])
+if ARGV[5] == 'set_aside' then
+  set_aside(number, ARGV[6])
 else
-  redis.call('HSET', aside, number, ARGV[5])
-  redis.call('XACK', batches, 'workers', id)
-  redis.call('XDEL', batches, id)
+  let_go(number)
+  wait_until(number, ARGV[7] == '0' and 0 or now_us() + ARGV[7])
+  if ARGV[5] == 'give_back' then
+    redis.call('HINCRBY', steps, number .. ':claims', -1)
+  else
+    redis.call('HSET', steps, number .. ':error', ARGV[6])
+  end
 end
-renew_expiry()
+plan(ARGV[4])
 return 1

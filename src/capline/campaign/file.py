@@ -15,6 +15,7 @@
     as_of: 2026-11-21T16:00:00Z               optional, for rehearsals: the clock stands still at this instant; nothing
                                               waits for it
     send_at: 2027-01-01T16:00:00+08:00        optional: nothing is decided or sent before
+    send_at_local: 16:00                      optional: a subject waits for the first 16:00 from send_at on, in its zone
     until: 2027-01-01T20:00:00+08:00          optional: then it is cancelled
     priority: 50                              optional, 0 to 100: workers take a due campaign of a higher one first
     batch: 10000                              optional: messages decided, and kept in the ledger, as one step
@@ -28,6 +29,7 @@ store's, are relative to the file. `prepare` checks the files that it names.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -89,7 +91,8 @@ class CampaignFile:
 
     `text` is the file's text, `store_text` its store with each `${NAME}` as written, `as_of_us` the instant of a
     rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only. `send_at_us`: when it is due, 0
-    for at once. `until_us`: when it is cancelled, None for never.
+    for at once; `local_minute`: the minute of each subject's own day that it waits for from then on. `until_us`: when
+    it is cancelled, None for never.
     """
 
     path: Path
@@ -106,6 +109,7 @@ class CampaignFile:
     as_of_us: int | None
     rehearsal: bool
     send_at_us: int
+    local_minute: int | None
     until_us: int | None
     priority: int
     batch: int
@@ -160,15 +164,20 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         as_of_us=(as_of_us := _instant(fields, "as_of")),
         rehearsal=fields.flag("rehearsal", default=False),
         send_at_us=_instant(fields, "send_at") or 0,
+        local_minute=_minute(fields, "send_at_local"),
         until_us=_instant(fields, "until"),
         priority=fields.whole("priority", 50, 0, 100),
         batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
         retry=_retry(fields),
         sender=build_sender(fields.section("sender", "{file: out/}"), fields),
     )
-    for key in ("send_at", "until") if as_of_us is not None else ():
+    for key in ("send_at", "send_at_local", "until") if as_of_us is not None else ():
         if fields.has(key):
             fields.fault(key, "a rehearsal waits for nothing; leave out 'as_of:' or this")
+    if campaign.local_minute is not None and not (campaign.send_at_us and campaign.audience.zone_column):
+        fields.fault(
+            "send_at_local", "it needs 'send_at:', from when on it counts, and a 'zone_column:' in 'audience:'"
+        )
     if campaign.until_us is not None and campaign.until_us <= campaign.send_at_us:
         fields.fault("until", "it is over before it is due; name an instant after 'send_at:'")
     fields.close()
@@ -267,6 +276,17 @@ def _instant(fields: Fields, key: str) -> int | None:
     if not 0 <= at_us <= LATEST_US:
         fields.fault(key, f"{shown(text)} is not between 1970 and 2255")
     return at_us
+
+
+def _minute(fields: Fields, key: str) -> int | None:
+    text = fields.optional(key)
+    if text is None:
+        return None
+    found = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", text, re.ASCII)
+    if found is None:
+        fields.fault(key, f"{shown(text)} is not a time of the day; write it like 16:00")
+        return None
+    return 60 * int(found[1]) + int(found[2])
 
 
 def _retry(fields: Fields) -> Retry:

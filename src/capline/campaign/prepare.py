@@ -15,8 +15,11 @@ import hashlib
 import os
 import secrets
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
@@ -58,21 +61,32 @@ class Job:
     policy: Policy
     audience: Audience
     inputs: tuple[Input, ...]
+    order: NDArray[np.intp] | None
+    """The audience's rows zone by zone, where batches wait for a local time; None for their own order."""
+    slices: tuple[slice, ...]
 
     @property
     def batches(self) -> int:
         """How many batches the audience makes."""
-        return -(-len(self.audience) // self.file.batch)
+        return len(self.slices)
 
     def rows(self, number: int) -> slice:
-        """The subjects of this batch, as a slice of the audience."""
-        start = number * self.file.batch
-        return slice(start, min(start + self.file.batch, len(self.audience)))
+        """The subjects of this batch, as a slice of the audience, or of its `order`."""
+        return self.slices[number]
+
+    def due_us(self, number: int) -> int:
+        """When this batch is due; 0 with its campaign."""
+        codes, minute = self.audience.zone_codes, self.file.local_minute
+        if self.order is None or codes is None or minute is None:
+            return 0
+        zone = self.audience.zones[codes[self.order[self.rows(number).start]]]
+        return local_instant_us(self.file.send_at_us, minute, zone or self.policy.zone)
 
     def part(self, number: int, *, texts: bool = True) -> Part:
         """The subjects of this batch, with their further columns, or without."""
         rows = self.rows(number)
-        return self._part(number, np.arange(rows.start, rows.stop, dtype=np.intp), texts=texts)
+        order = np.arange(rows.start, rows.stop, dtype=np.intp) if self.order is None else self.order[rows]
+        return self._part(number, order, texts=texts)
 
     def part_of(self, number: int, ids: NDArray[np.uint32]) -> Part:
         """A further batch: these subjects of the audience, ascending, with their columns."""
@@ -134,6 +148,32 @@ def open_limiter(
     )
 
 
+def local_instant_us(from_us: int, minute: int, zone: str) -> int:
+    """The first instant from `from_us` on at which it is this minute of the day in a zone.
+
+    A minute that occurs twice is its first; one that the clock skips is as long after the last one before (02:30 is
+    03:30 then).
+    """
+    at = datetime.fromtimestamp(from_us // 1_000_000, ZoneInfo(zone))
+    at = at.replace(hour=minute // 60, minute=minute % 60, second=0, fold=0)
+    if int(at.timestamp()) * 1_000_000 < from_us:
+        at += timedelta(days=1)
+    return int(at.timestamp()) * 1_000_000
+
+
+def _slices(file: CampaignFile, audience: Audience) -> tuple[NDArray[np.intp] | None, tuple[slice, ...]]:
+    """The order of the audience and its batches; a batch that waits for a local time is of one zone."""
+    order, ends = None, [len(audience)]
+    if file.local_minute is not None and audience.zone_codes is not None:
+        order = np.argsort(audience.zone_codes, kind="stable")
+        ends = np.cumsum(np.bincount(audience.zone_codes)).tolist()
+    return order, tuple(
+        slice(start, min(start + file.batch, end))
+        for begin, end in pairwise([0, *ends])
+        for start in range(begin, end, file.batch)
+    )
+
+
 def limiter_kinds(
     policy: Policy, part: Part, segments: Sequence[str | None], zones: Sequence[str | None]
 ) -> tuple[list[str | None], list[str | None] | None, NDArray[np.integer[Any]]]:
@@ -181,7 +221,13 @@ def prepare(file: CampaignFile, version: str | None = None) -> Job:
             f"write 'batch: {MOST_CODES}' or less"
         )
     return Job(
-        file, policies, policies_text, policy, audience, _inputs(file, policies, policy, snapshot, version, audience)
+        file,
+        policies,
+        policies_text,
+        policy,
+        audience,
+        _inputs(file, policies, policy, snapshot, version, audience),
+        *_slices(file, audience),
     )
 
 
@@ -256,7 +302,11 @@ def _inputs(
             _digest(file.as_of_us),
             "the real clock" if file.as_of_us is None else f"{file.as_of_us} us",
         ),
-        Input("batch size", _digest(file.batch), str(file.batch)),
+        Input(
+            "batch size",
+            _digest(file.batch if file.local_minute is None else [file.batch, file.local_minute]),
+            str(file.batch),
+        ),
         Input("sender", _digest([file.sender.name, file.sender.digest]), file.sender.name),
     )
 

@@ -128,7 +128,7 @@ class _Run:
             with as_campaign_errors(sender.name):
                 sender.sender.open(self._info)
             missing = range(ledger.state().queued, 0 if ledger.state().cancelled else job.batches)
-            for _ in ledger.store.put(ledger.run, ((n, _size(job.rows(n)), b"", 0) for n in missing)):
+            for _ in ledger.store.put(ledger.run, ((n, _size(job.rows(n)), b"", job.due_us(n)) for n in missing)):
                 self._stop.check()
             ledger.freeze_inputs(store_input(self._limiter))
             if self._doubtful:

@@ -68,6 +68,8 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
         (8, "cost: -1", "cost: expected a whole number"),
         (8, "cost: 1.5", "cost: expected a whole number"),
         (9, "send_at: 16:00", "'16:00' is not an instant"),
+        (9, "send_at_local: 16:00", "send_at_local: it needs 'send_at:'"),
+        (9, "send_at_local: 24:00", "'24:00' is not a time of the day; write it like 16:00"),
         (9, "send_at: 2026-11-21T17:00:00Z\nuntil: 2026-11-21T16:00:00Z", "until: it is over before it is due"),
         (9, "as_of: 2026-11-21T16:00:00Z\nuntil: 2026-11-22T16:00:00Z", "until: a rehearsal waits for nothing"),
         (9, "as_of: 2026-11-21T16:00:00Z\nsend_at: 2026-11-21T16:00:00Z", "send_at: a rehearsal waits for nothing"),

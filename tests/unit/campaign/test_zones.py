@@ -1,9 +1,11 @@
 """Campaigns in the time zones of their subjects: a column of the audience, from the file to the decision."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from capline.campaign import plan, report_of, run
 from capline.campaign.audience import read
 from capline.campaign.file import AudienceSource
 from capline.campaign.part import Part
-from capline.campaign.prepare import limiter_kinds
+from capline.campaign.prepare import limiter_kinds, local_instant_us
 from capline.campaign.stop import Stop
 from capline.model.errors import CampaignError, CaplineError, IdConflictError
 from capline.segment.build import table
@@ -287,3 +289,43 @@ def test_a_receipt_answers_no_batch_in_other_zones(tmp_path: Path, store: str) -
         assert ask(None, "Asia/Tokyo").hit.tolist() == first.hit.tolist()
         with pytest.raises(IdConflictError):
             ask(None, "Asia/Seoul")
+
+
+# --- a local time ---------------------------------------------------------------------------------------------
+
+
+def us(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("zone", "begins", "minute", "due"),
+    [
+        ("UTC", "2026-11-21T16:00:00Z", 960, "2026-11-21T16:00:00Z"),
+        ("UTC", "2026-11-21T16:00:00.000001Z", 960, "2026-11-22T16:00:00Z"),
+        ("Asia/Tokyo", "2026-11-21T08:00:00Z", 960, "2026-11-22T07:00:00Z"),
+        ("Pacific/Kiritimati", "2026-11-21T08:00:00Z", 0, "2026-11-21T10:00:00Z"),
+        ("Europe/Berlin", "2026-03-28T16:00:00Z", 150, "2026-03-29T01:30:00Z"),  # there is no 02:30 that day
+        ("Europe/Berlin", "2026-10-24T16:00:00Z", 150, "2026-10-25T00:30:00Z"),  # 02:30 comes twice
+        ("Europe/Berlin", "2026-10-25T00:30:00.5Z", 150, "2026-10-26T01:30:00Z"),
+        ("Australia/Lord_Howe", "2026-10-03T00:00:00Z", 135, "2026-10-03T15:45:00Z"),  # half an hour is skipped
+    ],
+)
+def test_a_minute_of_the_day_is_one_instant(zone: str, begins: str, minute: int, due: str) -> None:
+    assert local_instant_us(us(begins), minute, zone) == us(due)
+
+
+def test_batches_that_wait_for_a_local_time_are_of_one_zone_and_due_then(site: Site) -> None:
+    job = site.job(as_of=None, batch="50", send_at="2026-01-01T00:00:00Z", send_at_local="16:00")
+    assert job.batches == 10
+    seen: list[int] = []
+    for number in range(job.batches):
+        part = job.part(number)
+        assert part.zone_codes is not None
+        (code,) = {int(code) for code in np.unique(part.zone_codes)}
+        at = datetime.fromtimestamp(job.due_us(number) / 1e6, UTC)
+        zone: str = job.audience.zones[code] or "Asia/Kolkata"
+        assert f"{at.astimezone(ZoneInfo(zone)):%H:%M}" == "16:00"
+        assert part.ids.tolist() == sorted(part.ids.tolist())
+        seen += part.ids.tolist()
+    assert sorted(seen) == list(range(400))

@@ -97,7 +97,7 @@ def retry(job: Job, queue: CampaignStore) -> Enqueued:
 def _batches(job: Job, numbers: list[int]) -> Iterator[Batch]:
     for number in numbers:
         part = job.part(number)
-        yield number, len(part), part.pack(), 0
+        yield number, len(part), part.pack(), job.due_us(number)
 
 
 def _store_for_workers(file: CampaignFile) -> str:

@@ -162,10 +162,11 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         lines += ["## What falls short", "", *short_of(found), ""]
     for name, report in found.items():
         if rows_of(report):
+            runs = len(report["figures"][0]["values"])
             lines += [
                 f"## {report['title']}",
                 "",
-                f"`bench/{name}.py`, {len(report['figures'][0]['values'])} runs.",
+                f"`bench/{name}.py`, {runs} run{'s' * (runs > 1)}.",
                 "",
             ]
             lines += [*table(report), ""]

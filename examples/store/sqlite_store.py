@@ -18,7 +18,7 @@ from msgspec import msgpack
 from capline.model.errors import InvalidValueError, NoStoreError, StoreUnavailableError
 from capline.store.local.base import LocalStore
 from capline.store.local.log import ColumnLog
-from capline.store.local.transaction import LogTransaction
+from capline.store.local.transaction import LogTransaction, take_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS log (name TEXT, subject BLOB, kept_until INTEGER, hits BLOB, PRIMARY KEY (name, subject));
+CREATE TABLE IF NOT EXISTS name (name TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS receipt (name BLOB PRIMARY KEY, kept_until INTEGER, answers BLOB);
 """
 
@@ -72,16 +73,22 @@ class SqliteStore(LocalStore, LogTransaction):
 
     def _handle(self, name: str, retention_us: int) -> object:
         self._retention_us[name] = max(retention_us, self._retention_us.get(name, 0))
+        with self._lock:
+            self._file.execute("INSERT OR IGNORE INTO name VALUES (?)", (name,))
         return name
 
     def _beside(self, name: str) -> list[str]:
         with self._lock:
-            named = self._file.execute(
-                "SELECT DISTINCT name FROM log WHERE name > ? AND name < ?", (f"{name}/", f"{name}0")
-            )
+            named = self._file.execute("SELECT name FROM name WHERE name > ? AND name < ?", (f"{name}/", f"{name}0"))
             return [beside for (beside,) in named]
 
     # --- a transaction ----------------------------------------------------------------------------------------------
+
+    def learn(self, compiled: LocalRule) -> None:
+        own = compiled.refs[0]
+        for name in (names := self._beside(own.name)):
+            self._retention_us.setdefault(name, own.retention_us)
+        take_up(compiled, zip(names, names, strict=True))
 
     def stored(self, ref: LogRef, subject: Subject) -> ColumnLog | None:
         row = self._file.execute(
@@ -91,7 +98,7 @@ class SqliteStore(LocalStore, LogTransaction):
 
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         kept_until = max(log.last_us(), log.high_water_us) + self._retention_us[ref.name]
-        hits = msgpack.encode((log.high_water_us, list(log.recorded())))
+        hits = msgpack.encode((log.high_water_us, list(log.recorded()), log.reserved))
         self._file.execute(
             "REPLACE INTO log VALUES (?, ?, ?, ?)", (ref.name, msgpack.encode(subject), kept_until, hits)
         )
@@ -132,7 +139,7 @@ class SqliteStore(LocalStore, LogTransaction):
 
 def _unpacked(hits: bytes) -> ColumnLog:
     log = ColumnLog()
-    high_water_us, rows = msgpack.decode(hits)
+    high_water_us, rows, log.reserved = msgpack.decode(hits)
     for stamp_us, units, fingerprint in rows:
         log.record(stamp_us, units, 0, fingerprint)
     log.high_water_us = high_water_us

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from capline.model.decision import Decision
-from capline.model.policy import BoundPolicy, LogLimits
+from capline.model.policy import LOGS, RESERVED, BoundPolicy, LogLimits
 from capline.model.subject import Subject
 from capline.store.local.fast_path import FastRule, Quick
 from capline.store.local.log import ColumnLog, StoredLog
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-__all__ = ["SWEEP_RECEIPTS", "LocalRule", "LogRef", "LogTransaction", "StoredLog"]
+__all__ = ["SWEEP_RECEIPTS", "LocalRule", "LogRef", "LogTransaction", "StoredLog", "take_up"]
 
 SWEEP_RECEIPTS = 2
 """For each receipt that comes so many others are checked, and removed where they have expired."""
@@ -113,3 +113,16 @@ class LogTransaction(Protocol):
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
         """Keep the value under this name until then."""
         ...
+
+
+def take_up(compiled: LocalRule, beside: Iterable[tuple[str, Any]]) -> None:
+    """Give the rule the logs beside its own, each with a handle: reservations, channels, and what it does not read."""
+    rule, own, known = compiled.rule, compiled.refs[0], compiled.every_ref
+    for name, handle in beside:
+        ref = LogRef(LogLimits(name, (), own.retention_us), (), handle)
+        if name == f"{own.name}/{RESERVED}" and rule.algorithm in LOGS:
+            compiled.record = ref
+        elif name not in known and rule.algorithm == "sliding_log" and name != rule.numbers:
+            compiled.channel_refs += (ref,)
+        elif name not in known:
+            compiled.former += (ref,)

@@ -9,7 +9,7 @@ import pytest
 
 from capline import Attempt, Limiter, Policy
 from capline.model.errors import StoreUnavailableError
-from capline.store.redis import joint
+from capline.store.redis import batches, joint
 from capline.store.redis.scripting import parts
 from capline.store.redis.scripting.scripts import Call
 
@@ -37,7 +37,9 @@ def attempts(ids: tuple[str | None, ...]) -> list[Attempt]:
 
 @pytest.mark.parametrize("ids", [*product([None, "i"], repeat=3)], ids=str)
 def test_a_batch_may_be_sent_again_where_each_of_its_attempts_has_an_id(ids: tuple[str | None, ...]) -> None:
+    # A call for all of them, or where each has an id a call each.
     calls = calls_of("decide_batch", attempts(ids), parts, "group_call")
+    calls = calls or calls_of("decide_batch", attempts(ids), batches, "step_call")
     assert {call.repeatable for call in calls} == {None not in ids}
 
 

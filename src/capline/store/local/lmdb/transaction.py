@@ -7,13 +7,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from capline.model.errors import CaplineError, StoreError
-from capline.model.policy import LOGS, RESERVED, LogLimits
 from capline.store.local.lmdb.keys import LOG_KEY, LOG_META, LOG_NUMBER, log_key, log_prefix, subject_key
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import BLOCKS, NUMBERS, PAGED, pack_log, read_words, seal, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, IdTables, PagedLog, PageIds, Pages, page_key
 from capline.store.local.numbers import StoredNumbers, pack_numbers, unpack_numbers
-from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
+from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog, take_up
 from capline.support.override import override
 
 if TYPE_CHECKING:
@@ -51,20 +50,11 @@ class LmdbTransaction(LogTransaction):
     @override
     def learn(self, compiled: LocalRule) -> None:
         """As in `LogTransaction`; some microseconds, and then only where any log was begun since."""
-        meta, rule, own = self.tables[b"meta"], compiled.rule, compiled.refs[0]
+        meta = self.tables[b"meta"]
         names = self.txn.stat(meta)["entries"]
-        if compiled.names == names:
-            return
-        known, record = compiled.every_ref, f"{own.name}/{RESERVED}"
-        for name, number in logs_beside(self.txn, meta, own.name):
-            ref = LogRef(LogLimits(name, (), own.retention_us), (), number)
-            if name == record and rule.algorithm in LOGS:
-                compiled.record = ref
-            elif name not in known and rule.algorithm == "sliding_log" and name != rule.numbers:
-                compiled.channel_refs += (ref,)
-            elif name not in known:
-                compiled.former += (ref,)
-        compiled.names = names
+        if compiled.names != names:
+            take_up(compiled, logs_beside(self.txn, meta, compiled.refs[0].name))
+            compiled.names = names
 
     @override
     def stored(self, ref: LogRef, subject: Subject) -> StoredLog | None:
@@ -82,10 +72,9 @@ class LmdbTransaction(LogTransaction):
         if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
             log.pack()
             log = PagedLog(log, LmdbPages(self.txn, self.tables[b"pages"], key), self.ids)
-        paged = isinstance(log, PagedLog)
-        value = log.value() if paged else pack_log(log, key)  # pyright: ignore[reportArgumentType] - the two
+        value = log.value() if isinstance(log, PagedLog) else pack_log(log, key)  # pyright: ignore[reportArgumentType] - the two
         self.txn.put(key, value, db=self.tables[b"logs"])
-        self.fresh += not paged and len(cast("ColumnLog", log)) == 1
+        self.fresh += isinstance(log, ColumnLog) and len(log) == 1 and log.before is None  # numbers stay one entry
 
     @override
     def remove(self, ref: LogRef, subject: Subject) -> bool:

@@ -1,6 +1,8 @@
 """Who wakes up later than the slack after its slot gives it back and takes another; sync and async."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,14 +22,24 @@ PARTS = [Attempt("p", "s"), Attempt("q", "s", 2)]
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManualClock, list[float]], None]:
-    """Sleeping advances the clock, by so many seconds too much the first times; so does a slot that is now."""
+    """Sleeping advances the clock, by so many seconds too much the first times; so does a slot that is now.
+
+    Threads of other tests' servers sleep as ever.
+    """
+    home, sleep, awaited_sleep = threading.get_ident(), time.sleep, asyncio.sleep
 
     def fake(clock: ManualClock, late: list[float]) -> None:
         def slept(seconds: float) -> None:
-            clock.advance_us(round((seconds + (late.pop(0) if late else 0)) * 1e6))
+            if threading.get_ident() == home:
+                clock.advance_us(round((seconds + (late.pop(0) if late else 0)) * 1e6))
+            else:
+                sleep(seconds)
 
         async def awaited(seconds: float) -> None:
-            slept(seconds)
+            if threading.get_ident() == home:
+                slept(seconds)
+            else:
+                await awaited_sleep(seconds)
 
         def answered(store: MemoryStore, operation: Operation) -> Any:
             answer = STEP(store, operation)

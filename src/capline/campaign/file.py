@@ -14,6 +14,7 @@
     cost: 1                                   optional: units of each message
     as_of: 2026-11-21T16:00:00Z               optional, for rehearsals: the clock stands still at this instant; nothing
                                               waits for it
+    rehearsal: true                           optional: the store is for rehearsals; `as_of` may be in its future
     send_at: 2027-01-01T16:00:00+08:00        optional: nothing is decided or sent before
     send_at_local: 16:00                      optional: a subject waits for the first 16:00 from send_at on, in its zone
     until: 2027-01-01T20:00:00+08:00          optional: then it is cancelled

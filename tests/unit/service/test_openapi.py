@@ -9,9 +9,10 @@ import pytest
 from tests.kit.service import Service
 
 from capline import Policy
+from capline.campaign import file
 from capline.service.http.openapi import document
 from capline.service.probes import probes
-from capline.service.verbs.campaigns import campaign_routes
+from capline.service.verbs.campaigns import CampaignForm, campaign_routes
 from capline.service.verbs.routes import routes
 
 
@@ -65,3 +66,11 @@ def test_the_page_needs_nothing_else(service: Service) -> None:
     assert "/v1/decide/batch" in answer.text
     assert not re.search(r"<script|https?://|@import|url\(", answer.text)
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_a_campaign_over_http_has_every_key_of_its_file() -> None:
+    told = re.findall(r"^    ([a-z_]+): ", file.__doc__ or "", re.MULTILINE)
+    assert set(CampaignForm.__struct_fields__) == set(told)
+    form = {"campaign": "c", "policies": "p.yaml", "policy": "p", "audience": {"csv": "u.csv", "zone_column": "zone"}}
+    form |= {"sender": {"file": "out/"}, "send_at": "2030-01-01T00:00:00Z", "send_at_local": "16:00"}
+    assert msgspec.convert(form, CampaignForm).file().local_minute == 960

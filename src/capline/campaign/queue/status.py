@@ -1,4 +1,4 @@
-"""A queued campaign's progress over all its workers: the counts of `report`, and which worker has which batch.
+"""The campaigns of a queue, a line each; of one the counts of `report`, and which worker has which batch.
 
 A `QueueStatus` reads each finished batch once, since it does not change. For ten million subjects the first report
 reads some 100 MB; each later one reads only what is not finished.
@@ -13,12 +13,18 @@ import msgspec
 
 from capline.campaign.ledger import Ledger
 from capline.campaign.report import OutcomeCounts, Report, state_now
+from capline.campaign.store.protocol import UnreadableRunError
 from capline.campaign.store.records import InWork
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from capline.campaign.store.protocol import CampaignStore
     from capline.campaign.store.records import State
     from capline.campaign.store.rows import BatchRows
+
+
+_A_PAGE = 1000
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -81,3 +87,38 @@ class QueueStatus:
             list(state.in_work),
             dict(state.aside),
         )
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A campaign in a list, and how far it is. One that another version began has no facts: it is "unreadable"."""
+
+    campaign: str
+    run: str
+    state: str
+    policy: str
+    audience: int
+    done: int
+    batches: int
+    settled: int
+
+
+def listed(store: CampaignStore, campaign: str) -> Listed | None:
+    """The line of a campaign; None where it is gone. Reads no outcomes."""
+    try:
+        run = store.find(campaign)
+    except UnreadableRunError:
+        return Listed(campaign, "", "unreadable", "", 0, 0, 0, 0)
+    if run is None:
+        return None
+    facts, now = run.facts, store.state(campaign)
+    return Listed(
+        campaign, facts.run_id, state_now(now), facts.policy, facts.audience, now.done, now.batches, now.settled
+    )
+
+
+def every(store: CampaignStore) -> Iterator[Listed]:
+    """The lines of all campaigns in a store, by name."""
+    names = store.page("", _A_PAGE)
+    while names:
+        yield from filter(None, (listed(store, name) for name in names))
+        names = store.page(names[-1], _A_PAGE)

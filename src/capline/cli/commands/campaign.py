@@ -185,8 +185,8 @@ def list_(
 ) -> Answer:
     """List campaigns and how far each is: of a queue or a service, else of the runs in a directory."""
     from capline.campaign import Ledger
+    from capline.campaign.queue.status import every
     from capline.campaign.store.open import open_store
-    from capline.service.verbs.campaigns import every
 
     with ExitStack() as stack:
         if (served := shared.served) is not None:

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capline.campaign.outcomes import Outcome
-    from capline.campaign.queue.status import QueueReport
+    from capline.campaign.queue.status import Listed, QueueReport
     from capline.campaign.store.protocol import Change
-    from capline.service.verbs.campaigns import Listed
 
 T = TypeVar("T")
 
@@ -69,7 +68,7 @@ class ServedCampaigns:
 
     def every(self) -> Iterator[Listed]:
         """All campaigns, by name."""
-        from capline.service.verbs.campaigns import Listed
+        from capline.campaign.queue.status import Listed
 
         for page in self._pages("/v1/campaigns"):
             yield from _as(list[Listed], page["campaigns"])

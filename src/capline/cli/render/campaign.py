@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.campaign import Report
-    from capline.campaign.queue.status import QueueProgress
+    from capline.campaign.queue.status import Listed, QueueProgress
     from capline.campaign.report import Eligible, SegmentReport, StoreFacts
-    from capline.service.verbs.campaigns import Listed
 
 _MOST_IN_WORK = 20
 _MOST_TIMES = 14

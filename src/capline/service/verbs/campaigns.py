@@ -31,11 +31,10 @@ from capline.campaign.file import loads_campaign
 from capline.campaign.ledger import Ledger
 from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, tables_of, write_outcomes
 from capline.campaign.queue.enqueue import Enqueued, enqueue, retry
-from capline.campaign.queue.status import QueueReport, QueueStatus
+from capline.campaign.queue.status import Listed, QueueReport, QueueStatus, every, listed
 from capline.campaign.report import Report, state_now
 from capline.campaign.senders.template import variables
 from capline.campaign.store.open import open_store
-from capline.campaign.store.protocol import UnreadableRunError
 from capline.campaign.store.rows import RETRIED, BatchRows
 from capline.model.errors import CampaignConflictError, CampaignError, CampaignStoreError, InvalidValueError, quoted
 from capline.service.http.app import Reply
@@ -44,7 +43,7 @@ from capline.service.http.forms import described_as, page_limit
 from capline.service.http.table import get, post, routes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from capline.campaign.file import CampaignFile
     from capline.campaign.store.protocol import CampaignStore, Change
@@ -59,7 +58,6 @@ _KEY = "Idempotency-Key"
 _NAMED = Path("campaign.json")
 """What a campaign's form is called in messages; its paths are those of the working directory."""
 _AT_ONCE = 2
-_MANY = 1000
 _PLACE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})", re.ASCII)
 _VARIABLES = "CAPLINE_CAMPAIGN_"
 """What the variables begin with that workers fill in for who composes over HTTP: others may be their secrets."""
@@ -117,6 +115,7 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     batch: int | None = None
     priority: int | None = None
     send_at: _Instant = None
+    send_at_local: str | None = None
     until: _Instant = None
     as_of: _Instant = None
     rehearsal: bool | None = None
@@ -138,19 +137,6 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
         return file
 
 
-class Listed(msgspec.Struct, frozen=True):
-    """A campaign in a list, and how far it is. One that another version began has no facts: it is "unreadable"."""
-
-    campaign: str
-    run: str
-    state: str
-    policy: str
-    audience: int
-    done: int
-    batches: int
-    settled: int
-
-
 class CampaignsPage(TypedDict):
     """Campaigns by name; `next` is sent back as `after`, until it is null."""
 
@@ -170,28 +156,6 @@ class OutcomesPage(TypedDict):
 
     outcomes: list[Outcome]
     next: str | None
-
-
-def listed(store: CampaignStore, campaign: str) -> Listed | None:
-    """The line of a campaign; None where it is gone. Reads no outcomes."""
-    try:
-        run = store.find(campaign)
-    except UnreadableRunError:
-        return Listed(campaign, "", "unreadable", "", 0, 0, 0, 0)
-    if run is None:
-        return None
-    facts, now = run.facts, store.state(campaign)
-    return Listed(
-        campaign, facts.run_id, state_now(now), facts.policy, facts.audience, now.done, now.batches, now.settled
-    )
-
-
-def every(store: CampaignStore) -> Iterator[Listed]:
-    """The lines of all campaigns in a store, by name."""
-    names = store.page("", _MANY)
-    while names:
-        yield from filter(None, (listed(store, name) for name in names))
-        names = store.page(names[-1], _MANY)
 
 
 def campaign_routes(url: str, *, create: bool = True) -> dict[str, Route]:
@@ -334,7 +298,7 @@ class CampaignVerbs:
 def _create(store: CampaignStore, form: CampaignForm, run_id: str | None) -> Enqueued:
     file = form.file()
     begun = store.find(file.campaign)
-    if begun is None and any(line.run == run_id for line in every(store)):
+    if begun is None and run_id is not None and any(line.run == run_id for line in every(store)):
         raise _other_body()
     if begun is not None:
         if begun.facts.run_id != run_id:

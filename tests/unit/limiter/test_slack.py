@@ -1,8 +1,6 @@
 """Who wakes up later than the slack after its slot gives it back and takes another; sync and async."""
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,22 +22,19 @@ PARTS = [Attempt("p", "s"), Attempt("q", "s", 2)]
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManualClock, list[float]], None]:
     """Sleeping advances the clock, by so many seconds too much the first times; so does a slot that is now.
 
-    Threads of other tests' servers sleep as ever.
+    No seconds are no sleep: every 64th slot of a process lets the event loop have its turn.
     """
-    home, sleep, awaited_sleep = threading.get_ident(), time.sleep, asyncio.sleep
+    turn = asyncio.sleep
 
     def fake(clock: ManualClock, late: list[float]) -> None:
         def slept(seconds: float) -> None:
-            if threading.get_ident() == home:
-                clock.advance_us(round((seconds + (late.pop(0) if late else 0)) * 1e6))
-            else:
-                sleep(seconds)
+            clock.advance_us(round((seconds + (late.pop(0) if late else 0)) * 1e6))
 
         async def awaited(seconds: float) -> None:
-            if threading.get_ident() == home:
+            if seconds:
                 slept(seconds)
             else:
-                await awaited_sleep(seconds)
+                await turn(0)
 
         def answered(store: MemoryStore, operation: Operation) -> Any:
             answer = STEP(store, operation)

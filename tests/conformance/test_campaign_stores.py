@@ -230,6 +230,15 @@ def test_a_batch_has_a_due_time_of_its_own(queue: CampaignStore) -> None:
     assert queue.state("sale").waiting == 1
 
 
+def test_a_look_never_takes_a_lease_for_longer_than_it_is(queue: CampaignStore) -> None:
+    assert queue.begin(RUN)
+    assert put(queue, 0) == 1
+    for turn in range(25):
+        claim = claimed(queue, "a", lease_s=60)
+        assert 50 < queue.look(1).next_s <= 60, f"turn {turn}"
+        assert queue.release(claim, "give_back")
+
+
 def test_workers_look_at_the_higher_priority_first_then_at_the_one_due_longest(queue: CampaignStore) -> None:
     now_us = time.time_ns() // 1000
     for age, (name, priority) in enumerate({"a": 50, "b": 50, "late": 100, "low": 0, "high": 99}.items()):

@@ -1,7 +1,7 @@
 -- look: the campaigns that have something to claim now, higher priority first, then the one that is due longest.
 --
 -- ARGV   1 how many at most; 2 expiry in ms
--- Reply  {ms until another one has, or -1; name, ...}
+-- Reply  {ms until another one has at the earliest, or -1; name, ...}
 --
 -- A campaign's score is (100 - priority) * 2^46 + when it has something to claim, in ms: exact in a double. Each
 -- priority that occurs is one band, which is read at its head: O(priorities * log campaigns).
@@ -24,7 +24,8 @@ while true do
   local later = redis.call('ZRANGE', next_of_all, '(' .. text(start + now_ms), text(start + BAND - 1), 'BYSCORE',
     'LIMIT', 0, 1, 'WITHSCORES')[2]
   if later then
-    next_ms = math.min(next_ms, later - start - now_ms)
+    -- An instant is kept rounded up, and now is rounded down: without the 1 a lease would seem longer than it is.
+    next_ms = math.min(next_ms, math.max(1, later - start - now_ms - 1))
   end
   band = band + 1
 end

@@ -45,7 +45,7 @@ class Way:
         self.target = self.target or self.site.file
 
     def plan(self) -> Any:
-        return answer("campaign", "plan", self.site.file)
+        return answer("campaign", "plan", self.site.file, *(self.where if "--server" in self.where else ()))
 
     def begin(self) -> None:
         self.running = Program(
@@ -67,7 +67,8 @@ class Way:
 
     def say(self, verb: str, *words: str) -> str:
         """What a command prints, or refuses with."""
-        done = capline("campaign", verb, self.target, *words, *self.where)
+        of = self.site.file if verb in ("plan", "enqueue") else self.target
+        done = capline("campaign", verb, of, *words, *self.where)
         return f"{done.returncode} {done.stdout}{done.stderr}"
 
     def every(self) -> Any:
@@ -115,21 +116,8 @@ class Served(Workers):
         sender = self.site.settings["sender"].strip("{}").partition(": ")
         return said | {"batch": 100, "audience": {"csv": "users.csv"}, "sender": {sender[0]: sender[2]}}
 
-    def plan(self) -> Any:
-        return self.post("/v1/campaigns/plan", "compose", json=self.form())
-
-    def begin(self) -> None:
-        self.post("/v1/campaigns", "compose", json=self.form())
-
     def work(self) -> None:
         assert capline("worker", "--queue", self.queue, "--until-idle", "--quiet").returncode in (0, 1)
-
-    def retry(self) -> None:
-        self.post("/v1/campaigns/summer-sale/retry-failed", "steer")
-        self.work()
-
-    def of(self, name: str) -> Way:
-        return Workers(self.site, name, self.where)
 
 
 Ways = Callable[..., list[Way]]
@@ -155,7 +143,7 @@ def ways(tmp_path: Path, server: Server) -> Generator[Ways]:
         folder = sites[2].path
         file = TokenFile(folder / "tokens.json", create=True)
         tokens = {role: file.create(role, [role]) for role in ("decide", "read", "compose", "steer")}
-        (folder / "token").write_text(file.create("both", ["read", "steer"]))
+        (folder / "token").write_text(file.create("all", ["read", "compose", "steer"]))
         serving = Serving(folder, "--queue", second, "--tokens", "tokens.json")
         opened.append(serving)
         where = ("--server", serving.url, "--token-file", str(folder / "token"))
@@ -330,6 +318,36 @@ def test_what_the_service_refuses(ways: Ways) -> None:
     assert status("POST", f"{one}/cancel", "steer") == 200
     for verb in ("pause", "resume", "cancel", "retry-failed"):
         assert status("POST", f"{one}/{verb}", "steer") == 409
+
+
+BAD = {
+    "polices: policies.yaml": "unknown field `polices`",
+    "cost: many": "$.cost",
+    "batch: 0": "from 1 to 100000",
+    "policy: other": "no policy 'other'",
+    "policy: [a": "not YAML",
+    "policy: a\npolicy: b": "is given twice, first on line 1",
+    "audience: {csv: ../users.csv}": "is not below the directory",
+}
+
+
+def test_a_file_for_a_service_is_refused_in_one_line(ways: Ways) -> None:
+    *_, way = ways()
+    for bad, problem in BAD.items():
+        way.site.file.write_text(bad + "\n" + way.site.write(**{bad.partition(":")[0]: None}).read_text())
+        for verb in ("plan", "enqueue"):
+            said = way.say(verb)
+            assert said.startswith("2 capline: "), said
+            assert problem in said
+            assert said.count("\n") == 1
+    way.site.write()
+    first, again = (way.say("enqueue", "--json") for _ in range(2))
+    assert first == again
+    for change in ({"batch": "50"}, {"campaign": "summer-sale", "cost": "2"}):
+        way.site.write(**change)
+        assert "was begun before; a new one needs another name" in way.say("enqueue")
+    way.site.file.unlink()
+    assert "no such file" in way.say("plan").lower()
 
 
 def test_a_queue_that_is_away_is_503_until_it_is_back(tmp_path: Path) -> None:

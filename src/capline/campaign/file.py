@@ -121,16 +121,20 @@ class CampaignFile:
 def load_campaign(path: str | os.PathLike[str]) -> CampaignFile:
     """Read a campaign file; `CampaignError` with the first fault, its line and fix, and the lines of the others."""
     path = Path(path)
+    return loads_campaign(text_of(path), path)
+
+
+def text_of(path: Path) -> str:
+    """The text of a campaign file; `CampaignError` where it cannot be read."""
     try:
         data = read(path, LARGEST_FILE_BYTES)
     except CaplineError as error:
         raise CampaignError(str(error)) from None
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise CampaignError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
-    return loads_campaign(text, path)
 
 
 def loads_campaign(text: str, path: Path) -> CampaignFile:

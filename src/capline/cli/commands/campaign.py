@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capline.cli.commands import outcomes
-from capline.cli.input.campaigns import QueueOption, Shared, Target, queue_of_store
+from capline.cli.input.campaigns import Service, Shared, Target, queue_of_store
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import LedgerOption, ProgressOption
 from capline.cli.render.campaign import print_list, report_answer
@@ -33,6 +33,7 @@ from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
     from capline.campaign import Job, Ledger
+    from capline.campaign.queue.enqueue import Enqueued
     from capline.campaign.report import StoreFacts
     from capline.campaign.store.protocol import Change
 
@@ -137,11 +138,16 @@ def _say_where(opened: Ledger, job: Job, *, retry_failed: bool, target: Path) ->
 
 
 @app.answers("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json")
-def plan(campaign: CampaignArgument, progress: ProgressOption = None) -> Answer:
-    """Forecast exactly what a run started now would send and refuse. Consumes and writes nothing."""
+def plan(campaign: CampaignArgument, service: Service, progress: ProgressOption = None) -> Answer:
+    """Forecast exactly what a run started now would send and refuse. Consumes and writes nothing.
+
+    With --server the service forecasts: paths in the file are those of the service.
+    """
     from capline.campaign import load_campaign, prepare
     from capline.campaign import plan as plan_job
 
+    if (served := service.served) is not None:
+        return report_answer(served.plan(campaign))
     job = prepare(load_campaign(campaign))
     with progress_bar("peeking", len(job.audience), wanted=progress) as advance:
         report = plan_job(job, advance)
@@ -242,17 +248,40 @@ def cancel(
 @app.answers(
     "capline campaign enqueue summer-sale.yaml --queue redis://127.0.0.1:6379/0",
     "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
+    "capline campaign enqueue summer-sale.yaml --server http://127.0.0.1:8080 --token-file token.txt",
 )
 def enqueue(
-    campaign: CampaignArgument,
-    queue: QueueOption = None,
-    retry_failed: RetryOption = False,
-    progress: ProgressOption = None,
+    campaign: CampaignArgument, shared: Shared, retry_failed: RetryOption = False, progress: ProgressOption = None
 ) -> Answer:
     """Split a campaign into batches for workers. After a kill, the same command resumes it.
 
-    Checks the whole file first, as `run` does. Workers need none of its files: capline worker --queue URL.
+    Checks the whole file first, as `run` does. Workers need none of its files: capline worker --queue URL. With
+    --server the service does it: paths in the file are those of the service.
     """
+    if (served := shared.served) is not None:
+        from capline.cli.input.served import form_of
+
+        queued = served.retry_failed(form_of(campaign).campaign) if retry_failed else served.create(campaign)
+    else:
+        queued = _enqueued(campaign, shared.queue, progress, retry_failed=retry_failed)
+    where = f"--server {shared.server}" if shared.server else f"--queue {queued.queue}"
+    count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
+
+    def lines() -> None:
+        if retry_failed:
+            out.print(f"[bold]{queued.campaign}[/]: {queued.put:,} batches in the queue again, of those that failed")
+        elif queued.state == "finished":
+            out.print(f"[bold]{queued.campaign}[/]: finished before ({count}); nothing to queue")
+        else:
+            how = f"{queued.put:,} of them now" if queued.put < queued.batches else "all of them now"
+            out.print(f"[bold]{queued.campaign}[/]: {count} in the queue {queued.queue}, {how}", soft_wrap=True)
+            out.print(f"deliver it: capline worker --queue {queued.queue}", soft_wrap=True)
+        out.print(f"show it: capline campaign status {queued.campaign} {where}", soft_wrap=True)
+
+    return Answer(queued, lines)
+
+
+def _enqueued(campaign: Path, queue: str | None, progress: bool | None, *, retry_failed: bool) -> Enqueued:
     from capline.campaign import begun_version, load_campaign, prepare
     from capline.campaign.queue.enqueue import enqueue as enqueue_job
     from capline.campaign.queue.enqueue import retry
@@ -269,22 +298,7 @@ def enqueue(
         job = prepare(file, None if begun is None else begun_version(begun.inputs))
         with progress_bar("queueing batches", job.batches, wanted=progress) as advance:
             queued = enqueue_job(job, shared, advance)
-        if retry_failed:
-            queued = retry(job, shared)
-    count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
-
-    def lines() -> None:
-        if retry_failed:
-            out.print(f"[bold]{queued.campaign}[/]: {queued.put:,} batches in the queue again, of those that failed")
-        elif queued.state == "finished":
-            out.print(f"[bold]{queued.campaign}[/]: finished before ({count}); nothing to queue")
-        else:
-            how = f"{queued.put:,} of them now" if queued.put < queued.batches else "all of them now"
-            out.print(f"[bold]{queued.campaign}[/]: {count} in the queue {queued.queue}, {how}", soft_wrap=True)
-            out.print(f"deliver it: capline worker --queue {queued.queue}", soft_wrap=True)
-        out.print(f"show it: capline campaign status {queued.campaign} --queue {queued.queue}", soft_wrap=True)
-
-    return Answer(queued, lines)
+        return retry(job, shared) if retry_failed else queued
 
 
 def _reports(of: Target) -> Generator[tuple[str, Answer]]:

@@ -53,10 +53,9 @@ TokenFileOption = Annotated[
 
 
 @dataclass(slots=True, kw_only=True)
-class Shared:
-    """Where campaigns are that workers share: in a store, or behind a service."""
+class Service:
+    """The service that was named, if one was."""
 
-    queue: QueueOption = None
     server: ServerOption = None
     token_file: TokenFileOption = None
 
@@ -70,6 +69,13 @@ class Shared:
         from capline.cli.input.served import ServedCampaigns
 
         return None if self.server is None else ServedCampaigns(self.server, self.token_file)
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared(Service):
+    """Where campaigns are that workers share: in a store, or behind a service."""
+
+    queue: QueueOption = None
 
 
 @dataclass(slots=True, kw_only=True)

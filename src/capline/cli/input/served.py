@@ -7,12 +7,14 @@ Each answer is the value that the store itself would have given, so that it is p
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
+from capline.forms.tree import Items, Table, Text, in_one_line, read_tree
 from capline.limiter.over_http.clients import BlockingClient
 from capline.limiter.over_http.exchange import Exchange, with_token
 from capline.limiter.steps import run
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capline.campaign.outcomes import Outcome
+    from capline.campaign.queue.enqueue import Enqueued
     from capline.campaign.queue.status import Listed, QueueReport
+    from capline.campaign.report import Report
     from capline.campaign.store.protocol import Change
+    from capline.forms.tree import Node
+    from capline.service.verbs.campaigns import CampaignForm
 
 T = TypeVar("T")
 
@@ -45,6 +51,26 @@ class ServedCampaigns:
                 raise CampaignError(f"{token_file}: the token cannot be read: {error}") from None
         where = with_token(url, token)
         self._exchange = Exchange(where if "?" in where else f"{where}?{_DEADLINE}", BlockingClient)
+
+    def plan(self, file: Path) -> Report:
+        """What this campaign file would send and refuse now; its paths are the service's."""
+        from capline.campaign.report import Report
+
+        return _as(Report, self._ask("POST", "/v1/campaigns/plan", form_of(file)))
+
+    def create(self, file: Path) -> Enqueued:
+        """Begin the campaign of this file; the same file again finds its own run."""
+        from capline.campaign.queue.enqueue import Enqueued
+
+        form = form_of(file)
+        key = sha256(msgspec.json.encode(form)).hexdigest()
+        return _as(Enqueued, self._ask("POST", "/v1/campaigns", form, key=key))
+
+    def retry_failed(self, name: str) -> Enqueued:
+        """Decide and send again to those whose delivery failed."""
+        from capline.campaign.queue.enqueue import Enqueued
+
+        return _as(Enqueued, self._ask("POST", f"{_path(name)}/retry-failed"))
 
     def report(self, name: str) -> QueueReport:
         """The report of a campaign and the progress of its queue."""
@@ -81,8 +107,34 @@ class ServedCampaigns:
             yield page
             following = page["next"]
 
-    def _ask(self, method: str, path: str) -> Any:
-        return run(self._exchange.ask(method, path, again=method == "GET"))
+    def _ask(self, method: str, path: str, form: object = None, *, key: str = "") -> Any:
+        return run(self._exchange.ask(method, path, form, again=method == "GET" or bool(key), key=key))
+
+
+def form_of(file: Path) -> CampaignForm:
+    """A campaign file as a service takes it; `CampaignError` for what no campaign file has."""
+    from capline.campaign.file import text_of
+    from capline.service.verbs.campaigns import CampaignForm
+
+    root, faults = read_tree(text_of(file))
+    if faults:
+        raise CampaignError(in_one_line(str(file), faults))
+    try:
+        return msgspec.convert(_value_of(root), CampaignForm, strict=False)  # in YAML each value is text
+    except msgspec.ValidationError as error:
+        raise CampaignError(f"{file}: {error}") from None
+
+
+def _value_of(node: Node | None) -> Any:
+    match node:
+        case Table():
+            return {key.text: _value_of(value) for key, value in node.entries}
+        case Items():
+            return [_value_of(item) for item in node.items]
+        case Text() if not node.is_null:
+            return node.text
+        case _:
+            return ""
 
 
 def _path(name: str) -> str:
@@ -102,13 +154,13 @@ def _table(page: Any, schema: Any, cell: Callable[[str], str]) -> Any:
 
     pa: Any = import_module("pyarrow")
     columns = {
-        field.name: [_value(each, field.name, cell) for each in _as(list[Outcome], page["outcomes"])]
+        field.name: [_cell_value(each, field.name, cell) for each in _as(list[Outcome], page["outcomes"])]
         for field in schema
     }
     return pa.table({name: pa.array(column, schema.field(name).type) for name, column in columns.items()}, schema)
 
 
-def _value(outcome: Outcome, column: str, cell: Callable[[str], str]) -> Any:
+def _cell_value(outcome: Outcome, column: str, cell: Callable[[str], str]) -> Any:
     name = {"id": "subject", "until": "until_us", "decided": "decided_us"}.get(column, column)
     value = getattr(outcome, name)
     return cell(value or "") if column == "segment" else cell(value) if isinstance(value, str) else value

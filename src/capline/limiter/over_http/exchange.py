@@ -101,9 +101,11 @@ class Exchange:
         self._client = client(base, sent, seconds_of(options.get("deadline"), "deadline", DEADLINE_S, where))
         self.close = self._client.close
 
-    def ask(self, method: str, path: str, form: object = None, *, again: bool = False) -> Steps[Any]:
-        """The answer to this request; `again` where the same request twice counts once."""
+    def ask(self, method: str, path: str, form: object = None, *, again: bool = False, key: str = "") -> Steps[Any]:
+        """The answer to this request; `again` where the same request twice counts once, as by an idempotency key."""
         body, headers = (None, {}) if form is None else (_encoded(form), {"Content-Type": "application/json"})
+        if key:
+            headers["Idempotency-Key"] = key
         while True:
             try:
                 status, content = yield self._client.request(method, path, body, headers)

@@ -119,7 +119,7 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     until: _Instant = None
     as_of: _Instant = None
     rehearsal: bool | None = None
-    retry: dict[str, float] | None = None
+    retry: dict[str, int | float] | None = None
 
     def file(self) -> CampaignFile:
         """The file that says the same; raises for what no file may say, and for a path or variable of others."""

@@ -15,10 +15,6 @@ import trustme
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 
-from capline.model.errors import InvalidValueError
-from capline.service.settings.tls import tls_context
-from capline.service.settings.values import Tls
-
 ASKED = {"policy": "promo", "subject": "u"}
 
 
@@ -159,26 +155,6 @@ def is_known(url: str, context: ssl.SSLContext) -> bool:
         return httpx.get(f"{url}/healthz", verify=context, trust_env=False, timeout=3).status_code == 200
     except httpx.TransportError:
         return False
-
-
-def test_certificates_that_are_none(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    issued, other = authority.issue_cert("127.0.0.1"), authority.issue_cert("127.0.0.1")
-    cert, key, another, none = (tmp_path / name for name in ("cert.pem", "key.pem", "another.pem", "none.pem"))
-    issued.cert_chain_pems[0].write_to_path(str(cert))
-    issued.private_key_pem.write_to_path(str(key))
-    other.private_key_pem.write_to_path(str(another))
-    none.write_text("no certificate", encoding="ascii")
-    assert tls_context(Tls(str(cert), str(key))).verify_mode == ssl.CERT_NONE
-    for files, said in (
-        ((cert, another), "no PEM certificate with its key"),
-        ((none, key), "no PEM certificate with its key"),
-        ((cert, tmp_path / "absent.pem"), r"absent\.pem: cannot be read"),
-    ):
-        with pytest.raises(InvalidValueError, match=said):
-            tls_context(Tls(*map(str, files)))
-    with pytest.raises(InvalidValueError, match=r"none\.pem: no PEM certificates"):
-        tls_context(Tls(str(cert), str(key), str(none)))
 
 
 @pytest.mark.deep

@@ -19,7 +19,7 @@ from capline.service.run import reload
 from capline.service.run.reload import Followed, follow
 from capline.service.run.workers import KEPT
 from capline.service.settings.last_good import LastGood, last_good_tls
-from capline.service.settings.tls import renewed, tls_context
+from capline.service.settings.tls import contents, renewed, tls_context
 from capline.service.settings.values import Tls
 
 
@@ -127,7 +127,7 @@ def test_what_was_in_force_is_kept_for_those_that_start_while_the_file_is_broken
         good = last_good_tls("it", tls)
         tls_context(good.used)
         subject = x509.load_pem_x509_certificate(Path(good.used.certificate).read_bytes()).subject
-        return good.keeping(renewed(tls, lambda: None, good.used)), subject.rfc4514_string
+        return good.keeping(renewed(tls, lambda *_: None, contents(good.used))), subject.rfc4514_string
 
     write("first")
     reload_it, _ = opened()

@@ -9,16 +9,13 @@ The rule: without a good token no message is read. A connection that is open kee
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capline.model.errors import InvalidValueError
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.http.problems import Problem
 from capline.service.settings.last_good import last_good_tls
-from capline.service.settings.tls import renewed
+from capline.service.settings.tls import Contents, contents, renewed
 
 if TYPE_CHECKING:
     from capline.service.access.guard import Guard
@@ -41,16 +38,13 @@ class Certificate:
         good = last_good_tls("grpc.tls", tls)
         self._tls = tls
         self._now: Any = None
-        self._use(good.used)
-        self.reload = good.keeping(renewed(tls, partial(self._use, tls), good.used))
+        seen = contents(good.used)
+        self._use(None, seen)
+        self.reload = good.keeping(renewed(tls, self._use, seen))
 
-    def _use(self, tls: Tls) -> None:
-        try:
-            pair = Path(tls.key).read_bytes(), Path(tls.certificate).read_bytes()
-            client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()
-        except OSError as error:
-            raise InvalidValueError(f"{error.filename}: cannot be read; tls names PEM files") from None
-        self._now = part("grpc").ssl_server_certificate_configuration([pair], client_ca)
+    def _use(self, _: object, found: Contents) -> None:
+        certificate, key, *client_ca = found
+        self._now = part("grpc").ssl_server_certificate_configuration([(key, certificate)], *client_ca)
 
     def credentials(self) -> Any:
         """What grpc listens with: before each handshake it asks for the newest files."""

@@ -14,7 +14,6 @@ import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +41,7 @@ from capline.service.run.listen import Listener, grace_s
 from capline.service.run.reload import Followed, follow
 from capline.service.run.workers import AT_ONCE
 from capline.service.settings.last_good import LastGood, last_good_tls
-from capline.service.settings.tls import load as load_tls
-from capline.service.settings.tls import renewed, tls_context
+from capline.service.settings.tls import contents, renewable, renewed, tls_context
 from capline.service.verbs import configuration, segments
 from capline.service.verbs.routes import routes
 
@@ -241,8 +239,10 @@ async def _serve(
             named, context = tls[name], None
             if named is not None:
                 files = last_good_tls(f"{name}.tls", named)
+                seen = contents(files.used)  # before it is used: a change meanwhile is one
                 context = tls_context(files.used)
-                reload = renewed(named, partial(load_tls, context, named), files.used)
+                use = renewable(context)
+                reload = renewed(named, lambda newest, _, use=use: use(newest), seen)
                 parts.followed.append(Followed(f"{name}.tls", files.keeping(reload)))
             public = name == PUBLIC
             app = App(

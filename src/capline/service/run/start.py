@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ def serve(
 
     Raises `CaplineError` where it cannot start: bad policies, a damaged embedded store, an address in use.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it follows its files, which it reads in any case
     with ExitStack() as stack:
         public = stack.enter_context(bound(settings.http.listen, "http.listen"))
         private = stack.enter_context(bound(settings.admin.listen, "admin.listen"))

@@ -1,8 +1,11 @@
-"""TLS of a listener: a context made from files, and following those that are renewed."""
+"""TLS of a listener: a context made from files, and following those that are renewed.
+
+The rule: a context in use is never changed. OpenSSL copies it for each handshake without a lock, so a change by another
+thread may crash the process. Renewed files make a new context, which handshakes take from then on.
+"""
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -13,22 +16,14 @@ from capline.model.errors import InvalidValueError
 if TYPE_CHECKING:
     from capline.service.settings.values import Tls
 
+Contents = tuple[bytes, ...]
+
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
     """TLS 1.2 or newer by these files; raises `InvalidValueError` that names the one that is wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    for path in _paths(tls):
-        if not os.access(path, os.R_OK):
-            raise InvalidValueError(f"{path}: cannot be read; tls names PEM files")
-    load(context, tls)
-    if tls.client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def load(context: ssl.SSLContext, tls: Tls) -> None:
-    """Give a context these files; raises as `tls_context`. A client_ca is trusted in addition to one from before."""
+    contents(tls)  # a file that cannot be read is named alone
 
     def no_password() -> str:
         raise InvalidValueError(
@@ -42,36 +37,50 @@ def load(context: ssl.SSLContext, tls: Tls) -> None:
             f"{tls.certificate} with {tls.key}: no PEM certificate with its key ({error})"
         ) from None
     if tls.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(tls.client_ca)
         except OSError as error:  # as above
             raise InvalidValueError(f"{tls.client_ca}: no PEM certificates ({error})") from None
+    return context
 
 
-def renewed(tls: Tls, use: Callable[[], None], used: Tls) -> Callable[[], bool]:
-    """A function that calls `use` if the files are good and not those `used`, and returns whether they changed."""
-    seen = _states(used)
+def renewable(first: ssl.SSLContext) -> Callable[[ssl.SSLContext], None]:
+    """A function that gives another context to all later handshakes of who listens with this one."""
+    newest = first
+
+    def begin(handshake: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
+        handshake.context = newest
+
+    def use(context: ssl.SSLContext) -> None:
+        nonlocal newest
+        newest = context
+
+    first.sni_callback = begin  # called for a client that names no server, too
+    return use
+
+
+def renewed(tls: Tls, use: Callable[[ssl.SSLContext, Contents], object], seen: Contents) -> Callable[[], bool]:
+    """A function that calls `use` if the files are good and not as `seen`, and returns whether it did."""
 
     def reload() -> bool:
         nonlocal seen
-        found = _states(tls)
+        found = contents(tls)
         if found == seen:
             return False
-        tls_context(tls)
-        use()
+        context = tls_context(tls)
+        if contents(tls) != found:
+            return False  # written meanwhile: the next call reads them again
+        use(context, found)
         seen = found
         return True
 
     return reload
 
 
-def _paths(tls: Tls) -> list[str]:
-    return [path for path in (tls.certificate, tls.key, tls.client_ca) if path is not None]
-
-
-def _states(tls: Tls) -> list[tuple[int, int]]:
+def contents(tls: Tls) -> Contents:
+    """What is in the files: certificate, key and, if there is one, client_ca. Raises as `tls_context`."""
     try:
-        states = [Path(path).stat() for path in _paths(tls)]
-    except OSError:
-        return []
-    return [(state.st_ino, state.st_mtime_ns) for state in states]
+        return tuple(Path(path).read_bytes() for path in (tls.certificate, tls.key, tls.client_ca) if path is not None)
+    except OSError as error:
+        raise InvalidValueError(f"{error.filename}: cannot be read; tls names PEM files") from None

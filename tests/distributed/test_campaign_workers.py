@@ -807,6 +807,31 @@ def test_two_campaigns_share_the_workers_and_the_urgent_one_goes_first(redis_ser
     assert redis_server.command("KEYS", "capline:campaigns") == []
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_campaigns_of_one_rate_key_keep_one_rate_together(redis_server: Server, tmp_path: Path, kind: str) -> None:
+    queue = redis_server if kind == "redis" else Shared(f"sqlite://{tmp_path}/queue.sqlite")
+    store = f"{redis_server.url}" if kind == "redis" else f"lmdb://{tmp_path}/limits"
+    arrived: list[float] = []
+    with receiver(answered, on_request=lambda _count: arrived.append(time.monotonic())) as far:
+        for name, rate in (("spring", "20/s"), ("autumn", "20/s"), ("winter", "21/s")):
+            (tmp_path / name).mkdir()
+            site = Site(tmp_path / name, store=store)
+            site.audience(range(25))
+            site.settings |= {"campaign": name, "batch": "5"}
+            by_webhook(site, far, as_of=None, rate=rate, rate_key="push")
+            if rate == "20/s":
+                enqueue(site, queue)
+        refused = capline("campaign", "enqueue", site.file, "--queue", queue.url)
+        began = time.monotonic()
+        with workers(queue, 2) as processes:
+            for process in processes:
+                ended(process)
+    assert far.requests > 50
+    assert arrived[-1] - began >= (far.requests - 20) / 20
+    assert refused.returncode == 2
+    assert "rate_key 'push' has another rate than 21/s" in refused.stderr
+
+
 # ---- bad input
 
 

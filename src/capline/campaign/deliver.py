@@ -12,7 +12,9 @@ message that was under way at a kill may have been accepted.
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ import numpy as np
 
 from capline.campaign.breaker import SenderFailingError
 from capline.campaign.prepare import limiter_kinds
+from capline.campaign.rate import Later, Pace
 from capline.campaign.senders.protocol import (
     DELIVERED,
     PERMANENT,
@@ -125,8 +128,8 @@ class Delivery:
         """Deliver a batch from its recorded state; `rows` is None if it is not decided yet.
 
         Sends until no row is due, and refunds each hit whose message has failed for good. Raises `SenderFailingError`
-        when the circuit breaker opens, `Paused` where the campaign is over before it is decided. Of a cancelled
-        campaign what was not handed over is refunded.
+        when the circuit breaker opens, `Later` where the rate has no slot soon, `Paused` where the campaign is over
+        before it is decided. Of a cancelled campaign what was not handed over is refunded.
         """
         if rows is None:
             if self._ends():
@@ -146,14 +149,15 @@ class Delivery:
             self.record.save(rows)
         self._refund_failed(rows)
         self.progress(part.number, len(rows) - rows.due().size)
+        pace = Pace.of(self.file, self.limiter)
         while (due := rows.due()).size:
             asked_s = 0.0
-            most = self.file.sender.sender.most or due.size
+            most = min(self.file.sender.sender.most or due.size, due.size if pace is None else pace.most)
             for start in range(0, due.size, most):
                 self._ends()
                 self.record.check()
                 some = due[start : start + most]
-                asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch))
+                asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch, pace))
                 self._refund_failed(rows)
                 self.progress(part.number, len(rows) - rows.due().size)
                 if self.breaker.is_failing:
@@ -173,7 +177,7 @@ class Delivery:
     def _decide(self, part: Part) -> BatchRows:
         names, zones, codes = limiter_kinds(self.policy, part, self.segments, self.zones)
         now_us = self.limiter.now_us()
-        claim_run(self.limiter, self.info.campaign, self.info.run_id)
+        claim_run(self.limiter, self.file, self.info.run_id)
         answers = self.limiter.decide_many(
             self.policy.name,
             part.ids,
@@ -194,10 +198,21 @@ class Delivery:
         self.record.add(decided)
         return decided
 
-    def _hand_over(self, rows: BatchRows, due: NDArray[np.intp], messages_of_batch: Messages) -> float:
+    def _hand_over(
+        self, rows: BatchRows, due: NDArray[np.intp], messages_of_batch: Messages, pace: Pace | None
+    ) -> float:
         first = rows.attempts[due] == 0
+        until = math.inf if pace is None else pace.turn(due.size)
+        before = rows.state[due]
         unsure = rows.hand_over(due)
         self.record.save(rows)
+        if pace is not None and time.monotonic() > until:  # the store took longer than the slot
+            try:
+                pace.turn(due.size)
+            except Later:
+                rows.state[due] = before
+                self.record.save(rows)
+                raise
         outcomes = self._send(messages_of_batch.take(due))
         most = _NO_LIMIT if self.breaker.is_failing else self.file.retry.attempts
         rows.take_outcomes(due, outcomes, most, unsure)

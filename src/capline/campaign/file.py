@@ -19,6 +19,8 @@
     send_at_local: 16:00                      optional: a subject waits for the first 16:00 from send_at on, in its zone
     until: 2027-01-01T20:00:00+08:00          optional: then it is cancelled
     priority: 50                              optional, 0 to 100: workers take a due campaign of a higher one first
+    rate: 5000/s                              optional: messages for the receiver, over all workers and campaigns of the
+    rate_key: push-provider                   same key; the campaign's own unless said
     batch: 10000                              optional: messages decided, and kept in the ledger, as one step
     retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for transient failures
     sender: {file: out/, format: parquet}     or webhook: {url: …}, smtp: {…}, or a third party's
@@ -31,7 +33,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
@@ -47,7 +49,7 @@ from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
 from capline.model.clock import LATEST_US
 from capline.model.errors import CampaignError, CaplineError
-from capline.model.limit import LARGEST_QUOTA
+from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.policy import check_name
 from capline.segment.files import read
 
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from capline.campaign.senders.find import BuiltSender
 
 LARGEST_FILE_BYTES = 1 << 20
+_LEAST_WINDOW_US = 1_000_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
@@ -93,7 +96,7 @@ class CampaignFile:
     `text` is the file's text, `store_text` its store with each `${NAME}` as written, `as_of_us` the instant of a
     rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only. `send_at_us`: when it is due, 0
     for at once; `local_minute`: the minute of each subject's own day that it waits for from then on. `until_us`: when
-    it is cancelled, None for never.
+    it is cancelled, None for never. `rate`: messages for all campaigns of this `rate_key`, None for no limit.
     """
 
     path: Path
@@ -113,6 +116,8 @@ class CampaignFile:
     local_minute: int | None
     until_us: int | None
     priority: int
+    rate: Limit | None
+    rate_key: str
     batch: int
     retry: Retry
     sender: BuiltSender
@@ -172,11 +177,13 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         local_minute=_minute(fields, "send_at_local"),
         until_us=_instant(fields, "until"),
         priority=fields.whole("priority", 50, 0, 100),
+        rate=_rate(fields),
+        rate_key=fields.checked("rate_key", lambda name: check_name(name, "rate_key"), ""),
         batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
         retry=_retry(fields),
         sender=build_sender(fields.section("sender", "{file: out/}"), fields),
     )
-    for key in ("send_at", "send_at_local", "until") if as_of_us is not None else ():
+    for key in ("send_at", "send_at_local", "until", "rate") if as_of_us is not None else ():
         if fields.has(key):
             fields.fault(key, "a rehearsal waits for nothing; leave out 'as_of:' or this")
     if campaign.local_minute is not None and not (campaign.send_at_us and campaign.audience.zone_column):
@@ -185,8 +192,12 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         )
     if campaign.until_us is not None and campaign.until_us <= campaign.send_at_us:
         fields.fault("until", "it is over before it is due; name an instant after 'send_at:'")
+    if campaign.rate is not None and campaign.sender.sender.most is None:
+        fields.fault("rate", f"{campaign.sender.name} takes a batch as a whole, however large; leave it out")
+    if campaign.rate is None and fields.has("rate_key"):
+        fields.fault("rate_key", "it needs a 'rate:', like 5000/s")
     fields.close()
-    return campaign
+    return replace(campaign, rate_key=campaign.rate_key or campaign.campaign)
 
 
 def _from_environment(fields: Fields, key: str, text: str) -> str:
@@ -281,6 +292,20 @@ def _instant(fields: Fields, key: str) -> int | None:
     if not 0 <= at_us <= LATEST_US:
         fields.fault(key, f"{shown(text)} is not between 1970 and 2255")
     return at_us
+
+
+def _rate(fields: Fields) -> Limit | None:
+    text = fields.optional("rate")
+    if not text:
+        return None
+    try:
+        rate = Limit.parse(text)
+    except CaplineError as error:
+        fields.fault("rate", str(error))
+        return None
+    if type(rate) is not Limit or rate.window_us < _LEAST_WINDOW_US:
+        fields.fault("rate", f"{shown(text)} is not a number of messages in a second or more; write it like 5000/s")
+    return rate
 
 
 def _minute(fields: Fields, key: str) -> int | None:

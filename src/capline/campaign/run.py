@@ -7,7 +7,7 @@ can leave only one half done.
 from __future__ import annotations
 
 import random
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from capline.campaign import retry
@@ -15,6 +15,7 @@ from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import AGAIN, Delivery, Paused, Steps, as_campaign_errors
 from capline.campaign.ledger import Ledger
 from capline.campaign.part import Part
+from capline.campaign.rate import Later
 from capline.campaign.senders.protocol import RunInfo, asks_again
 from capline.campaign.store.records import Claimed, Over
 from capline.campaign.store.rows import NOT_KNOWN
@@ -150,8 +151,12 @@ class _Run:
                 continue
             if self._progress is not None:
                 self._done = self._ledger.state().done
-            with suppress(Paused):
+            try:
                 self._deliver(answer)
+            except Paused:
+                pass
+            except Later as later:
+                self._pause(later.wait_s)
 
     def _deliver(self, claimed: Claimed) -> None:
         job = self._job

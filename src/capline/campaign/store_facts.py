@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from capline.campaign.rate import claim_rate
 from capline.campaign.report import StoreFacts
 from capline.campaign.store.inputs import Input
 from capline.model.clock import SystemClock
@@ -28,9 +29,10 @@ _RUNS = "capline/runs"
 _ONE_RUN = "1/3650 days"
 
 
-def claim_run(limiter: Limiter, campaign: str, run_id: str) -> None:
-    """Make this run the campaign's, or find that it is; `CampaignError` where another one is."""
-    _refuse_unless(limiter.decide(_RUNS, campaign, id=run_id, limits=[_ONE_RUN]), limiter, campaign)
+def claim_run(limiter: Limiter, file: CampaignFile, run_id: str) -> None:
+    """Make this run the campaign's, and its rate its key's, or find that they are; `CampaignError` where others are."""
+    _refuse_unless(limiter.decide(_RUNS, file.campaign, id=run_id, limits=[_ONE_RUN]), limiter, file.campaign)
+    claim_rate(limiter, file)
 
 
 def why_no_rehearsal(file: CampaignFile, limiter: Limiter) -> str | None:
@@ -50,6 +52,7 @@ def refuse_new_run(file: CampaignFile, limiter: Limiter) -> None:
     if problem := why_no_rehearsal(file, limiter):
         raise CampaignError(problem)
     _refuse_unless(limiter.peek(_RUNS, file.campaign, limits=[_ONE_RUN]), limiter, file.campaign)
+    claim_rate(limiter, file)
 
 
 def _refuse_unless(free: Decision, limiter: Limiter, campaign: str) -> None:

@@ -57,8 +57,9 @@ def enqueue(
     wanted = replace(wanted, facts=replace(wanted.facts, run_id=run_id or wanted.facts.run_id))
     name = wanted.facts.campaign
     if queue.find(name) is None:
-        # Where the store is not reached from here, workers find the same.
-        with suppress(NoStoreError, StoreUnavailableError), job.open_limiter(create=False) as limiter:
+        # Where the store is not reached from here, workers find the same. A rate is claimed there.
+        create = job.file.rate is not None
+        with suppress(NoStoreError, StoreUnavailableError), job.open_limiter(create=create) as limiter:
             refuse_new_run(job.file, limiter)
     begun = queue.begin(wanted)
     run = queue.find(name)

@@ -6,6 +6,7 @@
       │        └── lease lost: another worker owns the batch; write nothing, claim the next
       ├── damaged: set aside as a dead letter and reported; claim the next
       ├── stopped, or the campaign paused: released at once, for the next worker
+      ├── no slot of its rate soon: released, due then; claim one of another campaign
       └── failed: released, due after `takeover_s`, and the worker ends with the error
 
 A thread renews the lease every second, however long sending takes. A process that was killed or suspended renews
@@ -14,6 +15,7 @@ nothing: after `takeover_s` another worker claims the batch.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -30,6 +32,7 @@ from capline.campaign.part import Part
 from capline.campaign.prepare import open_limiter, pick_policy
 from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
+from capline.campaign.rate import Later
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
 from capline.campaign.store.inputs import changed_inputs
@@ -98,6 +101,7 @@ class Worker:
         self._runs: dict[str, _Run] = {}
         self._outage: _Outage | None = None
         self._shut_until: dict[str, float] = {}
+        self._later: dict[str, float] = {}
 
     def close(self) -> None:
         """Close stores, senders and connections."""
@@ -123,13 +127,17 @@ class Worker:
         with self._lease_keeper:
             while True:
                 self._stop.check()
-                look = self._queue.look(1 + len(self._shut_until))
-                campaign = next(filter(self._is_open, look.campaigns), None)
+                now = time.monotonic()
+                self._later = {name: until for name, until in self._later.items() if until > now}
+                look = self._queue.look(1 + len(self._shut_until) + len(self._later))
+                ready = (name for name in look.campaigns if name not in self._later)
+                campaign = next(filter(self._is_open, ready), None)
                 if campaign is None:
                     self._close_finished()
-                    if until_idle and look.next_s > self._takeover_s:
+                    next_s = min(look.next_s, *(until - now for until in self._later.values()), math.inf)
+                    if until_idle and next_s > self._takeover_s:
                         return  # what others have is due at the latest when a lease ends
-                    self._stop.wait(min(_POLL_S, look.next_s))
+                    self._stop.wait(min(_POLL_S, next_s))
                     continue
                 answer = self._queue.claim(campaign, self.name, self._takeover_s)
                 if isinstance(answer, DeadLetter):
@@ -203,6 +211,9 @@ class Worker:
             self._queue.release(claimed, "give_back")
             if isinstance(asked, CampaignStopped):
                 raise
+        except Later as later:
+            self._queue.release(claimed, "give_back", wait_s=later.wait_s)
+            self._later[claimed.campaign] = time.monotonic() + later.wait_s
         except (StoreUnavailableError, StoreUnknownError) as error:
             # Every step of a batch may be repeated: it is released now, and claimed again when the store answers.
             self._queue.release(claimed, "give_back")
@@ -278,7 +289,7 @@ class _Run:
                 sender.open(self.info)
             _same_store(queue.freeze_store(run.facts.campaign, found := store_input(self._limiter)), found)
             with suppress(StoreUnavailableError, StoreUnknownError):  # each batch claims it again
-                claim_run(self._limiter, run.facts.campaign, run.facts.run_id)
+                claim_run(self._limiter, self._file, run.facts.run_id)
             self._stack = stack.pop_all()
 
     def close(self) -> None:

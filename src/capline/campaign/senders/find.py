@@ -49,6 +49,11 @@ class BuiltSender:
         """The messages that one request of the sender has."""
         return int(getattr(self.sender, "request_size", 1))
 
+    @property
+    def at_once(self) -> int:
+        """The messages that leave together; the others of a hand-over wait for answers."""
+        return int(getattr(self.sender, "at_once", 1))
+
 
 class _NoSender:
     """A stand-in where a fault was noted."""

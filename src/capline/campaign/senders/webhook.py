@@ -60,6 +60,7 @@ class WebhookSender:
         self._headers = _headers(options)
         self._batch = options.whole("batch", 0, 0, _MOST_IN_BATCH)
         self.request_size = self._batch or 1
+        self.at_once = self._concurrency * self.request_size
         self.most: int | None = self._concurrency * (self._batch or _HAND_OVER)
         self._runner: asyncio.Runner | None = None
         self._clients: list[httpx.AsyncClient] = []

@@ -1,0 +1,111 @@
+"""The rate of sending, on a clock that only sleep, the store and the receiver advance."""
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kit.campaign import AT_US, Far, Site, ledger_of, with_sender
+
+from capline import Limiter, ManualClock
+from capline.campaign import Report, Stop, open_run, report_of, run
+from capline.campaign.rate import Pace
+from capline.campaign.senders.protocol import Messages, Outcomes
+from capline.campaign.store.sqlite_store import SqliteCampaignStore
+from capline.model.errors import CampaignConflictError
+
+RATE, WINDOW_US = 100, 1_000_000
+WEBHOOK = "{webhook: {url: 'http://127.0.0.1:1/'}}"
+
+
+@dataclass
+class Timed(Far):
+    """Notes when each message arrived; an answer takes a while."""
+
+    at_once: int = 10
+    clock: ManualClock = field(default_factory=lambda: ManualClock(start_us=AT_US))
+    arrived_us: list[int] = field(default_factory=list[int])
+
+    def send(self, messages: Messages) -> Outcomes:
+        self.arrived_us += [self.clock.now_us()] * len(messages)
+        self.clock.advance_us(3000)
+        return super().send(messages)
+
+    def most_in_a_window(self) -> int:
+        at_us = self.arrived_us
+        return max(place + 1 - bisect_right(at_us, at - WINDOW_US) for place, at in enumerate(at_us))
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> Timed:
+    timed = Timed()
+    monkeypatch.setattr(time, "sleep", lambda seconds: timed.clock.advance_us(round(seconds * 1e6)))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(time, "monotonic", lambda: timed.clock.now_us() / 1e6)
+    return timed
+
+
+def go(site: Site, far: Timed, limiter: Limiter | None = None) -> Report:
+    job = with_sender(site.job(as_of=None, rate=f"{RATE}/s", sender=WEBHOOK), far)
+    with (
+        closing(Stop()) as stop,
+        limiter or Limiter("memory://", job.policies.policies, clock=far.clock, namespace="marketing") as limits,
+        ledger_of(job, site.path / "run") as ledger,
+    ):
+        run(job, limits, ledger, stop, pause=lambda seconds: far.clock.advance_us(round(seconds * 1e6)))
+        return report_of(ledger)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+def test_the_receiver_sees_nearly_the_rate_and_never_more(tmp_path: Path, far: Timed, at_once: int) -> None:
+    site, far.at_once = Site(tmp_path), at_once
+    site.audience(range(1000))
+    assert go(site, far).total.sent == 1000
+    assert max(map(len, far.hand_overs)) == {1: 1, 7: 5}.get(at_once, 10)
+    assert RATE * 0.95 < far.most_in_a_window() <= RATE
+    assert far.arrived_us[-1] - AT_US < 1000 / (0.95 * RATE) * 1e6
+
+
+def test_a_slot_that_the_disk_missed_is_not_used(tmp_path: Path, far: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
+    record: Callable[..., Any] = SqliteCampaignStore.record
+
+    def slowly(*args: Any, **named: Any) -> Any:
+        far.clock.advance_us(30_000 if len(far.hand_overs) % 3 == 1 else 100)
+        return record(*args, **named)
+
+    monkeypatch.setattr(SqliteCampaignStore, "record", slowly)
+    assert go(Site(tmp_path), far).total.sent == 400
+    assert far.most_in_a_window() <= RATE
+
+
+def test_others_of_the_key_are_waited_for_and_nobody_is_handed_over_meanwhile(tmp_path: Path, far: Timed) -> None:
+    site = Site(tmp_path)
+    job = with_sender(site.job(as_of=None, rate=f"{RATE}/s", sender=WEBHOOK), Timed(at_once=3))
+    with Limiter("memory://", job.policies.policies, clock=far.clock, namespace="marketing") as limits:
+        # Another campaign of the key, of slots up to far ahead.
+        pace = Pace.of(job.file, limits)
+        assert pace is not None
+        while pace.limiter.schedule("capline-rate", "summer-sale", 2).wait < 10:
+            pass
+        assert go(site, far, limits).total.sent == 400
+    assert far.arrived_us[0] >= AT_US + 10 * WINDOW_US
+    assert set(far.tries.values()) == {1}
+
+
+def test_a_key_has_one_rate(tmp_path: Path) -> None:
+    site = Site(tmp_path, {"sender": WEBHOOK, "rate_key": "far"})
+    for campaign, rate in (("one", "100/s"), ("two", "100/1s")):
+        with open_run(site.job(as_of=None, campaign=campaign, rate=rate), tmp_path / f"{campaign}.run"):
+            pass
+    third = site.job(as_of=None, campaign="third", rate="200/s")
+    with (
+        pytest.raises(CampaignConflictError, match=r"rate_key 'far' has another rate than 200/s"),
+        open_run(third, tmp_path / "third.run"),
+    ):
+        pass
+    assert not (tmp_path / "third.run").exists()
+    with open_run(site.job(as_of=None, campaign="third", rate="200/s", rate_key=None), tmp_path / "third.run"):
+        pass

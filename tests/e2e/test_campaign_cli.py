@@ -12,8 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.kit.campaign import (
+    AT,
     AT_US,
     Receiver,
     Site,
@@ -25,6 +27,7 @@ from tests.kit.campaign import (
     mail_server,
     receiver,
 )
+from tests.kit.serving import Serving
 
 from capline.segment import IdSet
 
@@ -263,6 +266,30 @@ def test_every_fault_of_the_file_is_named(site: Site) -> None:
     assert all(f"{key}: " in done.stderr for key in ("cost", "batch")), done.stderr
     assert "'yesterday' is not an instant" in done.stderr
     assert len(done.stderr.splitlines()) == 3
+
+
+def test_every_fault_of_the_files_that_it_names_is_named(site: Site) -> None:
+    """In whichever way the campaign is begun; each line of the answer is a fault."""
+    queue = f"sqlite://{site.path}/queue.sqlite"
+    form: dict[str, Any] = {key: msgspec.yaml.decode(value) for key, value in site.settings.items()}
+    form |= {"as_of": AT, "audience": {"csv": "users.csv", "columns": ["key"]}}
+    site.write(audience="{csv: users.csv, columns: [key]}")
+    with Serving(site.path, "--queue", queue) as serving:
+        (site.path / "policies.yaml").write_text("polices: 1\npolicies: {promo: {limits: [3/dya]}}\n")
+        (site.path / "users.csv").write_text("id,key\n1,a\nx,b\n")
+        shutil.rmtree(site.path / "segments")
+        posted = [serving.ask(f"/v1/campaigns{path}", **form) for path in ("", "/plan")]
+    assert [each.status_code for each in posted] == [422, 422]
+    ways = [
+        capline("campaign", *words).stderr
+        for words in (("run", site.file), ("plan", site.file), ("enqueue", site.file, "--queue", queue))
+    ]
+    for said in (*ways, *(each.json()["detail"] for each in posted)):
+        for fault in ("unknown key 'polices'", "3/dya", "segments", "users.csv", "column 'key'"):
+            assert fault in said, said
+    for said in ways:
+        assert len(said.splitlines()) == 5, said
+    assert not (site.path / "campaign.run").exists()
 
 
 def test_a_directory_is_meant_whatever_queue_the_environment_names(site: Site) -> None:

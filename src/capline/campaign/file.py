@@ -35,7 +35,6 @@ import os
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -44,7 +43,7 @@ from capline.campaign.senders.find import build_sender
 from capline.campaign.senders.template import from_environment
 from capline.campaign.store.rows import LARGEST_BATCH
 from capline.forms.fields import Fields
-from capline.forms.tree import in_one_line, read_tree, shown
+from capline.forms.tree import each_in_a_line, in_one_line, read_tree, shown
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
 from capline.model.clock import LATEST_US
@@ -152,8 +151,8 @@ def loads_campaign(text: str, path: Path) -> CampaignFile:
         faults = [(0, "the file is empty; begin it with 'campaign: a-name'")]
     if faults or campaign is None:
         error = CampaignError(in_one_line(str(path), faults))
-        for line, fault in sorted(faults, key=itemgetter(0)) if len(faults) > 1 else ():
-            error.add_note(f"{path}:{line}: {fault}" if line else f"{path}: {fault}")
+        for each in each_in_a_line(str(path), faults):
+            error.add_note(each)
         raise error
     return campaign
 

@@ -17,7 +17,7 @@ import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -28,16 +28,18 @@ from capline.campaign.audience import Audience, read
 from capline.campaign.part import Part
 from capline.campaign.store.inputs import Input
 from capline.campaign.store.records import RunFacts, StoredRun
+from capline.forms.tree import each_in_a_line
 from capline.limiter.arguments.checks import MOST_CODES
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock, SystemClock
-from capline.model.errors import CampaignError, UnknownNameError
-from capline.policy.file import loads, read_bytes
+from capline.model.errors import CampaignError, CaplineError, UnknownNameError
+from capline.policy.file import PolicyFileError, loads, read_bytes
 from capline.segment import fetch_snapshot
 from capline.segment.publish.follow import DEFAULT_CACHE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from capline.observe import Observer
     from capline.policy.file import PolicyFile
     from capline.segment import Snapshot
+
+_T = TypeVar("_T")
 
 SNAPSHOT, NONE = "snapshot", "none"
 """The name of the input of segments, and its text if there are none."""
@@ -192,29 +196,22 @@ def limiter_kinds(
 
 
 def prepare(file: CampaignFile, version: str | None = None) -> Job:
-    """Read and check what the file names; raises a one-line `CaplineError` for whatever cannot be used.
+    """Read and check what the file names; raises a `CaplineError` that names whatever cannot be used, see `faults_of`.
 
     `version` is the version of published segments that a resumed run was begun with; a new run takes the newest.
     """
-    policies_text, _ = read_bytes(file.policies)
-    policies = loads(policies_text, name=str(file.policies))
-    policy = pick_policy(file, policies)
-    snapshot = None
-    if file.segments is not None:
-        snapshot, version = open_segments(file, version)
-    if snapshot is not None:
-        if snapshot.kind != "uint32":
-            raise CampaignError(
-                f"{file.segments}: its ids are {snapshot.kind}, and a campaign's are uint32: build it so"
-            )
-        for name in policy.by_segment:
-            if name not in snapshot.names:
-                raise UnknownNameError(
-                    f"{file.policies}: policy {policy.name!r} has limits for segment {name!r}, which is not in "
-                    f"{file.segments}; "
-                    f"there are: {', '.join(snapshot.names) or 'none'}"
-                )
-    audience = read(file.audience, snapshot)
+    faults: list[CaplineError] = []
+    named = _noted(faults, _named_policy, file)
+    opened = _noted(faults, _named_segments, file, version)
+    audience = None
+    if opened is not None or file.audience.kind != "segments":
+        audience = _noted(faults, read, file.audience, opened and opened[0])
+    _noted(faults, file.sender.check, file.audience.columns)
+    if named is not None and opened is not None:
+        _noted(faults, _check_segments, file, named[1], opened[0])
+    if named is None or opened is None or audience is None or faults:
+        raise _as_one(faults, file.policies)
+    (policies, policy, policies_text), (snapshot, version) = named, opened
     if policy.needs_zone and min(file.batch, (len(policy.by_segment) + 1) * len(audience.zones)) > MOST_CODES:
         raise CampaignError(
             f"{file.path}: {len(policy.by_segment)} segments in {len(audience.zones)} zones are too many for a batch; "
@@ -229,6 +226,53 @@ def prepare(file: CampaignFile, version: str | None = None) -> Job:
         _inputs(file, policies, policy, snapshot, version, audience),
         *_slices(file, audience),
     )
+
+
+def _noted(faults: list[CaplineError], what: Callable[..., _T], *of: object) -> _T | None:
+    """What a function returns; None where it raises a fault, which is noted."""
+    try:
+        return what(*of)
+    except CaplineError as error:
+        faults.append(error)
+        return None
+
+
+def _as_one(faults: Sequence[CaplineError], policies: Path) -> CaplineError:
+    """An error that names all of them, and each that the policy file has."""
+    lines: list[str] = []
+    for fault in faults:
+        found = fault.faults if isinstance(fault, PolicyFileError) else ()
+        lines += each_in_a_line(str(policies), found) or [str(fault)]
+    if len(lines) == 1:
+        return faults[0]
+    error = CampaignError(f"{lines[0]} (and {len(lines) - 1} more)")
+    for line in lines:
+        error.add_note(line)
+    return error
+
+
+def _named_policy(file: CampaignFile) -> tuple[PolicyFile, Policy, bytes]:
+    text, _ = read_bytes(file.policies)
+    policies = loads(text, name=str(file.policies))
+    return policies, pick_policy(file, policies), text
+
+
+def _named_segments(file: CampaignFile, version: str | None) -> tuple[Snapshot | None, str | None]:
+    if file.segments is None:
+        return None, version
+    snapshot, version = open_segments(file, version)
+    if snapshot.kind != "uint32":
+        raise CampaignError(f"{file.segments}: its ids are {snapshot.kind}, and a campaign's are uint32: build it so")
+    return snapshot, version
+
+
+def _check_segments(file: CampaignFile, policy: Policy, snapshot: Snapshot | None) -> None:
+    missing = [name for name in policy.by_segment if snapshot is not None and name not in snapshot.names]
+    if missing and snapshot is not None:
+        raise UnknownNameError(
+            f"{file.policies}: policy {policy.name!r} has limits for segment {', '.join(map(repr, missing))}, which is "
+            f"not in {file.segments}; there are: {', '.join(snapshot.names) or 'none'}"
+        )
 
 
 def open_segments(file: CampaignFile, version: str | None = None) -> tuple[Snapshot, str]:

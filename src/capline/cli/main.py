@@ -33,7 +33,7 @@ from capline.cli.render.console import BAD_INPUT, INTERRUPTED, note, plain
 from capline.cli.render.front import FrontPage
 from capline.cli.render.output import output
 from capline.cli.render.site import linked
-from capline.model.errors import CaplineError
+from capline.model.errors import CaplineError, faults_of
 
 if TYPE_CHECKING:
     from typer.core import TyperGroup
@@ -82,7 +82,7 @@ def main() -> None:
         status = command()(standalone_mode=False)
         sys.stdout.flush()
     except CaplineError as error:
-        for line in getattr(error, "__notes__", [str(error)]):
+        for line in faults_of(error):
             _refused(line)
         status = BAD_INPUT
     except typer.TyperException as error:

@@ -102,6 +102,12 @@ def in_one_line(name: str, faults: Sequence[Fault]) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
 
 
+def each_in_a_line(name: str, faults: Sequence[Fault]) -> list[str]:
+    """A line for each of the faults in the file of this name, if there are several."""
+    ordered = sorted(faults, key=itemgetter(0)) if len(faults) > 1 else []
+    return [f"{name}:{line}: {text}" if line else f"{name}: {text}" for line, text in ordered]
+
+
 def read_tree(text: str, most_nodes: int = MOST_NODES, *, aliases: bool = False) -> tuple[Node | None, list[Fault]]:
     """Read one YAML document: its root (None if it is empty or could not be read to its end) and every fault.
 

@@ -39,6 +39,11 @@ class CaplineError(Exception):
     """The root of everything that capline raises."""
 
 
+def faults_of(error: CaplineError) -> list[str]:
+    """What is wrong, in a line for each fault: an error of several has them as its notes."""
+    return getattr(error, "__notes__", [str(error)])
+
+
 class InvalidValueError(CaplineError, ValueError):
     """A value that can never be right: a negative cost, a window of 0, an empty subject."""
 

@@ -17,6 +17,7 @@ from tests.kit.wire import Wire, http_wire, wire
 
 from capline.campaign import load_campaign
 from capline.campaign.senders import file as file_module
+from capline.campaign.senders.find import BuiltSender
 from capline.campaign.senders.protocol import (
     DELIVERED,
     PERMANENT,
@@ -122,7 +123,7 @@ def test_a_directory_that_is_none_and_a_column_that_is_taken(tmp_path: Path) -> 
     with pytest.raises(CampaignError, match="cannot be written to: "):
         build(tmp_path, "{file: out}").open(RUN)
     with pytest.raises(CampaignError, match="audience column 'key'"):
-        build(tmp_path, "{file: other}").open(RunInfo("sale", "r1", None, ("key",)))
+        BuiltSender("file", build(tmp_path, "{file: other}"), "").check(("key",))
 
 
 # ---- webhook
@@ -372,7 +373,7 @@ def test_a_server_that_is_not_there_is_seen_before_anything_is_consumed(tmp_path
 
 def test_a_place_that_nothing_fills_is_seen_at_once(tmp_path: Path, mailbox: tuple[Mailbox, int]) -> None:
     with pytest.raises(CampaignError, match=r"nothing fills \{email\}; there are: id, key, segment, name"):
-        smtp(tmp_path, mailbox[1]).open(RunInfo("sale", "r1", None, ("name",)))
+        BuiltSender("smtp", smtp(tmp_path, mailbox[1]), "").check(("name",))
 
 
 def test_a_template() -> None:

@@ -27,6 +27,7 @@ from capline.model.errors import CampaignError
 from capline.segment.files import beside, create, fsync_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from capline.forms.fields import Fields
@@ -49,11 +50,14 @@ class FileSender:
         # pyarrow ships no types, and takes 0.2 s to load: imported by name it is Any, and only when it is needed.
         self._pa: Any = None
 
-    def open(self, run: RunInfo) -> None:
-        """Mark the directory as this run's; `CampaignError` if it holds the parts of another."""
-        for column in run.columns:
+    def check(self, columns: Sequence[str]) -> None:
+        """See `BuiltSender`."""
+        for column in columns:
             if column in _OWN_COLUMNS:
                 raise CampaignError(f"audience column {column!r} has the name of one that parts have anyway; rename it")
+
+    def open(self, run: RunInfo) -> None:
+        """Mark the directory as this run's; `CampaignError` if it holds the parts of another."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             mark = self.directory / _MARK

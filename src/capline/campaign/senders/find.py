@@ -21,6 +21,8 @@ from capline.forms.tree import Items, Node, Table, Text, Unusable
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from capline.campaign.senders.protocol import Sender, SenderType
 
 _GROUP = "capline.senders"
@@ -53,6 +55,12 @@ class BuiltSender:
     def at_once(self) -> int:
         """The messages that leave together; the others of a hand-over wait for answers."""
         return int(getattr(self.sender, "at_once", 1))
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Raise `CampaignError` where the sender cannot do with these columns of the audience."""
+        check: Callable[[Sequence[str]], object] | None = getattr(self.sender, "check", None)
+        if check is not None:
+            check(columns)
 
 
 class _NoSender:

@@ -17,7 +17,8 @@ A third party's sender is a class of this shape, named by an entry point of its 
     [project.entry-points."capline.senders"]
     pigeon = "loft.capline:PigeonSender"          # then, in a campaign file:  sender: {pigeon: {loft: north}}
 
-It is called with its options (`Fields`), which it checks at once, without opening or connecting anything. It raises
+It is called with its options (`Fields`), which it checks at once, without opening or connecting anything. A method
+`check`, if it has one, is given the names of the audience's further columns, before anything is begun. It raises
 `CampaignError` when nothing can be sent at all (a full disk): that stops the campaign, which can be resumed.
 """
 

@@ -40,6 +40,8 @@ from capline.campaign.senders.template import Template, from_environment
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capline.forms.fields import Fields
 
 _TLS_PORTS = {"none": 25, "starttls": 587, "tls": 465}
@@ -97,11 +99,14 @@ class SmtpSender:
         if bool(self._user) != bool(self._password):
             options.fault(None, "give username and password both, or none of them")
 
-    def open(self, run: RunInfo) -> None:
-        """Check the templates and connect; `CampaignError` if the server refuses the connection or the login."""
-        self._run = run
+    def check(self, columns: Sequence[str]) -> None:
+        """See `BuiltSender`."""
         for template in (self._to, self._subject, self._text):
-            template.check(run.columns)
+            template.check(columns)
+
+    def open(self, run: RunInfo) -> None:
+        """Connect; `CampaignError` if the server refuses the connection or the login."""
+        self._run = run
         try:
             self._smtp = self._connect()
         except OSError as error:

@@ -21,6 +21,7 @@ from capline.model.errors import (
     StoreDamagedError,
     StoreError,
     StoreVersionError,
+    faults_of,
 )
 from capline.support.status_title import status_title
 
@@ -54,7 +55,8 @@ def problem_of(error: CaplineError) -> Problem:
         status = HTTPStatus.CONFLICT
     elif isinstance(error, CampaignNotFoundError):
         status = HTTPStatus.NOT_FOUND
-    return Problem(status, " ".join(str(error).split("\n")), headers, type(error).__name__)
+    said = "; ".join(faults_of(error))
+    return Problem(status, " ".join(said.split("\n")), headers, type(error).__name__)
 
 
 def document(problem: Problem) -> dict[str, object]:

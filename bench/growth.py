@@ -2,11 +2,11 @@
 
 A ratio is the largest size over the smallest, each the best of several rounds, on one limiter of that size. The longest
 wait is that of another thread, or on a server of another connection, that decides on other subjects meanwhile; beside a
-batch of the service it is that of another request.
+batch of the service it is that of another request. It is what the processes that it waits for computed meanwhile.
 `--short` is for every day: small sizes, and it ends with 1 where a ratio shows a class of growth, whatever the machine.
 A job's ratio is that of its time a row, at the largest size over a tenth of it: linear is 1. Times are of the
-processors of this process and of the server, so that a busy machine adds little; waits are as they were.
-`--only redis,` runs the rows that begin so, `--largest 100000` those of the longest logs.
+processors of this process and of the server, so that a busy machine adds little.
+`--only redis,` runs the rows whose names have these words.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from capline.config.configuration import Configuration
 from capline.service.verbs.batch import MOST_ROWS
 
 if TYPE_CHECKING:
-    from argparse import Namespace
     from collections.abc import Generator, Sequence
 
     from _servers import Server
@@ -53,10 +52,15 @@ MANY = 1_000
 
 
 class Store(NamedTuple):
-    """A store: where an empty one is, and what counts the seconds that it takes."""
+    """A store: where an empty one is, and what counts the seconds that it takes, and those of its server alone."""
 
     url_of: Callable[[], str]
     now_s: Callable[[], float] = time.process_time
+    server: tuple[int, ...] = ()
+
+    def server_s(self) -> float:
+        """The seconds of its server; 0 without one."""
+        return processor_clock(*self.server, own=False)()
 
 
 class Grown(NamedTuple):
@@ -111,7 +115,7 @@ def reservations(url: str, size: int) -> Grown:
 
 def _hits_of(limiter: Limiter) -> Iterator[int]:
     """Enough hits of "s" for refunds and settlements."""
-    return iter([limiter.decide("p", "s").hit or _NO_HIT for _ in range(12 * CALLS)])
+    return iter([limiter.decide("p", "s").hit or _NO_HIT for _ in range(14 * CALLS)])
 
 
 def policies(url: str, size: int) -> Grown:
@@ -147,9 +151,9 @@ def slots(url: str, size: int) -> Grown:
     return Grown(limiter, clock, behind=iter(range(START_US + size // 2 * STEP_US, START_US + size * STEP_US, STEP_US)))
 
 
-DIMENSIONS = (
-    hits, hits_with_costs, hits_with_ids, reservations, policies, sets_of_limits, subjects, slots
-)  # fmt: skip
+LONG = (hits, hits_with_costs, hits_with_ids, reservations, slots)
+"""These make one log longer; the others are made of many things, and grow to half as many."""
+DIMENSIONS = (*LONG, policies, sets_of_limits, subjects)
 
 
 def _decide(grown: Grown, _: int) -> None:
@@ -234,20 +238,30 @@ def called(verb: Callable[[Grown, int], None], grown: Grown, calls: Iterator[int
         verb(grown, call)
 
 
-def times(store: Store, grow: Callable[[str, int], Grown], sizes: Sequence[int]) -> list[dict[str, float]]:
-    """By verb: the seconds that a call takes at the smallest of these sizes, and at the largest."""
-    spent: list[dict[str, float]] = []
-    for size in (sizes[0], sizes[-1]):
-        grown = grow(store.url_of(), size)
-        calls = iter(range(1_000_000))
-        own = {
-            name: best_seconds(partial(called, verb, grown, calls), now_s=store.now_s) / CALLS
-            for name, verb in VERBS.items()
-        }
-        used = grown.limiter.usage("p", "s")[0].used
-        check(used > 0, f"{grow.__name__}: nothing was counted")
-        grown.limiter.close()
-        spent.append(own)
+class Spent(NamedTuple):
+    """The seconds of a verb's call at its best; and of its longest script call, when it is called first."""
+
+    call: float
+    longest: float
+
+
+def times(store: Store, grow: Callable[[str, int], Grown], size: int, verbs: Sequence[str]) -> dict[str, Spent]:
+    """By verb: what a call takes at this size."""
+    grown = grow(store.url_of(), size)
+    calls = iter(range(1_000_000))
+    spent: dict[str, Spent] = {}
+    for name in verbs:
+        longest = 0.0
+        for call in islice(calls, CALLS):
+            begun_s = store.server_s()
+            grown.clock.advance_us(1)
+            VERBS[name](grown, call)
+            longest = max(longest, store.server_s() - begun_s)
+        best = best_seconds(partial(called, VERBS[name], grown, calls), now_s=store.now_s) / CALLS
+        spent[name] = Spent(best, longest)
+    used = grown.limiter.usage("p", "s")[0].used
+    check(used > 0, f"{grow.__name__}: nothing was counted")
+    grown.limiter.close()
     return spent
 
 
@@ -362,16 +376,17 @@ def _acquired(limiter: Limiter, size: int) -> None:
             pass
 
 
-JOBS: dict[str, Callable[[Limiter, int], None]] = {
-    "decide_many with receipts, each batch twice": _with_receipts,
-    "acquire": _acquired,
-    "decide_many of one subject": _many_of_one_subject,
-    "decide_batch of one subject, with ids": _many_with_ids,
-    "refund_many": _many_refunded,
-    "import into one log": _imported,
-    "export": _exported,
-    "sweep": _swept,
+JOBS: dict[str, tuple[Callable[[Limiter, int], None], int]] = {
+    "decide_many with receipts, each batch twice": (_with_receipts, 20_000),
+    "acquire": (_acquired, 20_000),
+    "decide_many of one subject": (_many_of_one_subject, 100_000),
+    "decide_batch of one subject, with ids": (_many_with_ids, 20_000),
+    "refund_many": (_many_refunded, 100_000),
+    "import into one log": (_imported, 100_000),
+    "export": (_exported, 100_000),
+    "sweep": (_swept, 100_000),
 }
+"""Each with its largest size."""
 
 
 async def _awaited(url: str, size: int) -> None:
@@ -433,11 +448,13 @@ def spent_a_row(store: Store, work: Callable[[Limiter, int], None], size: int) -
     return min(spent)
 
 
-def longest_wait(url: str, work: Callable[[Limiter, int], None], size: int, *, alone: bool) -> float:
+def longest_wait(store: Store, work: Callable[[Limiter, int], None], size: int, *, alone: bool) -> float:
     """The longest wait of another caller while the job runs, in seconds; `alone` has a limiter of its own."""
+    url = store.url_of()
     with Limiter(url, [policy()]) as limiter:
         other = Limiter(url, [policy()]) if alone else limiter
-        with other, another_caller(partial(other.decide, "p", "other")) as longest:
+        gc.freeze()  # as the service: a full collection of all that this program has imported is no part of the job
+        with other, another_caller(partial(other.decide, "p", "other"), store.now_s) as longest:
             work(limiter, size)
     return longest[0]
 
@@ -454,35 +471,40 @@ def batches(rows: int) -> dict[str, bytes]:
     }
 
 
-def beside_batches(url: str, rows: int) -> dict[str, float]:
+def beside_batches(url: str, rows: int, *servers: int) -> dict[str, float]:
     """By batch of the service: the longest wait of another request meanwhile, in seconds."""
     waits: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         named = "".join(f"  {name}: {{limits: [{QUOTA}/day]}}\n" for name in ["p", *(f"p{i}" for i in range(MANY))])
         (Path(folder) / "policies.yaml").write_text(f"policies:\n{named}", encoding="utf-8")
         with Serving(Path(folder), "--store", url) as service:
+            beside = partial(
+                another_caller,
+                lambda: service.ask("/v1/decide", policy="p", subject="other"),
+                processor_clock(service.process.pid, *servers, own=False),
+            )
             for name, body in batches(rows).items():
-                with another_caller(lambda: service.ask("/v1/decide", policy="p", subject="other")) as longest:
+                with beside() as longest:
                     head = {"Content-Type": "application/json"}
                     answer = service.client.post("/v1/decide/batch", content=body, headers=head, timeout=600)
                 check(answer.json()["allowed"] == [True] * rows, "a batch of the service was refused")
                 waits[f"a batch of {rows:,}: {name}"] = longest[0]
-            with another_caller(lambda: service.ask("/v1/decide", policy="p", subject="other")) as longest:
+            with beside() as longest:
                 check("capline" in service.client.get(f"{service.admin}/metrics").text, "nothing was scraped")
             waits[f"/metrics of {MANY:,} policies"] = longest[0]
     return waits
 
 
 @contextmanager
-def another_caller(decide: Callable[[], object]) -> Generator[list[float]]:
+def another_caller(decide: Callable[[], object], now_s: Callable[[], float]) -> Generator[list[float]]:
     """Decides on other subjects until the block ends; the list then has the longest wait, in seconds."""
     longest, ended = [0.0], threading.Event()
 
     def call() -> None:
         while not ended.is_set():
-            begun = time.perf_counter()
+            begun = now_s()
             decide()
-            longest[0] = max(longest[0], time.perf_counter() - begun)
+            longest[0] = max(longest[0], now_s() - begun)
             time.sleep(0.0005)
 
     caller = threading.Thread(target=call)
@@ -494,110 +516,137 @@ def another_caller(decide: Callable[[], object]) -> Generator[list[float]]:
         caller.join()
 
 
-def ratio_of(spent: Callable[[int], float], sizes: tuple[int, int], bound: float, tries: int) -> float:
-    """What the larger size spends over the smaller; the lowest of some tries, as a class of growth shows in each."""
-    lowest = float("inf")
-    for _ in range(tries):
-        lowest = min(lowest, spent(sizes[1]) / spent(sizes[0]))
-        if lowest <= bound:
-            break
-    return lowest
+class Table:
+    """The rows whose names have some words; each is measured when it is added."""
+
+    def __init__(self, report: Report, only: str, *, short: bool) -> None:
+        self._report, self._only, self.short = report, only, short
+        self._tries = 3 if short else 1
+
+    def wants(self, *names: str) -> bool:
+        """Whether one of these is among them."""
+        return any(self._only in name for name in names)
+
+    def row(
+        self, name: str, value: Callable[[], float], unit: str, at_most: float | None, *, tries: int = 0, why: str = ""
+    ) -> None:
+        """The lowest of some tries: a class of growth shows in each."""
+        if not self.wants(name):
+            return
+        lowest = float("inf")
+        for _ in range(tries or self._tries):
+            lowest = min(lowest, value())
+            if at_most is None or lowest <= at_most:
+                break
+        self._report.add(name, lowest, unit, at_most=at_most, why=why)
+        print(f"{name}: {lowest:.3g} {unit}, at most {at_most}", file=sys.stderr, flush=True)
+
+    def ratio(
+        self, name: str, spent: Callable[[int], float], sizes: tuple[int, int], bound: float, *, why: str = ""
+    ) -> None:
+        """What the larger size spends over the smaller."""
+        self.row(name, lambda: spent(sizes[1]) / spent(sizes[0]), "times", bound, why=why)
+
+    def job(self, name: str, spent_a_row: Callable[[int], float], most: int) -> None:
+        """What a row of that many spends over one of a tenth of them."""
+        title = f"{name}: a row of {most:,} beside one of {most // 10:,}"
+        self.ratio(title, spent_a_row, (most // 10, most), 5 if self.short else 2)
+
+    def wait(self, name: str, wait_s: Callable[[], float], at_most: float) -> None:
+        """The longest wait of another caller, in milliseconds."""
+        if not self.short:
+            self.row(name, lambda: wait_s() * 1000, "ms", at_most, tries=3)
 
 
-def without_stores(report: Report, least: int, most: int, *, short: bool) -> None:
+def without_stores(table: Table) -> None:
     """Commands, faces and jobs, each once."""
-    tries, linear = (3, 5) if short else (1, 2)
     for command, run in COMMANDS.items():
-        title = f"{command}: a row of {most:,} beside one of {least:,}"
-        ratio = ratio_of(partial(spent_by_command, run), (least, most), linear, tries)
-        report.add(title, ratio, "times", at_most=linear)
+        table.job(command, partial(spent_by_command, run), 2_000 if table.short else 20_000)
     for name, face in faces.CALLED.items():
-        bound = 20 if short else 2
-        ratio = ratio_of(partial(faces.called, face), (10, 500 if short else 5_000), bound, tries)
-        report.add(name, ratio, "times", at_most=bound)
+        sizes, bound = ((10, 500), 20) if table.short else ((10, 5_000), 2)
+        table.ratio(name, partial(faces.called, face), sizes, bound)
     for name, (job, full, less) in faces.JOBS.items():
-        rows = less if short else full
-        title = f"{name}: a row of {rows:,} beside one of {rows // 10:,}"
-        ratio = ratio_of(partial(faces.spent_a_row, job), (rows // 10, rows), linear, tries)
-        report.add(title, ratio, "times", at_most=linear)
+        table.job(name, partial(faces.spent_a_row, job), less if table.short else full)
 
 
-def _growing(report: Report, name: str, store: Store, sizes: tuple[int, int], options: Namespace) -> None:
+def growing(table: Table, name: str, store: Store, largest: int) -> None:
     """Every verb against each thing that grows."""
     for grow in DIMENSIONS:
         title = f"{name}, {grow.__name__.replace('_', ' ')}"
-        if not title.startswith(options.only):
+        sizes = (10, 500) if table.short else (500, largest // 10, largest if grow in LONG else largest // 2)
+        longest_name = f"{title} of {sizes[-1]:,}: the longest script call"
+        verbs = [verb for verb in VERBS if table.wants(f"{title}: {verb}", longest_name)]
+        if not verbs:
             continue
-        least, most = times(store, grow, sizes)
-        for verb in VERBS:
-            bound = sizes[-1] / 25 if options.short else 2
-            at_most = None if options.short and verb == "erase" and grow is policies else bound
-            why = WHY.get(verb, "")
-            report.add(f"{title}: {verb}", most[verb] / least[verb], "times", at_most=at_most, why=why)
-            if name.startswith("redis") and not options.short:
-                report.add(f"{title} of {sizes[-1]:,}: {verb}", most[verb] * 1000, "ms", at_most=5, why=why)
+        least, *more = (times(store, grow, size, verbs) for size in sizes)
+        for verb in verbs:
+            ratio = max(spent[verb].call for spent in more) / least[verb].call
+            bound = sizes[-1] / 25 if table.short else 2
+            at_most = None if table.short and verb == "erase" and grow is policies else bound
+            table.row(f"{title}: {verb}", lambda ratio=ratio: ratio, "times", at_most, why=WHY.get(verb, ""))
+        if store.server and not table.short:
+            verb = max(verbs, key=lambda verb: more[-1][verb].longest)
+            longest_ms = more[-1][verb].longest * 1000
+            table.row(longest_name, lambda ms=longest_ms: ms, "ms", 5, why=f"{verb}: {WHY.get(verb, '')}")
 
 
-def _jobs(report: Report, name: str, store: Store, sizes: tuple[int, int], *, short: bool) -> None:
+def jobs(table: Table, name: str, store: Store) -> None:
     """Jobs of one store, what they keep waiting, and what the store keeps."""
-    tries, linear = (3, 5) if short else (1, 2)
-    least, most = sizes
-    if name in ("memory", "lmdb") and not short:
-        for batch, wait_s in beside_batches(store.url_of(), MOST_ROWS).items():
-            at_most = 20 if "policies" in batch else 50
-            report.add(f"service on {name}, longest wait beside {batch}", wait_s * 1000, "ms", at_most=at_most)
-    if not name.startswith("redis"):
-        many = 2_000 if short else 50_000
-        report.add(
-            f"{name}, logs kept of {many:,} that came by, by those live", kept(store.url_of(), many), "", at_most=2
-        )
-    more = (held(store.url_of(), 4_000) - held(store.url_of(), 2_000)) / 2_000
-    why = "lmdb: the sweep inside keeps the names that are in the file" if name.startswith("lmdb") else ""
-    title = f"{name}, sets of limits: memory that each beyond 2,000 leaves"
-    report.add(title, more, "bytes", at_most=1_000 if short else 100, why=why)
-    many, bound = (1_000, 20) if short else (10_000, 2)
+    waits = f"service on {name}, longest wait beside "
+    whole = waits + "a batch", f"{waits}/metrics of {MANY:,} policies"
+    if not name.endswith("next") and not table.short and table.wants(*whole):
+        for rows in (10_000, MOST_ROWS):
+            tries = [beside_batches(store.url_of(), rows, *store.server) for _ in range(2)]
+            for what in tries[0]:
+                at_most = 20 if "policies" in what else 50
+                wait_s = min(found[what] for found in tries)
+                table.wait(waits + what, lambda wait_s=wait_s: wait_s, at_most)
+    if not store.server:
+        many = 2_000 if table.short else 50_000
+        kept_name = f"{name}, logs kept of {many:,} that came by, by those live"
+        table.row(kept_name, lambda: kept(store.url_of(), many), "times", 2)
+    table.row(
+        f"{name}, sets of limits: memory that each beyond 2,000 leaves",
+        lambda: (held(store.url_of(), 4_000) - held(store.url_of(), 2_000)) / 2_000,
+        "bytes",
+        1_000 if table.short else 100,
+        why="lmdb: the sweep inside keeps the names that are in the file" if name.startswith("lmdb") else "",
+    )
+    many, bound = (1_000, 20) if table.short else (10_000, 2)
     for title, spent in (
         ("configuration store: one policy of so many changed", configured),
         ("configuration store: a decision under so many overrides, each of other limits", overridden),
         ("export of one log, where there are so many policies", exported),
     ):
-        own = 1_000 if spent is exported and short else bound
-        ratio = ratio_of(partial(spent, store), (10, many), own, tries)
-        report.add(f"{name}, {title}", ratio, "times", at_most=own)
-    title = f"{name}, AsyncLimiter: a decision of {most:,} beside one of {least:,}"
-    report.add(title, ratio_of(partial(spent_awaiting, store), sizes, linear, tries), "times", at_most=linear)
-    for job, work in JOBS.items():
-        title = f"{name}, {job}: a row of {most:,} beside one of {least:,}"
-        report.add(title, ratio_of(partial(spent_a_row, store, work), sizes, linear, tries), "times", at_most=linear)
-        if not short:
-            waited_s = longest_wait(store.url_of(), work, most, alone=name != "memory")
-            report.add(f"{name}, longest wait beside {job}", waited_s * 1000, "ms", at_most=50)
+        own = 1_000 if spent is exported and table.short else bound
+        table.ratio(f"{name}, {title}", partial(spent, store), (10, many), own)
+    table.job(f"{name}, AsyncLimiter, a decision", partial(spent_awaiting, store), 2_000 if table.short else 20_000)
+    for job, (work, most) in JOBS.items():
+        table.job(f"{name}, {job}", partial(spent_a_row, store, work), 2_000 if table.short else most)
+        wait = partial(longest_wait, store, work, most, alone=name != "memory")
+        table.wait(f"{name}, longest wait beside {job} of {most:,}", wait, 50)
 
 
 def main() -> None:
     """Run and print."""
-    options = arguments(__doc__, largest=20_000, only="", short=False)
-    sizes = (10, 500) if options.short else (500, options.largest)
-    # Ten times as much takes ten times as long: a row of the larger job costs no more.
-    least, most = (200, 2_000) if options.short else (options.largest // 10, options.largest)
-    report = Report(f"From {sizes[0]:,} to {sizes[-1]:,}: how many times as long")
-    if not options.only:
-        without_stores(report, least, most, short=options.short)
+    options = arguments(__doc__, largest=100_000, only="", short=False)
+    report = Report("What does not stay flat: by how many times a call is longer where something is larger")
+    table = Table(report, options.only, short=options.short)
+    without_stores(table)
     server = single("redis")
-    server_s = processor_clock(server.pid)
+    clock, pids = processor_clock(server.pid), (server.pid,)
     try:
-        stores = {
-            "memory": Store(lambda: "memory://"),
-            "lmdb": Store(lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store"),
-            "lmdb with forms=next": Store(lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store?forms=next"),
-            "redis": Store(lambda: f"{_emptied(server)}?deadline=30s", server_s),
-            "redis with forms=next": Store(lambda: f"{_emptied(server)}?deadline=30s&forms=next", server_s),
-        }
         with tempfile.TemporaryDirectory() as folder:
+            stores = {
+                "memory": Store(lambda: "memory://"),
+                "lmdb": Store(lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store"),
+                "lmdb with forms=next": Store(lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store?forms=next"),
+                "redis": Store(lambda: f"{_emptied(server)}?deadline=30s", clock, pids),
+                "redis with forms=next": Store(lambda: f"{_emptied(server)}?deadline=30s&forms=next", clock, pids),
+            }
             for name, store in stores.items():
-                _growing(report, name, store, sizes, options)
-                if not options.only:
-                    _jobs(report, name, store, (least, most), short=options.short)
+                growing(table, name, store, options.largest)
+                jobs(table, name, store)
     finally:
         server.stop()
     report.show(as_json=options.json)

@@ -58,7 +58,7 @@ class Door:
         return compiled
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("recorded", "scan", "erase", "sweep", "now_us", "try_write"):
+        if name not in ("recorded", "scan", "filled", "erase", "sweep", "now_us", "try_write"):
             raise AttributeError(name)
 
         def call(*asked: Any) -> Any:

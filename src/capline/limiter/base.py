@@ -37,7 +37,7 @@ from capline.support.fork import ForkLock
 from capline.support.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
@@ -639,23 +639,23 @@ class LimiterBase(ABC):
                 compiled = self._log_rules[log] = self._store.compiled(self._rules.log_rule(log))
         return compiled
 
-    def _rules_to_scan(self, policies: Sequence[str] | None) -> list[CompiledRule]:
-        """Compiled rules that name the logs to export: by default all that keep every hit."""
+    def _rules_to_scan(self, policies: Sequence[str] | None, filled: Collection[str] | None) -> list[CompiledRule]:
+        """Compiled rules that name the logs to export: by default all that keep every hit, of those that hold any."""
         if policies is None:
-            known = self._rules.policies.values()
+            known = self._rules.on_logs(filled)
             return [self._any_rule(policy.name) for policy in known if policy.algorithm == "sliding_log"]
         count_of(policies, "policies")
         for name in policies:
             self._rules.log_rule(self._rules.policy(name).log)
         return [self._any_rule(name) for name in policies]
 
-    def _all_rules(self, subject: Subject | None = None) -> list[CompiledRule]:
-        """A compiled rule of every policy: together they name all logs, those of the subject's overrides included."""
-        compiled = [self._any_rule(policy) for policy in self._rules.policies]
+    def _all_rules(self, policies: Sequence[Policy], subject: Subject | None = None) -> list[CompiledRule]:
+        """A compiled rule of each policy: together they name all logs, those of the subject's overrides included."""
+        compiled = [self._any_rule(policy.name) for policy in policies]
         if subject is not None:
             # Where an algorithm keeps numbers each limit has a log; elsewhere an override has the policy's.
-            policies = (self._rules.policies[name] for name in self._overridden)
-            compiled += [self._rule_of_hits(one.name, subject) for one in policies if not one.keeps_log]
+            own = (one.name for one in policies if one.name in self._overridden and not one.keeps_log)
+            compiled += [self._rule_of_hits(name, subject) for name in own]
         return compiled
 
     def _short(self, subject: Subject) -> Subject:

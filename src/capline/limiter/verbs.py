@@ -38,7 +38,7 @@ from capline.model.subject import check_subject
 from capline.store.protocol import Batch, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
     import numpy as np
@@ -692,9 +692,12 @@ class Verbs(CheckedCalls):
         subject = self._subject(subject)
         self._outage.forget(subject)
         try:
-            for policy in self._overridden:
-                yield self._learn(policy, subject)
-            logs: int = yield self._store.erase(self._all_rules(subject), subject)
+            filled: Collection[str] | None = yield self._store.filled()
+            policies = self._rules.on_logs(filled)
+            for policy in policies:
+                if policy.name in self._overridden:
+                    yield self._learn(policy.name, subject)
+            logs: int = yield self._store.erase(self._all_rules(policies, subject), subject)
             return logs
         finally:
             self._denied.forget((subject,))
@@ -702,7 +705,8 @@ class Verbs(CheckedCalls):
     def _sweep(self) -> Steps[int]:
         """Remove the logs whose every hit is out of every window; returns how many. Decisions go on meanwhile."""
         self._outage.sweep()
-        logs: int = yield self._store.sweep(self._all_rules())
+        filled: Collection[str] | None = yield self._store.filled()
+        logs: int = yield self._store.sweep(self._all_rules(self._rules.on_logs(filled)))
         return logs
 
     def _now_us(self) -> Steps[int]:

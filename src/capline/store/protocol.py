@@ -8,7 +8,7 @@ inherits the protocol and forgets an instruction cannot be made: every one but `
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
@@ -189,6 +189,10 @@ class Store(Protocol):
         """
         ...
 
+    def filled(self, /) -> Collection[str] | None:
+        """The full names of all logs that hold something; None: of any log that there may be."""
+        return None
+
     @abstractmethod
     def erase(self, compiled: Sequence[Any], subject: Subject, /) -> int:
         """Forget the subject in every log of these rules, their channels' too; returns how many logs held something."""
@@ -256,6 +260,10 @@ class AsyncStore(Protocol):
 
     def at_hand(self) -> Store | None:
         """The store under this one, where it answers now and without a wait; None: what it does is awaited."""
+        return None
+
+    async def filled(self, /) -> Collection[str] | None:
+        """As `Store.filled`."""
         return None
 
     step = _awaited(Store.step)

@@ -113,7 +113,7 @@ class ServiceVerbs(Verbs):
     def _note(self, attempt: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
         """Nothing: no refusal is cached."""
 
-    def _rules_to_scan(self, policies: Sequence[str] | None) -> NoReturn:
+    def _rules_to_scan(self, policies: Sequence[str] | None, filled: object) -> NoReturn:
         raise absent("export")
 
     @property

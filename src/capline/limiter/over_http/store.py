@@ -117,6 +117,10 @@ class Requests:
             form |= {"segments": [kind.segment for kind in batch.compiled], "codes": batch.codes.tolist()}
         return _decisions((yield from self._ask("POST", "/v1/decide/batch", form, again=batch.receipt is not None)))
 
+    def _filled(self) -> Steps[None]:
+        """Nothing is known of the service's logs."""
+        yield from ()
+
     def _erase(self, _compiled: object, subject: Subject) -> Steps[int]:
         answer = yield from self._ask("DELETE", f"/v1/subjects/{_word(subject)}")
         return answer["erased_logs"]
@@ -172,6 +176,7 @@ class ServiceStore(Requests):
     joint = blocking(Requests._joint)
     rows = blocking(Requests._rows)
     columns = blocking(Requests._columns)
+    filled = blocking(Requests._filled)
     erase = blocking(Requests._erase)
     override = blocking(Requests._override)
     usage = blocking(Requests._usage)
@@ -185,6 +190,7 @@ class AsyncServiceStore(Requests):
     joint = awaited(Requests._joint)
     rows = awaited(Requests._rows)
     columns = awaited(Requests._columns)
+    filled = awaited(Requests._filled)
     erase = awaited(Requests._erase)
     override = awaited(Requests._override)
     usage = awaited(Requests._usage)

@@ -20,7 +20,7 @@ from capline.model.zone import check_zone
 from capline.policy.shared_log import check_shared_log
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from capline.model.limit import Limit
 
@@ -159,6 +159,14 @@ class Rules:
         except (KeyError, TypeError):
             known = listed(sorted(self.policies))
             raise UnknownNameError(f"no policy {quoted(name)}; there are: {known}") from None
+
+    def on_logs(self, names: Collection[str] | None) -> list[Policy]:
+        """The policies on these logs, by their full names or those of logs beside them; None: every policy."""
+        if names is None:
+            return [*self.policies.values()]
+        space = f"{self.namespace}:"
+        logs = {name.removeprefix(space).partition("/")[0] for name in names if name.startswith(space)}
+        return [policy for log in logs for policy in self._sharing.get(log, ())]
 
     def check_reserves(self, name: str) -> None:
         """Raise `InvalidValueError` for a policy that has no reservations."""

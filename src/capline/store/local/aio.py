@@ -19,7 +19,7 @@ from capline.store.protocol import AsyncStore, Operation, Store
 from capline.support.override import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
     from capline.model.policy import BoundPolicy
     from capline.store.protocol import CompiledRule
@@ -99,6 +99,10 @@ class AsyncLocalStore(AsyncStore):
     servers = _short(Store.servers)
     try_write = _short(Store.try_write)
     now_us = _short(Store.now_us)
+
+    @override
+    async def filled(self, /) -> Collection[str] | None:
+        return self.store.filled() if not self.batches else await self.beside_batches(self.store.filled)
 
     @override
     def stats(self) -> dict[str, int]:

@@ -221,6 +221,10 @@ class MemoryStore(LocalStore, LogTransaction):
             if self._pace.is_due:
                 self._sweep_a_little()
 
+    @override
+    def filled(self, /) -> list[str]:
+        return [*self._filled]
+
     def _walk(
         self,
         transaction: LogTransaction,  # noqa: ARG002 - this store is its transaction

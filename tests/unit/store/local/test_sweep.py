@@ -56,3 +56,19 @@ def test_limits_that_come_with_the_call_leave_nothing_behind_once_their_windows_
         # A file's names are read again when they have grown by an eighth; logs of newer names wait for that.
         unread = 2_000 // 8 if scheme == "lmdb" else 0
         assert 100 <= limiter.sweep() <= 2 * 100 + 128 + unread
+
+
+@pytest.mark.parametrize("scheme", ["memory", "lmdb"])
+def test_whole_logs_cost_nothing_for_policies_that_nobody_used(tmp_path: Path, scheme: str) -> None:
+    url = "memory://" if scheme == "memory" else f"lmdb://{tmp_path}/store"
+    policies = [Policy(f"p{i}", ["1/h"], algorithm="gcra" if i % 2 else "sliding_log") for i in range(40)]
+    with Limiter(url, policies) as other, Limiter(url, policies) as fresh:
+        limiter = other if scheme == "memory" else fresh
+        other.decide("p6", "a")
+        assert [record.log for record in limiter.export()] == ["p6"]
+        other.decide("p7", "a")
+        assert limiter.erase("a") == 2
+        assert limiter.sweep() == 0
+        assert {names[0] for names in limiter._rules_by_names} <= {"p6", "p7"}  # pyright: ignore[reportPrivateUsage]
+        other.decide("p8", "a", id="one")
+        assert limiter.erase("a") == 1

@@ -397,6 +397,10 @@ class LmdbStore(LocalStore):
             more = cursor.next()
 
     @override
+    def filled(self, /) -> set[str] | None:
+        return self._run(lambda txn: self._sweeper.filled(self._logs_in(txn)))
+
+    @override
     def sweep(self, compiled: Sequence[LocalRule], /) -> int:
         """A few thousand rows a transaction, so that decisions go on in between."""
         removed, ended = 0, False

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from capline.model.errors import StoreDamagedError, StoreError
-from capline.store.local.lmdb.keys import LOG_META, LOG_NUMBER
+from capline.store.local.lmdb.keys import LOG_KEY, LOG_META, LOG_NUMBER
 from capline.store.local.log_bytes import NUMBERS, PAGED, newest_word, read_words, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS
 from capline.store.local.numbers import unpack_numbers
@@ -14,6 +14,9 @@ from capline.store.local.pace import Pace
 
 if TYPE_CHECKING:
     from capline.store.local.lmdb.transaction import LmdbTransaction
+
+_PAST_SUBJECTS = b"\xff"
+"""Behind the number of a log, later than every subject's key."""
 
 
 class Sweeper:
@@ -56,15 +59,26 @@ class Sweeper:
         self.pace.checked(seen, len(stale))
         return len(stale), not more
 
-    def _read_names(self, transaction: LmdbTransaction) -> None:
+    def filled(self, transaction: LmdbTransaction) -> set[str] | None:
+        """The names of the logs that hold something, by a look at each; None where a name cannot be read."""
+        self._read_names(transaction, a_new_one=True)
+        found, cursor = set[bytes | None](), transaction.txn.cursor(transaction.tables[b"logs"])
+        more = cursor.first()
+        while more:
+            number = cursor.key()[:4]
+            found.add(self._names.get(number))
+            more = cursor.set_range(number + _PAST_SUBJECTS)
+        return None if None in found else {name[len(LOG_KEY) :].decode() for name in found if name}
+
+    def _read_names(self, transaction: LmdbTransaction, *, a_new_one: bool = False) -> None:
         """Read which logs there are, when their number has grown by a part: the cost of a new log stays the same."""
         meta = transaction.tables[b"meta"]
         entries = transaction.txn.stat(meta)["entries"]
-        if entries <= self._entries + self._entries // 8:
+        if entries <= self._entries + (0 if a_new_one else self._entries // 8):
             return
         self._entries = entries
         for key, value in transaction.txn.cursor(meta):
-            if key.startswith(b"log:"):
+            if key.startswith(LOG_KEY):
                 with contextlib.suppress(StoreDamagedError):  # the next decision there raises it
                     self._names[LOG_NUMBER.pack(LOG_META.unpack(unseal(key, value))[0])] = key
 

@@ -34,6 +34,7 @@ from capline.campaign.senders.protocol import (
     RunInfo,
     asks_again,
 )
+from capline.campaign.store.packed import subjects
 from capline.campaign.store.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
 from capline.campaign.store_facts import claim_run
 from capline.model.clock import SystemClock
@@ -180,7 +181,7 @@ class Delivery:
         claim_run(self.limiter, self.file, self.info.run_id)
         answers = self.limiter.decide_many(
             self.policy.name,
-            part.ids,
+            subjects(part.ids),
             segment=names,
             codes=codes,
             channel=self.file.channel,
@@ -263,7 +264,7 @@ class Delivery:
         failed = rows.where(FAILED)
         if failed.size:
             # An answer of False is fine: a killed process has refunded the hit, or it has left every window.
-            self.limiter.refund_many(self.policy.name, rows.ids[failed], rows.hit[failed], self.file.cost)
+            self.limiter.refund_many(self.policy.name, subjects(rows.ids[failed]), rows.hit[failed], self.file.cost)
             rows.state[failed] = REFUNDED
             self.record.save(rows)
 

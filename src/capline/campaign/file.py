@@ -10,7 +10,8 @@
                                               without it nobody is in a segment
     audience: {csv: users.csv, column: id, columns: [email], duplicates: error}
                                               or parquet:, or bitmap:, or segments: "active - churned"
-                                              rows may have a `zone_column:`, where each subject is
+                                              rows may have a `zone_column:`, where each subject is; `ids: text` for a
+                                              CSV file whose ids are no numbers
     cost: 1                                   optional: units of each message
     as_of: 2026-11-21T16:00:00Z               optional, for rehearsals: the clock stands still at this instant; nothing
                                               waits for it
@@ -67,7 +68,8 @@ _SOURCES = (*_SUFFIXES, "segments")
 class AudienceSource:
     """Where the audience comes from: `kind` is csv, parquet, bitmap (then `paths`) or segments (then `expression`).
 
-    `columns` are for senders; `zone_column` (None: there is none) names each subject's time zone.
+    `columns` are for senders; `zone_column` (None: there is none) names each subject's time zone. `ids` is number or
+    text; None: as a Parquet file has them, and numbers in CSV.
     """
 
     kind: str
@@ -77,6 +79,7 @@ class AudienceSource:
     columns: tuple[str, ...] = ()
     drop_duplicates: bool = False
     zone_column: str | None = None
+    ids: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +250,7 @@ def _audience(fields: Fields) -> AudienceSource:
             columns=part.texts("columns", ()),
             drop_duplicates=part.one_of("duplicates", ("error", "drop"), "error") == "drop",
             zone_column=part.optional("zone_column", like="zone"),
+            ids=part.one_of("ids", ("number", "text"), "number") if part.has("ids") else None,
         )
         if len({source.column, *source.columns}) <= len(source.columns):
             part.fault("columns", f"name each column once, and not {shown(source.column)}, which is the id")

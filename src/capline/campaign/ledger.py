@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from capline.campaign.store.protocol import CampaignStore, Change
     from capline.campaign.store.records import RunFacts, State, StoredRun
     from capline.campaign.store.rows import BatchRows
+    from capline.model.subject import Subject
 
 FILE = "ledger.sqlite"
 
@@ -154,12 +155,9 @@ class Ledger:
         """Every decided batch, in order; one is in memory at a time."""
         return self.store.steps(self.name, range(self.state().batches))
 
-    def batches_of(self, subject: int) -> Iterator[BatchRows]:
+    def batches_of(self, subject: Subject) -> Iterator[BatchRows]:
         """The decided batches that may hold this subject, the newest first. Cost: two comparisons a batch."""
-        spans = self.store.spans(self.name, range(self.state().batches))
-        return self.store.steps(
-            self.name, sorted((number for number, first, last in spans if first <= subject <= last), reverse=True)
-        )
+        return self.store.steps(self.name, self.store.holding(self.name, subject))
 
 
 def default_directory(campaign_file: Path) -> Path:

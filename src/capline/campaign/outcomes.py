@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,10 @@ import msgspec
 import numpy as np
 
 from capline.campaign.csv_cells import csv_cell
+from capline.campaign.senders.protocol import message_key
 from capline.campaign.store.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
 from capline.model.errors import CampaignError, CampaignNotFoundError, InvalidValueError
+from capline.model.subject import LARGEST_ID
 from capline.segment.files import replacing
 from capline.store.columns import NEVER_US
 from capline.support.instant import instant_text
@@ -35,12 +37,12 @@ if TYPE_CHECKING:
     from capline.campaign.ledger import Ledger
     from capline.campaign.store.records import RunFacts
     from capline.campaign.store.rows import BatchRows
+    from capline.model.subject import Subject
 
-Tables = Callable[[Any, Callable[[str], str]], Iterable[Any]]
-"""The outcomes as tables of this schema; a text is written as the function returns it."""
+Tables = Callable[[Callable[[str], Any], Callable[[str], str]], Iterable[Any]]
+"""The outcomes as tables of the schema for a kind of ids; a text is written as the second function returns it."""
 
-_LARGEST_ID = 0xFFFF_FFFF
-_ID = re.compile(r"[0-9]{1,10}")
+_ID = re.compile(r"[0-9]{1,20}")
 OUTCOMES = ("sent", "refused", "failed", "not known", "under way")
 _ENDS = {REFUSED: "refused", DELIVERED: "sent", FAILED: "failed", REFUNDED: "failed", NOT_KNOWN: "not known"}
 _OF_STATE = np.array([OUTCOMES.index(_ENDS.get(state, "under way")) for state in range(STATES)], np.int8)
@@ -54,7 +56,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     campaign: str
     run: str
-    subject: int
+    subject: int | str
     segment: str | None
     outcome: str
     reason: str | None
@@ -69,20 +71,22 @@ class Outcome(msgspec.Struct, frozen=True):
     key: str
 
 
-def outcome_of(ledger: Ledger, subject: int) -> Outcome | None:
+def outcome_of(ledger: Ledger, subject: Subject) -> Outcome | None:
     """What became of a subject; None if it was not decided (yet)."""
     for rows in ledger.batches_of(subject):
-        row = int(np.searchsorted(rows.ids, subject))
-        if row < len(rows) and rows.ids[row] == subject:
+        for row in np.flatnonzero(rows.ids == subject).tolist():
             return outcome_at(ledger.facts, rows, row)
     return None
 
 
 def recipients_outcome(ledger: Ledger, recipient: str) -> Outcome:
     """What became of the recipient of this id; `CampaignNotFoundError` where it was not decided (yet)."""
-    if not _ID.fullmatch(recipient) or int(recipient) > _LARGEST_ID:
-        raise InvalidValueError(f"recipient {recipient!r}: a campaign's ids are whole numbers from 0 to {_LARGEST_ID}")
-    found = outcome_of(ledger, int(recipient))
+    text = ledger.facts.ids == "text"
+    if not text and not (_ID.fullmatch(recipient) and int(recipient) <= LARGEST_ID):
+        raise InvalidValueError(
+            f"recipient {recipient!r}: this campaign's ids are whole numbers from 0 to {LARGEST_ID}"
+        )
+    found = outcome_of(ledger, recipient if text else int(recipient))
     if found is None:
         end = "is not in its audience" if ledger.is_finished else "was not decided yet, or is not in its audience"
         raise CampaignNotFoundError(f"{ledger.place}: {recipient} {end}")
@@ -94,10 +98,11 @@ def outcome_at(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
     state, retry_us, hit_us = int(rows.state[row]), int(rows.retry_us[row]), int(rows.hit[row])
     refused = state == REFUSED
     until_us = rows.at_us + retry_us if refused and retry_us != NEVER_US else None
+    subject = rows.ids[row : row + 1].tolist()[0]
     return Outcome(
         facts.campaign,
         facts.run_id,
-        int(rows.ids[row]),
+        subject,
         facts.segments[int(rows.codes[row])][0],
         OUTCOMES[int(_OF_STATE[state])],
         rows.reasons[int(rows.reason[row]) - 1] if rows.reason[row] else None,
@@ -109,7 +114,7 @@ def outcome_at(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
         rows.at_us,
         instant_text(rows.at_us),
         None if hit_us < 0 else hit_us,
-        f"{facts.campaign}/{facts.run_id}/{rows.ids[row]}",
+        message_key(facts.campaign, facts.run_id, subject),
     )
 
 
@@ -134,37 +139,44 @@ def write_outcomes(tables: Tables, target: Any, *, csv: bool) -> int:
     pa: Any = import_module("pyarrow")
     texts = pa.string() if csv else pa.dictionary(pa.int16(), pa.string())
     instant = pa.timestamp("us", tz="UTC")
-    schema = pa.schema(
-        {
-            "id": pa.uint32(),
-            "segment": texts,
-            "outcome": texts,
-            "reason": texts,
-            "limit": texts,
-            "until": instant,
-            "given_back": pa.bool_(),
-            "attempts": pa.uint8(),
-            "decided": instant,
-            "hit_us": pa.int64(),
-            "key": pa.string(),
-        }
-    )
-    writer: Any = (
-        import_module("pyarrow.csv").CSVWriter(target, schema)
-        if csv
-        else import_module("pyarrow.parquet").ParquetWriter(target, schema)
-    )
+
+    def schema_of(ids: str) -> Any:
+        return pa.schema(
+            {
+                "id": pa.string() if ids == "text" else pa.type_for_alias(ids),
+                "segment": texts,
+                "outcome": texts,
+                "reason": texts,
+                "limit": texts,
+                "until": instant,
+                "given_back": pa.bool_(),
+                "attempts": pa.uint8(),
+                "decided": instant,
+                "hit_us": pa.int64(),
+                "key": pa.string(),
+            }
+        )
+
+    def opened(schema: Any) -> Any:
+        if csv:
+            return import_module("pyarrow.csv").CSVWriter(target, schema)
+        return import_module("pyarrow.parquet").ParquetWriter(target, schema)
+
     count = 0
-    with closing(writer):
-        for table in tables(schema, csv_cell if csv else str):
+    with ExitStack() as stack:
+        writer: Any = None
+        for table in tables(schema_of, csv_cell if csv else str):
+            writer = writer or stack.enter_context(opened(table.schema))
             writer.write_table(table)
             count += len(table)
+        if writer is None:
+            opened(schema_of("uint32")).close()
     return count
 
 
 def tables_of(facts: RunFacts, batches: Iterable[BatchRows]) -> Tables:
     """The outcomes of these batches, one after the other."""
-    return lambda schema, cell: (_table(facts, rows, schema, cell) for rows in batches)
+    return lambda schema_of, cell: (_table(facts, rows, schema_of(facts.ids), cell) for rows in batches)
 
 
 def _table(facts: RunFacts, rows: BatchRows, schema: Any, cell: Callable[[str], str]) -> Any:
@@ -175,9 +187,8 @@ def _table(facts: RunFacts, rows: BatchRows, schema: Any, cell: Callable[[str], 
     limits = np.where(refused, rows.limit[last], -1)
     fits = refused & (rows.retry_us[last] != NEVER_US)
     ids = rows.ids[last]
-    prefix = cell(f"{facts.campaign}/{facts.run_id}/")
     columns = {
-        "id": pa.array(ids),
+        "id": pa.array([cell(text) for text in ids] if facts.ids == "text" else ids),
         "segment": _texts(pa, rows.codes[last], [cell(name or "") for name, _ in facts.segments]),
         "outcome": _texts(pa, _OF_STATE[state], OUTCOMES),
         "reason": _texts(pa, rows.reason[last].astype(np.int16) - 1, [cell(reason) for reason in rows.reasons]),
@@ -187,7 +198,9 @@ def _table(facts: RunFacts, rows: BatchRows, schema: Any, cell: Callable[[str], 
         "attempts": pa.array(rows.attempts[last]),
         "decided": pa.array(np.full(len(last), rows.at_us, np.int64)),
         "hit_us": pa.array(hits, mask=hits < 0),
-        "key": pa.array([f"{prefix}{subject}" for subject in ids.tolist()], pa.string()),
+        "key": pa.array(
+            [cell(message_key(facts.campaign, facts.run_id, subject)) for subject in ids.tolist()], pa.string()
+        ),
     }
     return pa.table({name: column.cast(schema.field(name).type) for name, column in columns.items()}, schema=schema)
 

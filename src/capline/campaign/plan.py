@@ -13,6 +13,7 @@ import msgspec
 
 from capline.campaign.prepare import limiter_kinds
 from capline.campaign.report import OutcomeCounts, Report
+from capline.campaign.store.packed import subjects
 from capline.campaign.store.rows import DELIVERED, PENDING, BatchRows
 from capline.campaign.store_facts import new_store, store_facts
 from capline.model.errors import NoStoreError
@@ -40,7 +41,13 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             names, zones, codes = limiter_kinds(job.policy, part, job.audience.segments, job.audience.zones)
             at_us = limiter.now_us()
             answers = limiter.peek_many(
-                job.policy.name, part.ids, segment=names, codes=codes, channel=file.channel, zone=zones, cost=file.cost
+                job.policy.name,
+                subjects(part.ids),
+                segment=names,
+                codes=codes,
+                channel=file.channel,
+                zone=zones,
+                cost=file.cost,
             )
             peeked = BatchRows.of(number, at_us, part.ids, part.codes, answers)
             peeked.state[peeked.where(PENDING)] = DELIVERED

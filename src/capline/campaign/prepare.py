@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.campaign.file import CampaignFile
+    from capline.campaign.store.packed import Ids
     from capline.model.policy import Policy
     from capline.observe import Observer
     from capline.policy.file import PolicyFile
@@ -92,9 +93,9 @@ class Job:
         order = np.arange(rows.start, rows.stop, dtype=np.intp) if self.order is None else self.order[rows]
         return self._part(number, order, texts=texts)
 
-    def part_of(self, number: int, ids: NDArray[np.uint32]) -> Part:
+    def part_of(self, number: int, ids: Ids) -> Part:
         """A further batch: these subjects of the audience, ascending, with their columns."""
-        return self._part(number, np.asarray(np.searchsorted(self.audience.ids, ids), np.intp), texts=True)
+        return self._part(number, self.audience.find(ids), texts=True)
 
     def _part(self, number: int, rows: NDArray[np.intp], *, texts: bool) -> Part:
         audience = self.audience
@@ -122,7 +123,16 @@ class Job:
         """The facts of a run that begins now, which has no id yet."""
         file, sizes = self.file, self.audience.sizes()
         now_us = SystemClock().now_us() if file.as_of_us is None else file.as_of_us
-        return RunFacts(file.campaign, file.policy, file.channel, file.cost, len(self.audience), sizes, now_us)
+        return RunFacts(
+            file.campaign,
+            file.policy,
+            file.channel,
+            file.cost,
+            len(self.audience),
+            sizes,
+            now_us,
+            ids=self.audience.kind,
+        )
 
     def open_limiter(self, url: str | None = None, *, create: bool = True) -> Limiter:
         """The limiter of this campaign; see `open_limiter`."""

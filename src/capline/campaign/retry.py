@@ -17,10 +17,9 @@ from capline.campaign.store.rows import NOT_KNOWN, REFUNDED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from capline.campaign.ledger import Ledger
     from capline.campaign.prepare import Job
+    from capline.campaign.store.packed import Ids
     from capline.campaign.store.rows import BatchRows
 
 
@@ -36,7 +35,7 @@ def ask_again(job: Job, run: Ledger) -> int:
 
 def _further(job: Job, run: Ledger) -> Iterator[Again]:
     number = run.state().batches
-    ids: list[NDArray[np.uint32]] = []
+    ids: list[Ids] = []
     sources: list[BatchRows] = []
 
     def group() -> Again:

@@ -28,7 +28,15 @@ from capline.support.lazy import lazy_names
 if TYPE_CHECKING:
     from capline.segment.build.build import build_segments, number_rows
     from capline.segment.build.merge import merge_partials
-    from capline.segment.build.source import count_rows, expand, find_audience, read_audience, read_rows, read_text_rows
+    from capline.segment.build.source import (
+        count_rows,
+        expand,
+        find_audience,
+        read_audience,
+        read_ids,
+        read_rows,
+        read_text_rows,
+    )
     from capline.segment.dictionary.dictionary import Dictionary, DictionaryBuilder, keep
     from capline.segment.manifest import Manifest, SegmentEntry, read_manifest
     from capline.segment.publish.cache import Bounds
@@ -69,6 +77,7 @@ __all__ = [
     "open_segments",
     "parse_expression",
     "read_audience",
+    "read_ids",
     "read_manifest",
     "read_rows",
     "read_text_rows",
@@ -86,6 +95,7 @@ _load = lazy_names(
             "expand",
             "find_audience",
             "read_audience",
+            "read_ids",
             "read_rows",
             "read_text_rows",
         ),

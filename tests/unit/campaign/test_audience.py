@@ -81,7 +81,7 @@ def test_an_expression_and_a_bitmap(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("id\n1\n-3\n", "row 2: id -3 is negative"),
-        ("id\n4294967296\n", "above 4294967295"),
+        ("id\n18446744073709551616\n", "above 18446744073709551615"),
         ("id\nseven\n", "is not a number"),
         ("id\n1.5\n", "not written as a whole number"),
         ("id\n7\n7\n", "more than once"),
@@ -92,6 +92,54 @@ def test_an_expression_and_a_bitmap(tmp_path: Path) -> None:
 def test_bad_ids_are_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(CaplineError, match=said):
         read(csv(tmp_path / "a.csv", text), SNAPSHOT)
+
+
+def test_ids_of_64_bits(tmp_path: Path) -> None:
+    audience = read(csv(tmp_path / "a.csv", f"id,n\n{2**64 - 1},z\n7,g\n", columns=("n",)), None)
+    assert (audience.kind, audience.ids[0:2].tolist()) == ("uint64", [7, 2**64 - 1])
+    assert audience.columns(audience.find(np.array([2**64 - 1], np.uint64))) == {"n": ["z"]}
+
+
+def test_text_by_the_columns_type_or_by_a_key(tmp_path: Path) -> None:
+    names = ["zoe@x.org", "042", "42", "Zoë"]
+    parquet.write_table(pa.table({"id": pa.array(names).dictionary_encode()}), tmp_path / "a.parquet")
+    for source in (
+        AudienceSource("parquet", (str(tmp_path / "a.parquet"),)),
+        csv(tmp_path / "a.csv", "id\n" + "\n".join(names), ids="text"),
+    ):
+        audience = read(source, None)
+        assert (audience.kind, audience.ids[0:4].tolist()) == ("text", sorted(names))
+        assert audience.find(np.array(sorted(names), object)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"id\nann\n{'é' * 256}x\n", "row 2: id is longer than 512 bytes"),
+        ('id\nann\n""\n', "row 2: id is empty"),
+        ("id\nann\nb\tob\n", r"row 2: id 'b\\tob' has a control character"),
+        ("id\nann\nb\x85ob\n", r"row 2: id 'b\\x85ob' has a control character"),
+        ("id\n" + "bob\nann\n" * 3, r"2 ids come more than once \(4 rows too many\): ann, bob; remove them"),
+        ("id\n", "empty audience"),
+    ],
+)
+def test_bad_texts_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(CaplineError, match=said):
+        read(csv(tmp_path / "a.csv", text, ids="text"), None)
+
+
+def test_numbers_and_texts_do_not_mix(tmp_path: Path) -> None:
+    for name, ids in (("a", [1, 2]), ("b", ["1", "x"])):
+        parquet.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet")
+    both = tuple(str(tmp_path / f"{name}.parquet") for name in "ab")
+    with pytest.raises(CaplineError, match="ids are numbers in one file and text in another"):
+        read(AudienceSource("parquet", both), None)
+    with pytest.raises(CaplineError, match=r"a\.parquet: column 'id' holds int64; text ids are stored as text"):
+        read(AudienceSource("parquet", both, ids="text"), None)
+    with pytest.raises(CaplineError, match=r"b\.parquet: column 'id' holds string; ids are whole numbers"):
+        read(AudienceSource("parquet", both, ids="number"), None)
+    with pytest.raises(CaplineError, match="row 2: id 'x' is not a number"):
+        read(csv(tmp_path / "a.csv", "id\n1\nx\n"), None)
 
 
 def test_an_expression_of_nobody_and_of_no_segment(tmp_path: Path) -> None:

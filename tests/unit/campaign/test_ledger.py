@@ -168,7 +168,7 @@ def _overwrite(path: Path) -> None:
 
 def _other_version(path: Path) -> None:
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 3")
+        db.execute("PRAGMA user_version = 4")
     db.close()
 
 
@@ -178,7 +178,7 @@ def _other_version(path: Path) -> None:
         (_flip, "the ledger is damaged at batch 0; restore it from a copy"),
         (
             _other_version,
-            "a ledger of version 3, this capline reads 4; .*finish the run with the capline that",
+            "a ledger of version 4, this capline reads 5; .*finish the run with the capline that",
         ),
         (_overwrite, "not a database"),
     ],

@@ -124,10 +124,48 @@ def test_by_the_command(site: Site) -> None:
     assert (found["outcome"], found["subject"], found["attempts"]) == ("sent", 116, 1)
     done = capline("campaign", "outcomes", site.file, "--to", site.path / "all.parquet")
     assert (done.returncode, "400 recipients" in done.stdout) == (0, True), done.stderr
-    for recipient, words in (("400", "400 is not in its audience"), ("ann", "whole numbers from 0 to 4294967295")):
+    for recipient, words in (
+        ("400", "400 is not in its audience"),
+        ("ann", "whole numbers from 0 to 18446744073709551615"),
+    ):
         done = capline("campaign", "outcome", site.file, recipient)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert words in done.stderr
+
+
+TEXTS = ["=cmd@x", "042", "42", "Zoë Z", "ann%b@x.org", "+49 30 1"]
+
+
+def test_ids_of_text_all_the_way(tmp_path: Path) -> None:
+    site = Site(
+        tmp_path, {"audience": "{csv: users.csv, ids: text}", "batch": "2", "sender": "{file: out, format: csv}"}
+    )
+    site.audience(TEXTS)
+    done = capline("campaign", "run", site.write(segments=None, channel="push"))
+    assert done.returncode == 0, done.stderr
+    keys: dict[str, str] = {}
+    for text in TEXTS:
+        found = json.loads(capline("campaign", "outcome", site.file, "--json", "--", text).stdout)
+        assert (found["subject"], found["outcome"]) == (text, "sent")
+        keys[text] = found["key"]
+    assert len(set(keys.values())) == len(TEXTS)
+    assert {key.partition("/")[2].partition("/")[2] for key in keys.values()} == {
+        *("=cmd@x", "042", "42", "Zo%C3%AB%20Z", "ann%25b@x.org", "+49%2030%201")
+    }
+    done = capline("campaign", "outcome", site.file, "7")
+    assert (done.returncode, "7 is not in its audience" in done.stderr) == (2, True)
+    for name in ("all.csv", "all.parquet"):
+        capline("campaign", "outcomes", site.file, "--to", site.path / name)
+    assert (
+        dict(zip(*parquet.read_table(site.path / "all.parquet")[["id", "key"]].to_pydict().values(), strict=True))
+        == keys
+    )
+    cells = {"'=cmd@x" if text == "=cmd@x" else text for text in TEXTS}
+    for paths in ([site.path / "all.csv"], sorted((site.path / "out").glob("*.csv"))):
+        rows = [row for path in paths for row in csv.DictReader(path.read_text().splitlines())]
+        assert {row["id"] for row in rows} == cells
+    with site.limiter() as limiter:
+        assert [limiter.peek("promo", text, channel="push").remaining for text in ("42", 42)] == [0, 1]
 
 
 def test_a_csv_file_of_outcomes_holds_no_formula(tmp_path: Path) -> None:

@@ -62,11 +62,20 @@ def test_back_and_forth_is_not_a_way_around_a_limit(tmp_path: Path) -> None:
     assert taken == [1, 1, 1, 1, 0, 1]
 
 
-def test_a_campaign_takes_uint32_ids_and_exclusive_segments(tmp_path: Path) -> None:
+def test_a_campaign_takes_exclusive_segments_of_ids_like_its_own(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    write_snapshot(Snapshot({"active": IdSet64([1]), "new": IdSet64([2])}), tmp_path / "segments", replace=True)
-    with pytest.raises(CampaignError, match="its ids are uint64, and a campaign's are uint32"):
-        site.job()
+    for ids in ([1, 2**40], ["ann"]):
+        site.audience(ids)
+        with pytest.raises(CampaignError, match=r"the ids of the segments are uint32, the audience's (uint64|text)"):
+            site.job(audience=f"{{csv: users.csv, ids: {'text' if ids == ['ann'] else 'number'}}}")
+    large = {"active": IdSet64([1, 2**40]), "new": IdSet64([2])}
+    write_snapshot(Snapshot(large), tmp_path / "segments", replace=True)
+    site.audience([1, 2, 2**40])
+    for audience in ("{csv: users.csv}", "{segments: active | new}"):
+        job = site.job(audience=audience)
+        assert (job.audience.kind, job.audience.ids[0:3].tolist()) == ("uint64", [1, 2, 2**40])
+        assert job.audience.codes.tolist() == [1, 2, 1]
+    site.audience(range(4))
     sets = {"active": IdSet([1]), "new": IdSet([1])}
     write_snapshot(Snapshot(sets, overlapping=["new"]), tmp_path / "segments", replace=True)
     with pytest.raises(UnknownNameError, match=r"has limits for segment 'new', which is not in .*; there are: active"):

@@ -97,7 +97,7 @@ class FileSender:
         names = pa.array([cell(name or "") for name in messages.segments], pa.string())
         segment = pa.DictionaryArray.from_arrays(pa.array(messages.codes, pa.int32()), names)
         columns: dict[str, Any] = {
-            "id": pa.array(messages.ids, pa.uint32()),
+            "id": pa.array(list(map(cell, messages.ids)) if messages.ids.dtype == object else messages.ids),
             "segment": segment if self._format == "parquet" else segment.dictionary_decode(),
             "key": pa.array(list(map(cell, messages.keys())), pa.string()),
             **{cell(name): pa.array(list(map(cell, texts)), pa.string()) for name, texts in messages.columns.items()},

@@ -24,8 +24,10 @@ It is called with its options (`Fields`), which it checks at once, without openi
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from urllib.parse import quote
 
 import numpy as np
 
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.forms.fields import Fields
+    from capline.model.subject import Subject
 
+_VISIBLE = string.punctuation.replace("%", "")
 DELIVERED, PERMANENT, TRANSIENT, UNKNOWN = range(4)
 """What became of a message: the values of `Outcomes.codes`."""
 
@@ -50,11 +54,16 @@ class RunInfo:
     columns: tuple[str, ...]
 
 
+def message_key(campaign: str, run_id: str, subject: Subject) -> str:
+    """A message's key, of visible ASCII: what else is in a text, and its % signs, are percent-encoded."""
+    return f"{campaign}/{run_id}/{quote(subject, _VISIBLE) if isinstance(subject, str) else subject}"
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message. Its `key` never changes; `fields` has the audience's further columns."""
 
-    id: int
+    id: Subject
     key: str
     segment: str | None
     fields: Mapping[str, str]
@@ -66,7 +75,7 @@ class Messages:
 
     run: RunInfo
     batch: int
-    ids: NDArray[np.uint32]
+    ids: NDArray[Any]
     codes: NDArray[np.integer[Any]]
     segments: tuple[str | None, ...]
     columns: Mapping[str, Sequence[str]]
@@ -76,20 +85,18 @@ class Messages:
 
     def __getitem__(self, row: int) -> Message:
         fields = {name: values[row] for name, values in self.columns.items()}
-        number = int(self.ids[row])
-        return Message(number, self._key(number), self.segments[int(self.codes[row])], fields)
+        subject = self.ids[row : row + 1].tolist()[0]
+        key = message_key(self.run.campaign, self.run.run_id, subject)
+        return Message(subject, key, self.segments[int(self.codes[row])], fields)
 
     def keys(self) -> list[str]:
         """The key of each: `campaign/run id/subject id`."""
-        return [self._key(number) for number in self.ids.tolist()]
+        return [message_key(self.run.campaign, self.run.run_id, subject) for subject in self.ids.tolist()]
 
     def take(self, rows: NDArray[np.intp]) -> Messages:
         """Some of them, in the order of `rows`."""
         columns = {name: [values[row] for row in rows.tolist()] for name, values in self.columns.items()}
         return replace(self, ids=self.ids[rows], codes=self.codes[rows], columns=columns)
-
-    def _key(self, number: int) -> str:
-        return f"{self.run.campaign}/{self.run.run_id}/{number}"
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from email.errors import MessageError
 from email.message import EmailMessage
 from email.utils import formatdate, parseaddr
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 from capline.campaign.senders.address import parse_address
 from capline.campaign.senders.protocol import (
@@ -157,7 +158,7 @@ class SmtpSender:
         mail["To"] = address
         mail["Subject"] = subject
         mail["Date"] = formatdate()
-        mail["Message-ID"] = f"<{run_id}.{message.id}@{self._domain}>"
+        mail["Message-ID"] = f"<{run_id}.{quote(str(message.id), '')}@{self._domain}>"
         mail["X-Capline-Key"] = message.key
         mail.set_content(text)
         return mail, f"{address.username}@{address.domain}"

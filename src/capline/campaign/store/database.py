@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _APPLICATION = 0x6361706C
 """SQLite's application_id: "capl"."""
-_VERSION = 4
+_VERSION = 5
 _SCHEMA = """
 CREATE TABLE run (
   campaign TEXT PRIMARY KEY, run_id TEXT NOT NULL, fields BLOB NOT NULL, batches INTEGER NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE batch (
   campaign TEXT NOT NULL, number INTEGER NOT NULL, rows INTEGER NOT NULL, settled INTEGER NOT NULL DEFAULT 0,
   aside TEXT, due_us INTEGER NOT NULL, owner TEXT, lease_us INTEGER, fence INTEGER NOT NULL DEFAULT 0,
   since_us INTEGER, claims INTEGER NOT NULL DEFAULT 0, error TEXT,
-  first INTEGER, last INTEGER, data BLOB NOT NULL, decided BLOB, outcome BLOB, UNIQUE (campaign, number)
+  first BLOB, last BLOB, data BLOB NOT NULL, decided BLOB, outcome BLOB, UNIQUE (campaign, number)
 );
 CREATE INDEX batch_waiting ON batch (campaign, due_us, number) WHERE NOT settled AND aside IS NULL AND owner IS NULL;
 CREATE INDEX batch_leased ON batch (campaign, due_us) WHERE NOT settled AND aside IS NULL AND owner IS NOT NULL;

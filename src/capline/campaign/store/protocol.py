@@ -6,7 +6,7 @@ script, so a worker that lost its lease writes nothing. A lease that ended makes
 
     create   begin, put_files, steer, put          work   look, store, freeze_store, claim, renew, record, release
     retry    put_again
-    steer    steer, halt                           read   ages_s, page, find, state, steps, spans
+    steer    steer, halt                           read   ages_s, page, find, state, steps, holding
 
 Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten.
 """
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from capline.campaign.store.inputs import Input
     from capline.campaign.store.records import Again, Claimed, DeadLetter, Look, Over, State, StoredRun, Waiting
     from capline.campaign.store.rows import BatchRows
+    from capline.model.subject import Subject
 
 EXPIRY_MS = 30 * 86_400_000
 MOST_CLAIMS = 10
@@ -153,8 +154,8 @@ class CampaignStore(Protocol):
         """The recorded steps of those batches that were decided. A batch is read in one piece."""
         ...
 
-    def spans(self, campaign: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """Number, first and last subject of those batches that were decided."""
+    def holding(self, campaign: str, subject: Subject) -> list[int]:
+        """The batches that were decided and may hold a subject, by their first and last one; the newest first."""
         ...
 
 

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.campaign.store.inputs import Input
-from capline.campaign.store.rows import LARGEST_BATCH, BatchRows, damaged
+from capline.campaign.store.packed import damaged
+from capline.campaign.store.rows import LARGEST_BATCH, BatchRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = b"3"
+VERSION = b"4"
 """Of the run's fields; a run of another version is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The facts of a run that never change. `segments`: name and number of subjects, first those in no segment."""
+    """The facts of a run that never change. `segments`: name and number of subjects, first those in no segment.
+
+    `ids`: uint32, uint64 or text.
+    """
 
     campaign: str
     policy: str
@@ -29,6 +33,7 @@ class RunFacts:
     segments: tuple[tuple[str | None, int], ...]
     begun_us: int
     run_id: str = ""
+    ids: str = "uint32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from capline.campaign.store.inputs import Input
+from capline.campaign.store.packed import sort_key
 from capline.campaign.store.protocol import (
     EXPIRY_MS,
     MOST_CLAIMS,
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
     from capline.campaign.store.protocol import Batch
     from capline.campaign.store.rows import BatchRows
     from capline.campaign.store.server import Server
+    from capline.model.subject import Subject
 
 _OPEN, _NEXT, _NAMES = "capline:campaigns", "capline:{campaign:}due", "capline:{campaign:}names"
-_READ_BATCHES = 16
+_READ_BATCHES, _READ_SPANS = 16, 10_000
 _MOST_IN_WORK = 10_000
 
 
@@ -163,7 +165,7 @@ class RedisCampaignStore:
         """As in `protocol`."""
         done_rows = len(rows) if rows.is_done else 0
         return self._write(
-            "record", claimed, *step_bytes(rows, decided=decided), done_rows, f"{rows.ids[0]}-{rows.ids[-1]}"
+            "record", claimed, *step_bytes(rows, decided=decided), done_rows, msgspec.msgpack.encode(rows.span)
         )
 
     def release(self, claimed: Claimed, how: How, why: str = "", *, wait_s: float = 0.0) -> bool:
@@ -274,15 +276,19 @@ class RedisCampaignStore:
                 if decided is not None:
                     yield read_steps(number, decided, outcome)
 
-    def spans(self, campaign: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    def holding(self, campaign: str, subject: Subject) -> list[int]:
         """As in `protocol`."""
-        if not numbers:
-            return
-        found = self.server.call("HMGET", _keys(campaign)[3], *(f"{number}:ids" for number in numbers))
-        for number, ids in zip(numbers, found, strict=True):
-            if ids is not None:
-                first, _, last = ids.partition(b"-")
-                yield number, int(first), int(last)
+        numbers = range(self.state(campaign).queued)
+        key, steps = sort_key(subject), _keys(campaign)[3]
+        holding: list[int] = []
+        for start in range(0, len(numbers), _READ_SPANS):
+            some = numbers[start : start + _READ_SPANS]
+            found = self.server.call("HMGET", steps, *(f"{number}:ids" for number in some))
+            for number, span in zip(some, found, strict=True):
+                first, last = msgspec.msgpack.decode(span) if span else (b"\xff", b"")
+                if first <= key <= last:
+                    holding.append(number)
+        return holding[::-1]
 
     def _run(self, script: str, campaign: str, *arguments: object) -> Any:
         return self.server.run(script, _keys(campaign), *arguments)

@@ -1,7 +1,7 @@
 """A batch's rows as columns, in the campaign store and in memory.
 
     decided: written once, with the decision                outcome: written again after each step
-    ids     u32   the subjects                              state     u8   the row's state (below)
+    ids           the subjects (`packed`)                   state     u8   the row's state (below)
     codes   u16   segment: 0 for none, i for the i-th one   attempts  u8   sends so far
     limit   i16   into `limits`, -1 for none                reason    u8   into `reasons` from 1 on, 0 for none
     hit     i64   the stamp to refund, -1 for none
@@ -16,12 +16,11 @@
 
 UNSURE is on disk before the sender is called: a message that was under way at a kill may have been accepted. FAILED is
 on disk before the refund, REFUNDED after it: an interrupted refund is repeated, and the stamp makes it one refund. The
-bytes are the columns one after the other, little-endian, deflated: 2 to 10 bytes a row.
+bytes are the columns one after the other, little-endian, deflated: 2 to 10 bytes a row beside ids of text.
 """
 
 from __future__ import annotations
 
-import sys
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,12 +28,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT
-from capline.model.errors import CampaignError
+from capline.campaign.store.packed import damaged, inflate, pack_ids, sort_key, unpack_ids
+from capline.model.subject import LONGEST_TEXT_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.campaign.senders.protocol import Outcomes
+    from capline.campaign.store.packed import Ids
     from capline.store.columns import Decisions
 
 REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN, RETRIED = range(9)
@@ -42,7 +43,8 @@ STATES = 9
 LARGEST_BATCH = 100_000
 """A batch is one transaction of the limits' store, which blocks others: some 0.3 s for 100,000."""
 
-_DECIDED = ("<u4", "<u2", "<i2", "<i8", "<i8")
+_DECIDED = ("<u2", "<i2", "<i8", "<i8")
+_LARGEST_ROW = LONGEST_TEXT_BYTES + 32
 _OUTCOME = ("u1", "u1", "u1")
 _MOST_REASONS = 255
 _LONGEST_REASON = 160
@@ -59,7 +61,7 @@ class BatchRows:
     number: int
     at_us: int
     limits: tuple[str, ...]
-    ids: NDArray[np.uint32]
+    ids: Ids
     codes: NDArray[np.uint16]
     limit: NDArray[np.int16]
     hit: NDArray[np.int64]
@@ -70,9 +72,7 @@ class BatchRows:
     reasons: list[str] = field(default_factory=list[str])
 
     @classmethod
-    def of(
-        cls, number: int, at_us: int, ids: NDArray[np.uint32], codes: NDArray[np.integer[Any]], answers: Decisions
-    ) -> BatchRows:
+    def of(cls, number: int, at_us: int, ids: Ids, codes: NDArray[np.integer[Any]], answers: Decisions) -> BatchRows:
         """The rows of a batch that was just decided."""
         return cls(
             number,
@@ -90,6 +90,11 @@ class BatchRows:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def span(self) -> tuple[bytes, bytes]:
+        """The first and the last subject, as keys that sort."""
+        return sort_key(self.ids[0]), sort_key(self.ids[-1])
 
     @property
     def is_done(self) -> bool:
@@ -161,7 +166,7 @@ class BatchRows:
 
     def pack_decided(self) -> bytes:
         """The columns that never change."""
-        return _pack(_DECIDED, (self.ids, self.codes, self.limit, self.hit, self.retry_us))
+        return _pack(_DECIDED, (self.codes, self.limit, self.hit, self.retry_us), pack_ids(self.ids))
 
     def pack_outcome(self) -> bytes:
         """The columns that every step changes."""
@@ -179,8 +184,10 @@ class BatchRows:
         reasons: list[str],
     ) -> BatchRows:
         """What was packed; `CampaignError` where it is not that."""
-        ids, codes, limit, hit, retry_us = _unpack(_DECIDED, decided, rows, number)
-        state, attempts, reason = _unpack(_OUTCOME, outcome, rows, number)
+        raw = inflate(decided, rows * _LARGEST_ROW, number)
+        ids, end = unpack_ids(raw, rows, number)
+        codes, limit, hit, retry_us = _unpack(_DECIDED, raw, end, rows, number)
+        state, attempts, reason = _unpack(_OUTCOME, inflate(outcome, 3 * rows, number), 0, rows, number)
         in_range = (state < STATES) & (reason <= len(reasons)) & (limit >= -1) & (limit < len(limits))
         if not in_range.all():
             raise damaged(number)
@@ -196,37 +203,17 @@ class BatchRows:
         return self.reasons.index(text) + 1
 
 
-def _pack(dtypes: tuple[str, ...], columns: tuple[NDArray[Any], ...]) -> bytes:
-    data = b"".join(column.astype(dtype).tobytes() for dtype, column in zip(dtypes, columns, strict=True))
+def _pack(dtypes: tuple[str, ...], columns: tuple[NDArray[Any], ...], head: bytes = b"") -> bytes:
+    data = head + b"".join(column.astype(dtype).tobytes() for dtype, column in zip(dtypes, columns, strict=True))
     return zlib.compress(data, level=1)
 
 
-def _unpack(dtypes: tuple[str, ...], data: bytes, rows: int, number: int) -> list[NDArray[Any]]:
-    size_bytes = rows * sum(np.dtype(dtype).itemsize for dtype in dtypes)
-    raw = inflate(data, size_bytes, number)
-    if len(raw) != size_bytes:
+def _unpack(dtypes: tuple[str, ...], raw: bytes, start: int, rows: int, number: int) -> list[NDArray[Any]]:
+    if len(raw) != start + rows * sum(np.dtype(dtype).itemsize for dtype in dtypes):
         raise damaged(number)
     columns: list[NDArray[Any]] = []
-    offset = 0
     for dtype in dtypes:
-        column = np.frombuffer(raw, dtype, rows, offset)
-        offset += column.nbytes
-        columns.append(column.astype(column.dtype.newbyteorder("=")) if sys.byteorder == "big" else column.copy())
+        column = np.frombuffer(raw, dtype, rows, start)
+        start += column.nbytes
+        columns.append(column.astype(column.dtype.newbyteorder("=")))
     return columns
-
-
-def inflate(data: bytes, most_bytes: int, number: int) -> bytes:
-    """Inflate the bytes of batch `number`; `CampaignError` where they are damaged, or are more than `most_bytes`."""
-    inflater = zlib.decompressobj()
-    try:
-        raw = inflater.decompress(data, most_bytes + 1)
-    except zlib.error:
-        raise damaged(number) from None
-    if len(raw) > most_bytes or not inflater.eof or inflater.unused_data:
-        raise damaged(number)
-    return raw
-
-
-def damaged(number: int) -> CampaignError:
-    """The error for a batch whose bytes are damaged."""
-    return CampaignError(f"batch {number} is damaged")

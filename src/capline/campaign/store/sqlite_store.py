@@ -6,7 +6,7 @@
             store: the identity of the limits' store, once it is frozen
     batch   a batch each: rows, settled; aside: why it was set aside; due_us: when it can be claimed, of an owner's when
             its lease ends; owner, lease_us (NULL: of a run that has the file alone), fence, since_us, claims, error;
-            first and last subject; data; decided, outcome: the halves of its steps
+            first and last subject (`packed.sort_key`); data; decided, outcome: the halves of its steps
 
     the steps of a batch                         killed before the next line, the next process
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
@@ -41,6 +41,7 @@ import msgspec
 
 from capline.campaign.store.database import commits, connect, create, is_run_alone, sqlite_errors, take_lock
 from capline.campaign.store.inputs import Input
+from capline.campaign.store.packed import sort_key
 from capline.campaign.store.protocol import (
     EXPIRY_MS,
     MOST_CLAIMS,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from capline.campaign.store.protocol import Batch
     from capline.campaign.store.rows import BatchRows
     from capline.model.clock import Clock
+    from capline.model.subject import Subject
 
 _VALUES = {
     "store": "SELECT store FROM run WHERE campaign = ?",
@@ -452,7 +454,7 @@ class SqliteCampaignStore:
         steps, values = "outcome = ?, error = NULL", [outcome]
         if decided:
             steps += ", decided = ?, first = ?, last = ?"
-            values += [first, int(rows.ids[0]), int(rows.ids[-1])]
+            values += [first, *rows.span]
         with self._changes():
             if rows.is_done:
                 is_mine = self._write(claimed, f"{steps}, settled = 1, data = x''", *values)
@@ -569,11 +571,10 @@ class SqliteCampaignStore:
                         f"{self.path.parent}: the ledger is damaged at batch {number}; restore it from a copy"
                     ) from None
 
-    def spans(self, campaign: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    def holding(self, campaign: str, subject: Subject) -> list[int]:
         """As in `protocol`."""
-        wanted = set(numbers)
-        found = self._all("SELECT number, first, last FROM batch WHERE campaign = ? AND first NOT NULL", campaign)
-        return (each for each in found if each[0] in wanted)
+        query = "SELECT number FROM batch WHERE campaign = ? AND ? BETWEEN first AND last ORDER BY number DESC"
+        return [number for (number,) in self._all(query, campaign, sort_key(subject))]
 
     def _value(self, column: str, campaign: str) -> Any:
         found = self._all(_VALUES[column], campaign)

@@ -88,9 +88,11 @@ class ServedCampaigns:
 
         return _as(Outcome, self._ask("GET", f"{_path(name)}/outcomes/{quote(recipient, safe='')}"))
 
-    def tables(self, name: str) -> Callable[[Any, Callable[[str], str]], Iterator[Any]]:
+    def tables(self, name: str) -> Callable[[Callable[[str], Any], Callable[[str], str]], Iterator[Any]]:
         """The outcomes as tables, a page each; see `campaign.outcomes.Tables`."""
-        return lambda schema, cell: (_table(page, schema, cell) for page in self._pages(f"{_path(name)}/outcomes"))
+        return lambda schema_of, cell: (
+            _table(page, schema_of(page["ids"]), cell) for page in self._pages(f"{_path(name)}/outcomes")
+        )
 
     def every(self) -> Iterator[Listed]:
         """All campaigns, by name."""

@@ -144,6 +144,26 @@ def read_texts(paths: Paths, id_column: str = "id") -> Iterator[list[Group]]:
                 yield _texts(columns, path, id_column)
 
 
+def read_ids(
+    path: Path, id_column: str, others: tuple[str, ...], *, text: bool | None
+) -> Iterator[tuple[Any, table.TableColumns]]:
+    """The ids of a file of rows with further columns, batch by batch: numbers as uint64, or text as Arrow has it.
+
+    `text` says which; None: what a Parquet column's type says, and numbers in CSV. Text has no control characters.
+    """
+    with table.read_columns(path, (id_column, *others)) as batches:
+        for columns in batches:
+            if text or (text is None and not columns.is_text and table.is_text(columns.arrays[0])):
+                column = _text_column(columns, path, id_column)
+                bad = table.first_with_control(column)
+                if bad is not None:
+                    shown = repr(column[bad].as_py()[:40])
+                    raise _bad(columns, path, bad, f"{id_column} {shown} has a control character; leave it out")
+                yield column, columns
+            else:
+                yield _ids(columns, path, id_column, set_type("uint64")), columns
+
+
 def find_audience(paths: Paths, id_column: str, texts: Dictionary) -> tuple[IdSet, int]:
     """The numbers of an audience of text ids, and how many distinct ids have no number."""
     numbered: list[IdSet] = []
@@ -253,6 +273,11 @@ def _ids(columns: table.TableColumns, path: Input, name: str, kind: type[IdSet])
 
 def _texts(columns: table.TableColumns, path: Input, name: str) -> list[Group]:
     """Check one column of text ids and return it by groups of one length."""
+    return [Group(*each) for each in table.by_length(_text_column(columns, path, name))]
+
+
+def _text_column(columns: table.TableColumns, path: Input, name: str) -> Any:
+    """Check one column of text ids and return it as plain text."""
     column = columns.arrays[0]
     if not table.is_text(column):
         raise SegmentError(f"{path}: column {name!r} holds {column.type}; text ids are stored as text")
@@ -264,9 +289,10 @@ def _texts(columns: table.TableColumns, path: Input, name: str) -> list[Group]:
         why = "is empty; every row needs an id" if not text else f"is longer than {LONGEST_TEXT_BYTES} bytes"
         raise _bad(columns, path, bad, f"{name} {why}")
     try:
-        return [Group(*each) for each in table.by_length(column)]
+        column.validate(full=True)
     except ValueError:
         raise SegmentError(f"{path}: column {name!r} holds bytes that are not UTF-8") from None
+    return column
 
 
 def _check_null(columns: table.TableColumns, path: Input, name: str) -> None:

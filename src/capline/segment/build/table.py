@@ -266,12 +266,14 @@ def first_of_length(column: Any, least: int, most: int) -> int | None:
     return _first(bad) if _compute.any(bad).as_py() else None
 
 
-def by_length(column: Any) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]]:
-    """Group a text column without nulls by length in bytes: the length, the rows, the texts at a fixed width.
+def first_with_control(column: Any) -> int | None:
+    """The index of the first text with a control character."""
+    bad = _compute.match_substring_regex(column, r"[\x00-\x1f\x7f-\x{9f}]")
+    return _first(bad) if _compute.any(bad).as_py() else None
 
-    Raises ValueError for bytes that are not UTF-8.
-    """
-    column.validate(full=True)
+
+def by_length(column: Any) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]]:
+    """Group a text column without nulls by length in bytes: the length, the rows, the texts at a fixed width."""
     lengths = _compute.binary_length(column).to_numpy(zero_copy_only=False)
     found: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]] = []
     for length in np.unique(lengths).tolist():

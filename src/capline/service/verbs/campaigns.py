@@ -154,10 +154,14 @@ class Steered(TypedDict):
 
 
 class OutcomesPage(TypedDict):
-    """Outcomes of those decided so far; `next` is sent back as `after`, until it is null."""
+    """Outcomes of those decided so far; `next` is sent back as `after`, until it is null.
+
+    `ids`: uint32, uint64 or text.
+    """
 
     outcomes: list[Outcome]
     next: str | None
+    ids: str
 
 
 def campaign_routes(url: str, *, create: bool = True) -> dict[str, Route]:
@@ -242,7 +246,7 @@ class CampaignVerbs:
         OutcomesPage,
         query=("after", "limit"),
         others=(CSV, PARQUET),
-        examples={"GET": {"outcomes": [_OUTCOME], "next": "0-1000"}},
+        examples={"GET": {"outcomes": [_OUTCOME], "next": "0-1000", "ids": "uint32"}},
     )
     async def outcomes(self, request: Request, name: str) -> Reply:
         """What became of each recipient, page by page: in JSON, or by Accept in CSV or Parquet."""
@@ -262,7 +266,7 @@ class CampaignVerbs:
                     for batch in batches
                     for row in np.flatnonzero(batch.state != RETRIED).tolist()
                 ]
-                return Reply({"outcomes": rows, "next": following})
+                return Reply({"outcomes": rows, "next": following, "ids": run.facts.ids})
             file = BytesIO()
             write_outcomes(tables_of(run.facts, batches), file, csv=kind == CSV)
             path = f"/v1/campaigns/{name}/outcomes?after={following}&limit={limit}"

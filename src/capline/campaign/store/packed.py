@@ -5,7 +5,7 @@
     texts    u32 * rows   lengths in bytes; then the texts, UTF-8, one after the other
 
 Numbers, and texts that all have one length, lie plane by plane: the first byte of each, the second byte of each, … So
-the equal ones lie together, and deflate well: dense numbers take less than a byte each, UUIDs 16.
+the equal ones lie together, and deflate well: dense numbers take less than a byte each, UUIDs 18.
 
 In memory ids are an array: uint32, uint64, or Python texts (its dtype is object). They ascend: numbers by value, texts
 by code point, which is also the order of their UTF-8.

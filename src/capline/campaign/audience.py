@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from capline.campaign.file import AudienceSource
     from capline.campaign.store.packed import Ids
+    from capline.model.subject import Subject
     from capline.segment import Snapshot
 
 MOST_ZONES = 1024
@@ -96,6 +97,11 @@ class Audience:
     def find(self, ids: Ids) -> NDArray[np.intp]:
         """The row of each of these ids, which are in it."""
         return self.ids.find(ids) if isinstance(self.ids, TextIds) else np.searchsorted(self.ids, ids)
+
+    def row_of(self, subject: Subject) -> int | None:
+        """The row of a subject of the ids' kind; None where it is not in it."""
+        row = int(self.find(np.array([subject], object if isinstance(subject, str) else np.uint64))[0])
+        return row if self.ids[row : row + 1].tolist() == [subject] else None
 
     def digest(self) -> str:
         """SHA-256 over everything but the segments, which are an input of their own."""

@@ -270,10 +270,7 @@ def _named_policy(file: CampaignFile) -> tuple[PolicyFile, Policy, bytes]:
 def _named_segments(file: CampaignFile, version: str | None) -> tuple[Snapshot | None, str | None]:
     if file.segments is None:
         return None, version
-    snapshot, version = open_segments(file, version)
-    if snapshot.kind != "uint32":
-        raise CampaignError(f"{file.segments}: its ids are {snapshot.kind}, and a campaign's are uint32: build it so")
-    return snapshot, version
+    return open_segments(file, version)
 
 
 def _check_segments(file: CampaignFile, policy: Policy, snapshot: Snapshot | None) -> None:

@@ -187,11 +187,14 @@ def _of_campaign(
     file, policy = job.file, job.policy
     if name != policy.name:
         raise InvalidValueError(f"{path}: this campaign is under policy {policy.name!r}, not {name!r}")
-    if not isinstance(subject, int):
-        raise InvalidValueError(f"subject {subject_text(subject)} is text, and a campaign's are integers: write i:42")
-    row = int(job.audience.ids.searchsorted(subject))
+    if isinstance(subject, str) != (job.audience.kind == "text"):
+        raise InvalidValueError(
+            f"subject {subject_text(subject)}: this campaign's ids are {job.audience.kind}; write i:42 for the number "
+            "42, s:42 for the text"
+        )
+    row = job.audience.row_of(subject)
     zone = segment = None
-    if row < len(job.audience) and job.audience.ids[row] == subject:
+    if row is not None:
         segment = job.audience.segments[int(job.audience.codes[row])]
         if policy.needs_zone and job.audience.zone_codes is not None:
             zone = job.audience.zones[int(job.audience.zone_codes[row])]
@@ -208,17 +211,18 @@ def _of_campaign(
 def _with_messages(why: Explanation, file: CampaignFile, ids: Sequence[str], remarks: list[str]) -> Explanation:
     """Mark the subject's hit with the key of its message, by the campaign's ledger."""
     from capline.campaign import Ledger, default_directory  # noqa: PLC0415 - as above
+    from capline.campaign.senders.protocol import message_key  # noqa: PLC0415 - as above
 
     directory = default_directory(file.path)
     if not directory.is_dir():
         remarks.append(f"{directory}: the campaign has no ledger here, so the hits of its messages are not known")
         return why
     with Ledger.read(directory) as ledger:
-        key = f"{ledger.facts.campaign}/{ledger.facts.run_id}/{why.subject}"
+        key = message_key(ledger.facts.campaign, ledger.facts.run_id, why.subject)
         if key not in ids:
             return why
         stamp_us = None
-        for rows in ledger.batches():
+        for rows in reversed([*ledger.batches_of(why.subject)]):
             for row in (rows.ids == why.subject).nonzero()[0].tolist():
                 stamp_us = int(rows.hit[row])
     if stamp_us is None or stamp_us < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
+import subprocess
 import sys
 import time
 import unittest
@@ -47,7 +48,7 @@ STORES: dict[str, tuple[str | Callable[[], str], str]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Drive one store after the other."""
+    """Drive the store; several have a process each, as most wait for servers."""
     parser = Options("python -m proof.changes", "Change policies between random steps, on every store.", "--steps 2000")
     parser.add_argument("--steps", type=count, default=200_000, metavar="N", help="on each store (200,000)")
     parser.add_argument(
@@ -60,28 +61,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--forms", choices=("present", "next"), default="present", help="which a log begins in")
     parser.add_argument("--seed", type=count, metavar="N", help="take the steps of an earlier run (others each time)")
     options = parser.parse_args(arguments)
-    first = options.seed or 1 + secrets.randbelow(2**32)
+    stores = options.store or [*STORES]
+    if len(stores) > 1:
+        again = ["--steps", f"{options.steps}", "--forms", options.forms]
+        again += ["--seed", f"{options.seed}"] if options.seed else []
+        command = [sys.executable, "-m", "proof.changes", *again, "--store"]
+        return max([process.wait() for process in [subprocess.Popen([*command, store]) for store in stores]])
     logging.getLogger("capline").setLevel(logging.ERROR)  # the servers here persist nothing
-    differ = 0
-    for store in options.store or STORES:
-        url, layout = STORES[store]
-        if options.forms == "next":
-            url = partial(_begun_next, url_of(url))
-        begun, outcome, taken, faults = time.monotonic(), unittest.TestResult(), 0, list[str]()
-        for seed in itertools.count(first):
-            steps = min(A_PART, options.steps - taken)
-            if faults or steps <= 0:
-                break
-            case: Any = state_machine(url, steps=steps, layout=layout, changing=True, seed=seed)
-            case.least = 1  # they are counted here
-            case("runTest").run(outcome)
-            taken += case.machine.taken
-            faults = [text for _, text in (*outcome.failures, *outcome.errors)]
-            said = f"a difference with --steps {steps}" if faults else "no difference"
-            print(f"{store}: {taken:,} steps, {said}; seed {seed}, {time.monotonic() - begun:.0f} s", flush=True)
-        print(*faults, sep="\n", end="", flush=True)
-        differ += bool(faults)
-    return 1 if differ else 0
+    [store] = stores
+    url, layout = STORES[store]
+    if options.forms == "next":
+        url = partial(_begun_next, url_of(url))
+    begun, outcome, taken, faults = time.monotonic(), unittest.TestResult(), 0, list[str]()
+    for seed in itertools.count(options.seed or 1 + secrets.randbelow(2**32)):
+        steps = min(A_PART, options.steps - taken)
+        if faults or steps <= 0:
+            break
+        case: Any = state_machine(url, steps=steps, layout=layout, changing=True, seed=seed)
+        case.least = 1  # they are counted here
+        case("runTest").run(outcome)
+        taken += case.machine.taken
+        faults = [text for _, text in (*outcome.failures, *outcome.errors)]
+        said = f"a difference with --steps {steps}" if faults else "no difference"
+        print(f"{store}: {taken:,} steps, {said}; seed {seed}, {time.monotonic() - begun:.0f} s", flush=True)
+    print(*faults, sep="\n", end="", flush=True)
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -217,3 +217,24 @@ def test_what_a_log_kept_while_numbers_counted_may_be_settled() -> None:
         oracle.use([wide])
         assert limiter.settle("p", "s", hit.hit or 0, 0)
         oracle.settled("p", "s", START_US, 0, done=True, now_us=clock.now_us())
+
+
+def test_what_aged_beside_a_refusal_that_counts_is_not_known_under_a_wider_window() -> None:
+    """The refusal was recorded, so hits went that were out of every window then."""
+    narrow, wide = (
+        Policy("p", ["5/20us"], count_denied=True, algorithm="bucketed", granularity="5us"),
+        Policy("p", ["9/70us"], algorithm="bucketed", granularity="5us"),
+    )
+    clock, oracle = ManualClock(START_US), Oracle([narrow])
+    with Limiter("memory://", [narrow], clock=clock) as limiter:
+
+        def ask(cost: int, id: str | None = None) -> None:
+            decision = limiter.decide("p", "s", cost, id=id)
+            oracle.decided(Attempt("p", "s", cost, id), clock.now_us(), decision)
+
+        ask(1, "x")
+        clock.advance_us(30)
+        ask(9)
+        limiter.use([wide])
+        oracle.use([wide])
+        ask(1, "x")

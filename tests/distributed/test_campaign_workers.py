@@ -127,7 +127,12 @@ def start(server: Server | Shared, *more: str, takeover: str = "1", **variables:
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
     """What a worker said, that ends by itself and with this code."""
-    said, told = process.communicate(timeout=60)
+    try:
+        said, told = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
     assert process.returncode == code, told
     return said, told
 

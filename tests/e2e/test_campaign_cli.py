@@ -314,7 +314,7 @@ def stuck(site: Site, answered: int = 150) -> Generator[tuple[subprocess.Popen[s
     def hold(count: int) -> None:
         if count > answered and not go_on.is_set():
             holds.set()
-            go_on.wait(30)
+            go_on.wait(120)
 
     with receiver(on_request=hold) as far:
         site.write(sender=f"{{webhook: '{far.url}', concurrency: 2}}")
@@ -326,7 +326,7 @@ def stuck(site: Site, answered: int = 150) -> Generator[tuple[subprocess.Popen[s
             text=True,
         )
         try:
-            assert holds.wait(30)
+            assert holds.wait(120)
             yield process, far, go_on
         finally:
             go_on.set()

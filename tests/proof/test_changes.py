@@ -10,10 +10,11 @@ from tests.profiles import load_profile
 from capline.testing.machine import StoreMachine
 
 
-def test_a_store_is_driven_by_changing_policies(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--steps", "60", "--store", "memory"]) == 0
-    [taken] = re.findall("^memory: ([0-9]+) steps, no difference; ", capsys.readouterr().out)
-    assert int(taken) >= 60
+def test_stores_are_driven_by_changing_policies(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--steps", "60", "--store", "memory", "--store", "lmdb"]) == 0
+    taken = dict(re.findall("^([a-z]+): ([0-9]+) steps, no difference; ", capfd.readouterr().out, re.MULTILINE))
+    assert sorted(taken) == ["lmdb", "memory"]
+    assert all(int(steps) >= 60 for steps in taken.values())
 
 
 def test_a_difference_ends_it_with_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,8 @@ class Oracle:
         else:
             _check(decision.hit is None, 3, attempt, "refused, and recorded")
             self._refused([attempt], now_us, decision.retry_after_us)
+            if self._policies[attempt.policy].count_denied:
+                self._age(account, now_us)
 
     def reserved(self, attempt: Attempt, now_us: int, decision: Decision, ttl_us: int) -> None:
         """An answer to `reserve`."""
@@ -381,13 +383,21 @@ class Oracle:
         self._recorded(attempt, account, now_us, stamp_us)
 
     def _recorded(self, attempt: Attempt, account: _Account, now_us: int, stamp_us: int) -> None:
-        time_us = account.time_us(now_us)
+        self._age(account, now_us)
         # A slot in the future is nothing that the log has seen; the next microsecond of a burst is.
-        account.seen_us = stamp_us if stamp_us <= time_us + 1 else time_us
-        # From here on nothing looks further back than this; a clock that only stepped ahead may step back.
-        account.aged += [hit for hit in account.hits if hit.stamp_us <= time_us - account.retention_us]
-        account.hits = [hit for hit in account.hits if hit.stamp_us > time_us - account.retention_us]
+        if stamp_us <= account.seen_us + 1:
+            account.seen_us = stamp_us
         account.hits.append(_Told(stamp_us, attempt.cost, attempt.id, attempt.channel))
+
+    def _age(self, account: _Account, now_us: int) -> None:
+        """Something is recorded at this time: from here on nothing looks further back than the log's hits are kept.
+
+        A clock that only stepped ahead may step back.
+        """
+        account.seen_us = account.time_us(now_us)
+        oldest_us = account.seen_us - account.retention_us
+        account.aged += [hit for hit in account.hits if hit.stamp_us <= oldest_us]
+        account.hits = [hit for hit in account.hits if hit.stamp_us > oldest_us]
 
     def _refused(self, attempts: Sequence[Attempt], now_us: int, after_us: int | None) -> None:
         """One refusal of these, which are new, together."""

@@ -283,6 +283,27 @@ def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignSto
     assert not queue.steer("none", "pause")
 
 
+def test_each_change_is_a_version_until_it_is_due_and_then_its_end_alone(queue: CampaignStore) -> None:
+    filled(queue)
+    now_us = time.time_ns() // 1000
+    assert queue.steer("sale", due_us=now_us + DAY_US // 2, until_us=now_us + DAY_US), "its file says so"
+    assert (queue.state("sale").until_us, queue.state("sale").changes) == (now_us + DAY_US, 0)
+    assert queue.steer("sale", due_us=now_us - 5_000_000, by="ann")
+    assert queue.steer("sale", "pause", by="bob")
+    assert queue.steer("sale", "resume", by="ann")
+    before = queue.state("sale")
+    assert (before.changes, before.changed_by, before.until_us) == (3, "ann", now_us + DAY_US)
+    assert abs(before.changed_us - now_us) < DAY_US
+    assert not queue.steer("sale", due_us=now_us + DAY_US, until_us=5, by="bob"), "it was due"
+    assert queue.state("sale") == before
+    assert queue.steer("sale", until_us=0, by="bob")
+    assert (queue.state("sale").until_us, queue.state("sale").changes, queue.halt("sale")) == (0, 4, "")
+    assert queue.steer("sale", until_us=now_us - 1, by="bob")
+    assert queue.halt("sale") == "cancel", "it is over"
+    assert queue.state("sale").cancelled
+    assert not queue.steer("sale", until_us=0, by="bob")
+
+
 def test_the_last_batch_ends_the_run_once(queue: CampaignStore) -> None:
     filled(queue)
     for _ in range(3):

@@ -19,9 +19,12 @@ from tests.kit.servers import Server, single
 from tests.kit.serving import Serving
 
 from capline.service.access.tokens import TokenFile
+from capline.support.system import who
 
 _RUN = re.compile(r"""(?<="run": ")[0-9a-f]{16}|(?<=summer-sale/)[0-9a-f]{16}""")
+_CHANGED = re.compile(r"""(?<="changed": )"[^"]+"|(?<="send_at": )"[^"]+[.]\d+Z"|(?<=, )[^ ]+(?= by )""")
 parquet: Any = import_module("pyarrow.parquet")
+ONE = "/v1/campaigns/summer-sale"
 LATER = "2030-01-01T00:00:00Z"
 FORM = ("campaign", "policies", "policy", "store", "segments", "as_of", "send_at")
 
@@ -111,6 +114,14 @@ class Served(Workers):
         assert said.status_code == 200, said.text
         return said.json()
 
+    def status(self, method: str, path: str, role: str = "", **more: Any) -> int:
+        assert self.serving is not None
+        token = {"Authorization": f"Bearer {self.tokens[role]}"} if role else {}
+        said = self.serving.client.request(method, path, headers={**token, **more.pop("headers", {})}, **more)
+        if said.status_code >= 400:
+            assert "\n" not in said.json()["detail"]
+        return said.status_code
+
     def form(self) -> dict[str, Any]:
         said = {key: value for key, value in self.site.settings.items() if key in FORM}
         sender = self.site.settings["sender"].strip("{}").partition(": ")
@@ -143,7 +154,7 @@ def ways(tmp_path: Path, server: Server) -> Generator[Ways]:
         folder = sites[2].path
         file = TokenFile(folder / "tokens.json", create=True)
         tokens = {role: file.create(role, [role]) for role in ("decide", "read", "compose", "steer")}
-        (folder / "token").write_text(file.create("all", ["read", "compose", "steer"]))
+        (folder / "token").write_text(file.create(who(), ["read", "compose", "steer"]))
         serving = Serving(folder, "--queue", second, "--tokens", "tokens.json")
         opened.append(serving)
         where = ("--server", serving.url, "--token-file", str(folder / "token"))
@@ -169,12 +180,16 @@ def told(value: Any, way: Way) -> Any:
     text = json.dumps(value, sort_keys=True, default=str)
     for place in (*way.where, str(way.site.path)):
         text = text.replace(place, "HERE")
-    return json.loads(_RUN.sub("RUN", text))
+    return json.loads(_CHANGED.sub('"AT"', _RUN.sub("RUN", text)))
 
 
 def report(way: Way) -> Any:
     said = way.ask("status")
-    return {"state": said["state"], **{key: said for key, said in comparable(said).items() if key != "queue"}}
+    return {
+        "state": said["state"],
+        "steering": said["steering"],
+        **{key: said for key, said in comparable(said).items() if key != "queue"},
+    }
 
 
 def outcomes(way: Way) -> Any:
@@ -246,7 +261,12 @@ def _forget(receiving: Receiver) -> None:
         kept.clear()
 
 
-STEPS = ("status", "pause", "status", "pause", "resume", "status", "cancel", "status", "resume", "list")
+SET = ("set --until 2030-01-02T00:00:00+01:00 --send-at 2029-12-31T00:00:00Z", "set --until never")
+STEPS = (
+    *("status", "pause", "status", "pause", "resume", "status", *SET, "status", "set", "set --until soon"),
+    *("set --until 2029-01-01T00:00:00Z", "set --until 2020-01-01T00:00:00Z", "set --send-at 2029-12-31"),
+    *("cancel", "status", "resume", SET[1], "list"),
+)
 
 
 def test_a_campaign_is_steered_in_each_way(ways: Ways) -> None:
@@ -257,42 +277,41 @@ def test_a_campaign_is_steered_in_each_way(ways: Ways) -> None:
         each: list[Any] = []
         for step in STEPS:
             look = {"status": report, "list": Way.every}.get(step)
-            each.append(told(look(way) if look else way.say(step, *(["--yes"] if step == "cancel" else [])), way))
+            words = [*step.split(), *(["--yes"] if step == "cancel" else [])]
+            each.append(told(look(way) if look else way.say(*words), way))
             if step == "cancel" and way.running is not None:
                 way.work()
         said.append(each)
     states = [said[0][number]["state"] for number, step in enumerate(STEPS) if step == "status"]
-    assert states == ["scheduled", "paused", "scheduled", "cancelled"]
+    assert states == ["scheduled", "paused", "scheduled", "scheduled", "cancelled"]
+    steering = [told(each["steering"], there[0]) for each in said[0] if isinstance(each, dict) and "steering" in each]
+    assert [each["version"] for each in steering] == [1, 2, 4, 6, 7]
+    assert steering[3] == {"send_at": "2029-12-31T00:00:00Z", "until": None, "version": 6, "changed": "AT", "by": who()}
     assert said[0] == said[1] == said[2]
+
+
+def test_each_role_may_do_its_own(ways: Ways) -> None:
+    *_, way = ways()
+    assert isinstance(way, Served)
+    asked = [
+        *(("GET", path, "read") for path in ("/v1/campaigns", ONE, f"{ONE}/outcomes", f"{ONE}/outcomes/1")),
+        *(("POST", path, "compose") for path in ("/v1/campaigns", "/v1/campaigns/plan")),
+        *(("POST", f"{ONE}/{verb}", "steer") for verb in ("pause", "resume", "cancel", "retry-failed")),
+        ("PATCH", ONE, "steer"),
+    ]
+    for method, path, role in asked:
+        assert way.status(method, path) == 401
+        for other in {"decide", "read", "compose", "steer"} - {role}:
+            assert way.status(method, path, other) == 403
+        if "summer-sale" in path:
+            body = {"json": {"until": LATER}} if method == "PATCH" else {}
+            assert way.status(method, path, role, **body) == 404
 
 
 def test_what_the_service_refuses(ways: Ways) -> None:
     *_, way = ways()
     assert isinstance(way, Served)
-    assert way.serving is not None
-    client, form = way.serving.client, way.form()
-
-    def status(method: str, path: str, role: str = "", **more: Any) -> int:
-        token = {"Authorization": f"Bearer {way.tokens[role]}"} if role else {}
-        said = client.request(method, path, headers={**token, **more.pop("headers", {})}, **more)
-        if said.status_code >= 400:
-            assert "\n" not in said.json()["detail"]
-        return said.status_code
-
-    one = "/v1/campaigns/summer-sale"
-    asked = [
-        *(("GET", path, "read") for path in ("/v1/campaigns", one, f"{one}/outcomes", f"{one}/outcomes/1")),
-        *(("POST", path, "compose") for path in ("/v1/campaigns", "/v1/campaigns/plan")),
-        *(("POST", f"{one}/{verb}", "steer") for verb in ("pause", "resume", "cancel", "retry-failed")),
-    ]
-    for method, path, role in asked:
-        json: dict[str, Any] = {"json": form} if role == "compose" else {}
-        assert status(method, path, **json) == 401
-        for other in {"decide", "read", "compose", "steer"} - {role}:
-            assert status(method, path, other, **json) == 403
-    for method, path, role in asked:
-        if "summer-sale" in path:
-            assert status(method, path, role) == 404
+    form, status, one = way.form(), way.status, ONE
     wide = {**form, "channel": "x" * (1 << 20)}
     secret = {"webhook": {"url": "https://example.org", "headers": {"Key": "${HOME}"}}}
     wrong: list[dict[str, Any]] = [
@@ -315,7 +334,11 @@ def test_what_the_service_refuses(ways: Ways) -> None:
     assert status("GET", f"{one}/outcomes?after=x", "read") == 422
     assert status("GET", "/v1/campaigns?limit=0", "read") == 422
     assert status("GET", "/v1/campaigns?after=", "read") == 422
+    for bad in ({}, {"until": "x" * 100}, {"until": "2020-01-01T00:00:00Z"}, {"speed": 1}, {"until": 1}):
+        assert status("PATCH", one, "steer", json=bad) == 422
+    assert status("PATCH", one, "steer", content=b"{" * (2 << 20), headers={"Content-Type": "application/json"}) == 413
     assert status("POST", f"{one}/cancel", "steer") == 200
+    assert status("PATCH", one, "steer", json={"until": LATER}) == 409
     for verb in ("pause", "resume", "cancel", "retry-failed"):
         assert status("POST", f"{one}/{verb}", "steer") == 409
 

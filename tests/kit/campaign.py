@@ -144,7 +144,8 @@ def answer(*args: str | Path, cwd: Path | None = None) -> Any:
 
 def comparable(report: Mapping[str, Any]) -> dict[str, Any]:
     """A report without what differs between two equal runs."""
-    return {key: value for key, value in report.items() if key not in ("run", "state", "elapsed_s", "per_s", "store")}
+    differing = ("run", "state", "elapsed_s", "per_s", "store", "steering")
+    return {key: value for key, value in report.items() if key not in differing}
 
 
 def folded(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from capline.campaign.senders.protocol import (
 from capline.campaign.store.packed import subjects
 from capline.campaign.store.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
 from capline.campaign.store_facts import claim_run
-from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError, CaplineError, StoreError
 
 if TYPE_CHECKING:
@@ -106,10 +105,11 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Delivers batches of one run, one at a time.
+    """Delivers batches of one run, one at a time, each with all its retries.
 
-    The codes of the parts are indices into `segments` and `zones`. `jitter` returns a number from 0 to 1. `progress` is
-    called after the decision and after each send, with the batch's number and how many of its subjects are done.
+    The codes of the parts are indices into `segments` and `zones`. `pause` waits some seconds between two tries;
+    `jitter` returns a number from 0 to 1. `progress` is called after the decision and after each send, with the batch's
+    number and how many of its subjects are done.
     """
 
     file: CampaignFile
@@ -120,19 +120,19 @@ class Delivery:
     info: RunInfo
     record: Steps
     breaker: Breaker
+    pause: Callable[[float], object]
     progress: Callable[[int, int], object] = lambda _batch, _rows: None
     jitter: Callable[[], float] = random.random
 
     def deliver(self, part: Part, rows: BatchRows | None) -> BatchRows:
         """Deliver a batch from its recorded state; `rows` is None if it is not decided yet.
 
-        Sends each row that is due, and refunds each hit whose message has failed for good. Raises `Later` where rows
-        are to be tried again, or the rate has no slot soon, `SenderFailingError` when the circuit breaker opens,
-        `Paused` where the campaign is over before it is decided. Of a cancelled campaign what was not handed over is
-        refunded.
+        Sends until no row is due, and refunds each hit whose message has failed for good. Raises `SenderFailingError`
+        when the circuit breaker opens, `Later` where the rate has no slot soon, `Paused` where the campaign is paused
+        or over before it is decided. Of a cancelled campaign what was not handed over is refunded.
         """
         if rows is None:
-            if self._ends():
+            if self.record.store.halt(self.info.campaign):
                 raise Paused  # what is not decided is left so
             rows = self._decide(part)
         try:
@@ -154,7 +154,6 @@ class Delivery:
             asked_s = 0.0
             most = min(self.file.sender.sender.most or due.size, due.size if pace is None else pace.most)
             for start in range(0, due.size, most):
-                self._ends()
                 self.record.check()
                 some = due[start : start + most]
                 asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch, pace))
@@ -165,15 +164,7 @@ class Delivery:
                     break
             tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
             if tries.size:
-                wait_s = backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter())
-                raise Later(wait_s, all_of_it=self.breaker.is_failing)
-
-    def _ends(self) -> bool:
-        """Cancel a campaign whose time is over; whether it is."""
-        is_over = self.file.until_us is not None and self.file.until_us <= SystemClock().now_us()
-        if is_over:
-            self.record.store.steer(self.info.campaign, "cancel")
-        return is_over
+                self.pause(backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter()))
 
     def _decide(self, part: Part) -> BatchRows:
         names, zones, codes = limiter_kinds(self.policy, part, self.segments, self.zones)
@@ -238,8 +229,9 @@ class Delivery:
             why = rows.reasons[reason - 1] if reason else "no reason given"
             what = "messages" if self.breaker.size == 1 else "requests"
             raise SenderFailingError(
-                f"{self.breaker.in_a_row:,} {what} in a row were not sent by {self.file.sender.name} ({why})",
-                self.breaker.threshold,
+                f"stopped early: {self.breaker.in_a_row:,} {what} in a row were not sent by {self.file.sender.name} "
+                f"({why}); fix that and run the same command again; the sender's option 'breaker' "
+                f"({self.breaker.threshold}, 0 for never) says after how many"
             )
 
     def _give_up_unsure(self, rows: BatchRows) -> bool:

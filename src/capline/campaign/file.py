@@ -35,7 +35,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -47,11 +46,11 @@ from capline.forms.fields import Fields
 from capline.forms.tree import each_in_a_line, in_one_line, read_tree, shown
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
-from capline.model.clock import LATEST_US
 from capline.model.errors import CampaignError, CaplineError
 from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.policy import check_name
 from capline.segment.files import read
+from capline.support.instant import instant_us
 
 if TYPE_CHECKING:
     from capline.campaign.senders.find import BuiltSender
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
 LARGEST_FILE_BYTES = 1 << 20
 _LEAST_WINDOW_US = 1_000_000
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
 _SOURCES = (*_SUFFIXES, "segments")
 
@@ -278,23 +276,12 @@ def _cost(fields: Fields) -> int:
 
 
 def _instant(fields: Fields, key: str) -> int | None:
-    like = "write it like 2026-11-21T16:00:00Z"
     text = fields.optional(key)
-    if text is None:
-        return None
     try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        if text:
-            fields.fault(key, f"{shown(text)} is not an instant; {like}")
+        return instant_us(text) if text else None
+    except ValueError as error:
+        fields.fault(key, str(error))
         return None
-    if instant.tzinfo is None:
-        fields.fault(key, f"{shown(text)} does not say in which time zone; {like}")
-        return None
-    at_us = (instant - _EPOCH) // timedelta(microseconds=1)
-    if not 0 <= at_us <= LATEST_US:
-        fields.fault(key, f"{shown(text)} is not between 1970 and 2255")
-    return at_us
 
 
 def _rate(fields: Fields) -> Limit | None:

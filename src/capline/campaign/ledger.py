@@ -11,15 +11,20 @@ Its batches have no data: whoever runs it has the audience. Only further batches
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
+
+import msgspec
 
 from capline.campaign.store.database import sqlite_errors
 from capline.campaign.store.inputs import changed_inputs
 from capline.campaign.store.rows import REFUNDED
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
+from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError, CampaignError, CampaignNotFoundError
+from capline.support.instant import instant_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,11 +42,13 @@ FILE = "ledger.sqlite"
 class Ledger:
     """A run in an open store, which it closes; `begin` and `read` open that of a directory. A context manager."""
 
-    def __init__(self, store: CampaignStore, run: StoredRun, place: str) -> None:
+    def __init__(self, store: CampaignStore, run: StoredRun, place: str, *, has_new_file: bool = False) -> None:
         self.store = store
         self.run = run
         self.place = place
         """Where it is, in messages."""
+        self.has_new_file = has_new_file
+        """Whether its file changed since it was begun, or begun again."""
 
     @classmethod
     def begin(cls, directory: Path, run: StoredRun) -> Self:
@@ -52,9 +59,9 @@ class Ledger:
         """
         with ExitStack() as stack:
             store = stack.enter_context(SqliteCampaignStore(directory / FILE, alone=True))
-            found = _only(store)
+            found = before = _only(store)
             if found is None or store.store(found.facts.campaign) is None:
-                before, found = found, run
+                found = run
                 if before is None:
                     store.begin(run)
                 else:
@@ -63,7 +70,7 @@ class Ledger:
             else:
                 _refuse_changes(str(directory), found.inputs, run.inputs)
             stack.pop_all()
-            return cls(store, found, str(directory))
+            return cls(store, found, str(directory), has_new_file=before is not None and before.text != run.text)
 
     @classmethod
     def read(cls, directory: Path, *, steer: bool = False) -> Self:
@@ -130,15 +137,23 @@ class Ledger:
         """Whether something may have been decided: the inputs can then no longer change."""
         return self.store.store(self.name) is not None
 
-    def steer(self, change: Change = "", *, due_us: int | None = None) -> bool:
-        """Pause, resume or cancel the run, or change when it is due; False where it is finished."""
-        return self.store.steer(self.name, change, due_us=due_us)
-
-    def change(self, change: Change) -> None:
+    def change(self, change: Change, by: str) -> None:
         """Pause, resume or cancel the run; `CampaignConflictError` where it is over."""
-        if not self.steer(change):
-            was = "was cancelled" if self.state().cancelled else "is finished"
-            raise CampaignConflictError(f"campaign {self.name!r} {was}: there is nothing to steer")
+        if not self.store.steer(self.name, change, by=by):
+            raise self._too_late()
+
+    def set(self, settings: Settings, by: str) -> None:
+        """Set something of the run; `CampaignConflictError` where it is too late for that."""
+        due_us, until_us = settings.instants_us(self.state())
+        if not self.store.steer(self.name, due_us=due_us, until_us=until_us, by=by):
+            raise self._too_late()
+
+    def _too_late(self) -> CampaignConflictError:
+        state = self.state()
+        if state.finished or state.cancelled:
+            was = "was cancelled" if state.cancelled else "is finished"
+            return CampaignConflictError(f"campaign {self.name!r} {was}: there is nothing to steer")
+        return CampaignConflictError(f"campaign {self.name!r} was due: its 'send_at' cannot change any more")
 
     def freeze_inputs(self, store: Input) -> None:
         """Freeze the inputs and the identity of the limits' store, before anything is decided.
@@ -158,6 +173,36 @@ class Ledger:
     def batches_of(self, subject: Subject) -> Iterator[BatchRows]:
         """The decided batches that may hold this subject, the newest first. Cost: two comparisons a batch."""
         return self.store.steps(self.name, self.store.holding(self.name, subject))
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What can be set of a campaign, each an instant like 2027-01-01T20:00:00Z; what is None stays as it is.
+
+    `until` may be "never", too. `send_at` can be set until it is due.
+    """
+
+    until: str | None = None
+    send_at: str | None = None
+
+    def instants_us(self, state: State) -> tuple[int | None, int | None]:
+        """When it is to be due and over, 0 for never; `CampaignError` where that makes no sense."""
+        if self.until is None and self.send_at is None:
+            raise CampaignError("name what to change: until, send_at")
+        due_us = _instant_us("send_at", self.send_at)
+        until_us = 0 if self.until == "never" else _instant_us("until", self.until)
+        if until_us and until_us <= SystemClock().now_us():
+            raise CampaignError(f"until: {self.until} has gone by; to end a campaign now, cancel it")
+        starts_us = due_us or (0 if math.isinf(state.due_us) else state.due_us)
+        if 0 < (state.until_us if until_us is None else until_us) <= starts_us:
+            raise CampaignError("until: it is over before it is due; name an instant after 'send_at:'")
+        return due_us, until_us
+
+
+def _instant_us(name: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else instant_us(text)
+    except ValueError as error:
+        raise CampaignError(f"{name}: {error}") from None
 
 
 def default_directory(campaign_file: Path) -> Path:

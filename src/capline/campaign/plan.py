@@ -54,4 +54,4 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             counts.add(peeked)
             if progress is not None:
                 progress(job.rows(number).stop)
-    return msgspec.structs.replace(counts.report(job.facts(), "planned", 0), store=store)
+    return msgspec.structs.replace(counts.report(job.facts()), store=store)

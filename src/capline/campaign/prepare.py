@@ -36,6 +36,7 @@ from capline.model.errors import CampaignError, CaplineError, UnknownNameError
 from capline.policy.file import PolicyFileError, loads, read_bytes
 from capline.segment import fetch_snapshot
 from capline.segment.publish.follow import DEFAULT_CACHE
+from capline.support.system import who
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from capline.campaign.file import CampaignFile
     from capline.campaign.store.packed import Ids
+    from capline.campaign.store.protocol import CampaignStore
     from capline.model.policy import Policy
     from capline.observe import Observer
     from capline.policy.file import PolicyFile
@@ -118,6 +120,18 @@ class Job:
             self.batches,
             file.priority,
         )
+
+    def heed(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:
+        """Take over the file of a run that was begun: when it is due and over, unless someone changed that since.
+
+        A file that `is_new` is such a change.
+        """
+        file = self.file
+        if is_new or not store.state(file.campaign).changes:
+            by = who() if is_new else ""
+            store.steer(file.campaign, due_us=file.send_at_us, until_us=file.until_us or 0, by=by)
+        store.put_files(wanted)
+        store.steer(file.campaign)
 
     def facts(self) -> RunFacts:
         """The facts of a run that begins now, which has no id yet."""

@@ -7,7 +7,7 @@ is counted only from its store, so kills do not change it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import numpy as np
@@ -89,10 +89,35 @@ class StoreFacts(msgspec.Struct, frozen=True):
     is_new: bool | None
 
 
+class Steering(msgspec.Struct, frozen=True):
+    """When a campaign is due and over (None: never); it is in this `version` since `changed`, when `by` someone set it.
+
+    `send_at` is None while it is paused.
+    """
+
+    send_at: str | None
+    until: str | None
+    version: int
+    changed: str | None
+    by: str | None
+
+    @classmethod
+    def of(cls, state: State) -> Self:
+        """That of a run in this state."""
+        return cls(
+            None if math.isinf(state.due_us) else instant_text(int(state.due_us)),
+            instant_text(state.until_us) if state.until_us else None,
+            1 + state.changes,
+            instant_text(state.changed_us) if state.changes else None,
+            state.changed_by or None,
+        )
+
+
 class Report(msgspec.Struct, frozen=True):
     """What became of a campaign so far, or would (`state` "planned"; `sent` then counts who would be sent to).
 
-    `failures` and `doubts` count the reasons of failed and of not known messages. Plans and runs also have `store`.
+    `failures` and `doubts` count the reasons of failed and of not known messages. Plans and runs also have `store`, and
+    what was begun `steering`.
     """
 
     campaign: str
@@ -109,6 +134,7 @@ class Report(msgspec.Struct, frozen=True):
     elapsed_s: float
     per_s: float
     store: StoreFacts | None = None
+    steering: Steering | None = None
 
 
 class OutcomeCounts:
@@ -143,8 +169,8 @@ class OutcomeCounts:
         self._never += int(retry_us.size - fits.sum())
         self._eligible_us.append(rows.at_us + retry_us[fits])
 
-    def report(self, facts: RunFacts, state: str, elapsed_us: int) -> Report:
-        """The counts so far."""
+    def report(self, facts: RunFacts, state: State | None = None) -> Report:
+        """The counts so far of a run in this state; None is of a plan."""
         segments = [self._segment(code) for code in range(len(self._segments))]
         total = SegmentReport(
             None,
@@ -157,12 +183,12 @@ class OutcomeCounts:
             sum(part.pending for part in segments),
             sum(part.undecided for part in segments),
         )
-        seconds = elapsed_us / 1e6
+        seconds = 0.0 if state is None else state.elapsed_us / 1e6
         done = total.audience - total.pending - total.undecided
         return Report(
             facts.campaign,
             facts.run_id or None,
-            state,
+            "planned" if state is None else state_now(state),
             facts.policy,
             facts.channel,
             facts.cost,
@@ -173,6 +199,7 @@ class OutcomeCounts:
             self._eligible(),
             round(seconds, 3),
             round(done / seconds, 1) if seconds else 0.0,
+            steering=None if state is None else Steering.of(state),
         )
 
     def _segment(self, code: int) -> SegmentReport:
@@ -223,7 +250,7 @@ def report_of(run: Ledger) -> Report:
     counts = OutcomeCounts(run.facts.segments)
     for rows in run.batches():
         counts.add(rows)
-    return counts.report(run.facts, state_now(state), state.elapsed_us)
+    return counts.report(run.facts, state)
 
 
 def state_now(state: State) -> str:

@@ -1,13 +1,14 @@
 """Runs a job in this process, with a store of its own in a directory (`ledger`). `deliver` has the steps of a batch.
 
-Batches are delivered in order, one at a time, each with all its retries: one that is due later is waited for. So only
-one batch is in memory, and a kill can leave only one half done.
+Batches are delivered in order, one at a time, each with all its retries. So only one batch is in memory, and a kill
+can leave only one half done.
 """
 
 from __future__ import annotations
 
 import random
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capline.campaign import retry
@@ -85,7 +86,7 @@ def run(
             return
     working = _Run(job, limiter, ledger, stop, doubtful, progress, pause or stop.wait, jitter)
     try:
-        ledger.steer(due_us=job.file.send_at_us)
+        job.heed(ledger.store, replace(job.run(), facts=ledger.facts), is_new=ledger.has_new_file)
         with working.opened():
             working.work()
             if retry_failed and not (state.finished or was_cut_off) and retry.retry_failed(job, ledger):
@@ -171,6 +172,7 @@ class _Run:
             self._info,
             steps,
             self._breaker,
+            self._pause,
             self._report,
             self._jitter,
         )
@@ -178,7 +180,6 @@ class _Run:
             self._doubtful.discard(claimed.number)
             if rows is not None:
                 rows.ask_again()
-                steps.save(rows)
         delivery.deliver(part, rows)
 
     def _part(self, claimed: Claimed) -> Part:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import getpass
 import os
 import stat
 import sys
@@ -125,3 +126,11 @@ def readable(wire: socket.socket) -> bool:
     poller = select.poll()  # a `select` there takes no descriptor above 1,023
     poller.register(wire.fileno(), select.POLLIN)
     return bool(poller.poll(0))
+
+
+def who() -> str:
+    """The name of this process's account, for what is written down; its number where it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"uid {os.getuid()}" if sys.platform != "win32" else "unknown"

@@ -105,7 +105,7 @@ def test_looking_takes_nothing_from_the_one_who_runs(tmp_path: Path) -> None:
             assert ledger.store.record(held, rows_of(held), decided=True)
             assert [rows.number for rows in looking.batches()] == [0]
             with pytest.raises(CampaignError, match="readonly"):
-                looking.steer("pause")
+                looking.change("pause", "ann")
     with Ledger.read(tmp_path / "run") as looking:
         assert not looking.state().is_worked_on
         assert [rows.number for rows in looking.batches()] == [0]
@@ -135,7 +135,7 @@ def test_other_inputs_are_refused_by_name_once_something_may_be_decided(tmp_path
 @pytest.mark.parametrize("told", ["pause", "cancel"])
 def test_what_it_was_told_before_anything_was_decided_holds_for_other_inputs(tmp_path: Path, told: Change) -> None:
     with begin(tmp_path / "run") as ledger:
-        assert ledger.steer(told)
+        ledger.change(told, "ann")
     other = replace(RUN, inputs=INPUTS, facts=replace(FACTS, campaign="other", run_id="another"), batches=1)
     with begin(tmp_path / "run", other) as ledger:
         state = ledger.state()
@@ -178,7 +178,7 @@ def _other_version(path: Path) -> None:
         (_flip, "the ledger is damaged at batch 0; restore it from a copy"),
         (
             _other_version,
-            "a ledger of version 4, this capline reads 5; .*finish the run with the capline that",
+            "a ledger of version 4, this capline reads 6; .*finish the run with the capline that",
         ),
         (_overwrite, "not a database"),
     ],

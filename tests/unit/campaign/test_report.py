@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.profiles import size
 
 from capline.campaign.report import OutcomeCounts
-from capline.campaign.store.records import RunFacts
+from capline.campaign.store.records import RunFacts, State
 from capline.campaign.store.rows import (
     DELIVERED,
     FAILED,
@@ -19,6 +19,7 @@ from capline.campaign.store.rows import (
     BatchRows,
 )
 
+STOPPED = State(0, 0, 0, 0, False, False, 0, 2_000_000, False, (), {}, 0, 0, 0, "")
 SEGMENTS = (None, "active", "new")
 LIMITS = ("1/day", "2/week")
 HOUR_US = 3_600_000_000
@@ -62,7 +63,7 @@ def test_counts_are_as_one_would_count_by_hand(batches: list[list[tuple[int, int
     counts = OutcomeCounts([(name, sizes[code] + 10) for code, name in enumerate(SEGMENTS)])
     for number, part in enumerate(batches):
         counts.add(batch(number, part))
-    report = counts.report(RunFacts("c", "p", None, 1, len(everyone) + 30, (), 0, "r"), "stopped", 2_000_000)
+    report = counts.report(RunFacts("c", "p", None, 1, len(everyone) + 30, (), 0, "r"), STOPPED)
 
     for code, part in enumerate(report.segments):
         mine = [row for row in everyone if row[0] == code]
@@ -101,7 +102,7 @@ def test_counts_are_as_one_would_count_by_hand(batches: list[list[tuple[int, int
 def test_instants_are_reported_in_utc() -> None:
     counts = OutcomeCounts([(None, 2)])
     counts.add(batch(0, [(0, REFUSED, 0, 30 * HOUR_US, 0), (0, REFUSED, 0, 31 * HOUR_US + 1, 0)]))
-    eligible = counts.report(RunFacts("c", "p", None, 1, 2, (), 0), "planned", 0).next_eligible
+    eligible = counts.report(RunFacts("c", "p", None, 1, 2, (), 0)).next_eligible
     assert eligible is not None
     assert (eligible.earliest, eligible.latest) == ("1970-01-02T06:00:00Z", "1970-01-02T07:00:00.000001Z")
     assert eligible.by_time == [("1970-01-02T06:00:00Z", 1), ("1970-01-02T07:00:00Z", 1)]

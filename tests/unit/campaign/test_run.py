@@ -281,14 +281,14 @@ def test_nothing_is_decided_before_it_is_due_and_a_pause_is_heeded_before_the_ne
         with Ledger.read(tmp_path / "run", steer=True) as other:
             waits.append((seconds, report_of(other).state, len(far.hand_overs)))
             if len(waits) == 2:
-                other.steer(due_us=1)
+                other.store.steer(other.name, due_us=1)
             elif len(waits) == 4:
-                other.steer("resume")
+                other.change("resume", "ann")
 
     def progress(_done: int) -> None:
         if len(far.hand_overs) == 5 and len(waits) == 2:
             with Ledger.read(tmp_path / "run", steer=True) as other:
-                other.steer("pause")
+                other.change("pause", "ann")
 
     monkeypatch.setattr(stop, "wait", wait)
     with job.open_limiter("memory://") as limiter:
@@ -308,7 +308,7 @@ def test_a_cancelled_run_gives_back_what_it_did_not_send_and_is_over(tmp_path: P
     def progress(_done: int) -> None:
         if len(far.hand_overs) == 2:
             with Ledger.read(tmp_path / "run", steer=True) as other:
-                assert other.steer("cancel")
+                other.change("cancel", "ann")
 
     with job.open_limiter("memory://") as limiter:
         report = go(job, limiter, tmp_path / "run", progress=progress)

@@ -72,9 +72,8 @@ def enqueue(
             "put it back to go on, or begin a new run under another name ('campaign:')"
         )
     state = queue.state(name)
-    if not state.finished and not begun:
-        queue.put_files(replace(wanted, facts=run.facts))
-    queue.steer(name, due_us=job.file.send_at_us)  # before the first batch is there to be claimed
+    if not state.finished:  # before the first batch is there to be claimed
+        job.heed(queue, replace(wanted, facts=run.facts), is_new=run.text != wanted.text)
     missing = [] if state.finished else [*state.aside, *range(state.queued, job.batches)]
     for queued in queue.put(run, _batches(job, missing)):
         if progress is not None:

@@ -74,7 +74,7 @@ class QueueStatus:
         counts = deepcopy(self._done)
         for rows in under_way:
             counts.add(rows)
-        report = counts.report(self._run.facts, state_now(state), state.elapsed_us)
+        report = counts.report(self._run.facts, state)
         return QueueReport(**msgspec.structs.asdict(report), queue=self._progress(state))
 
     def _progress(self, state: State) -> QueueProgress:

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 _APPLICATION = 0x6361706C
 """SQLite's application_id: "capl"."""
-_VERSION = 5
+_VERSION = 6
 _SCHEMA = """
 CREATE TABLE run (
   campaign TEXT PRIMARY KEY, run_id TEXT NOT NULL, fields BLOB NOT NULL, batches INTEGER NOT NULL,
   queued INTEGER NOT NULL DEFAULT 0, settled INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0,
   begun_us INTEGER NOT NULL, due_us INTEGER NOT NULL, last_us INTEGER NOT NULL, elapsed_us INTEGER NOT NULL DEFAULT 0,
   finished INTEGER NOT NULL DEFAULT 0, paused INTEGER NOT NULL DEFAULT 0, cancelled INTEGER NOT NULL DEFAULT 0,
-  priority INTEGER NOT NULL, next_us INTEGER, store BLOB
+  priority INTEGER NOT NULL, next_us INTEGER, store BLOB, until_us INTEGER NOT NULL DEFAULT 0,
+  changes INTEGER NOT NULL DEFAULT 0, changed_us INTEGER NOT NULL DEFAULT 0, changed_by TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX run_due ON run (due_us) WHERE NOT finished AND NOT paused;
 CREATE INDEX run_next ON run (priority DESC, next_us) WHERE next_us IS NOT NULL;

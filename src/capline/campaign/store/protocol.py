@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError
 
 if TYPE_CHECKING:
@@ -77,10 +78,19 @@ class CampaignStore(Protocol):
         """Put batches back, and further ones; stops before the first that another process did. Returns how many."""
         ...
 
-    def steer(self, campaign: str, change: Change = "", *, due_us: int | None = None) -> bool:
-        """Pause, resume or cancel a campaign, or change when it is due (0: since it began).
+    def steer(
+        self,
+        campaign: str,
+        change: Change = "",
+        *,
+        due_us: int | None = None,
+        until_us: int | None = None,
+        by: str = "",
+    ) -> bool:
+        """Pause, resume or cancel a campaign, or change when it is due (0: since it began) or over (0: never).
 
-        False, and nothing changed, where none is open, or it is cancelled already.
+        A change `by` someone is a new version. False, and nothing changed, where none is open, or it is cancelled
+        already, or someone changes when it is due and it is.
 
         A worker heeds a pause or a cancellation before its next hand-over, and the rest before its next claim. Of a
         cancelled campaign only batches that are decided and not settled can be claimed, to be given back; when there
@@ -89,7 +99,7 @@ class CampaignStore(Protocol):
         ...
 
     def halt(self, campaign: str) -> Change:
-        """What keeps a campaign from going on: "pause", "cancel", or nothing."""
+        """What keeps a campaign from going on: "pause", "cancel", or nothing. What is over is cancelled here."""
         ...
 
     def ages_s(self) -> Mapping[str, float]:
@@ -157,6 +167,14 @@ class CampaignStore(Protocol):
     def holding(self, campaign: str, subject: Subject) -> list[int]:
         """The batches that were decided and may hold a subject, by their first and last one; the newest first."""
         ...
+
+
+def halt_of(store: CampaignStore, campaign: str, paused: bool, cancelled: bool, until_us: int) -> Change:
+    """What `halt` answers."""
+    if not cancelled and 0 < until_us <= SystemClock().now_us():
+        store.steer(campaign, "cancel")
+        cancelled = True
+    return "cancel" if cancelled else "pause" if paused else ""
 
 
 def chunks(batches: Iterable[Batch]) -> Iterator[list[Batch]]:

@@ -179,7 +179,8 @@ class InWork(msgspec.Struct, frozen=True):
 class State:
     """A run's progress in batches, `batches` in all. `done`: subjects of settled ones; `elapsed_us`: of work.
 
-    `due_us` is infinite while it is paused. `is_worked_on`: a process is at work on it, by what the store sees.
+    `due_us` is infinite while it is paused, `until_us` 0 where it is never over. `is_worked_on`: a process is at work
+    on it, by what the store sees. `changes`: how often someone steered it, the last time `changed_by` at `changed_us`.
     """
 
     batches: int
@@ -193,6 +194,10 @@ class State:
     is_worked_on: bool
     in_work: tuple[InWork, ...]
     aside: Mapping[int, str]
+    until_us: int
+    changes: int
+    changed_us: int
+    changed_by: str
 
     @property
     def waiting(self) -> int:

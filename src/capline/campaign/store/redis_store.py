@@ -21,6 +21,7 @@ from capline.campaign.store.protocol import (
     How,
     UnreadableRunError,
     chunks,
+    halt_of,
 )
 from capline.campaign.store.records import (
     VERSION,
@@ -89,14 +90,23 @@ class RedisCampaignStore:
         flat = [word for pair in run.texts().items() for word in pair]
         self.server.call("HSET", _keys(run.facts.campaign)[0], *flat)
 
-    def steer(self, campaign: str, change: Change = "", *, due_us: int | None = None) -> bool:
+    def steer(
+        self,
+        campaign: str,
+        change: Change = "",
+        *,
+        due_us: int | None = None,
+        until_us: int | None = None,
+        by: str = "",
+    ) -> bool:
         """As in `protocol`."""
-        return bool(self._run("steer", campaign, campaign, EXPIRY_MS, "" if due_us is None else due_us, change))
+        due, until = ("" if each is None else each for each in (due_us, until_us))
+        return bool(self._run("steer", campaign, campaign, EXPIRY_MS, due, change, until, by))
 
     def halt(self, campaign: str) -> Change:
         """As in `protocol`."""
-        paused, cancelled = self.server.call("HMGET", _keys(campaign)[0], "paused", "cancelled")
-        return "cancel" if cancelled else "pause" if paused else ""
+        paused, cancelled, until_us = self.server.call("HMGET", _keys(campaign)[0], "paused", "cancelled", "until_us")
+        return halt_of(self, campaign, bool(paused), bool(cancelled), int(until_us or 0))
 
     def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
         """As in `protocol`."""
@@ -227,19 +237,33 @@ class RedisCampaignStore:
             "due_us",
             "paused",
             "cancelled",
+            "until_us",
+            "changes",
+            "changed_us",
         )
-        numbers, leases, apart, (seconds, micros) = self.server.calls(
+        (*numbers, changed_by), leases, apart, (seconds, micros) = self.server.calls(
             [
-                ("HMGET", run, *names),
+                ("HMGET", run, *names, "changed_by"),
                 ("ZRANGE", held, 0, _MOST_IN_WORK - 1, "WITHSCORES"),
                 ("HGETALL", aside),
                 ("TIME",),
             ]
         )
         now_us = int(seconds) * 1_000_000 + int(micros)
-        batches, queued, settled, done, finished, elapsed_us, due_us, paused, cancelled = (
-            int(each or 0) for each in numbers
-        )
+        (
+            batches,
+            queued,
+            settled,
+            done,
+            finished,
+            elapsed_us,
+            due_us,
+            paused,
+            cancelled,
+            until_us,
+            changes,
+            changed_us,
+        ) = (int(each or 0) for each in numbers)
         in_work = tuple(self._in_work(steps, _pairs(leases), now_us))
         return State(
             batches,
@@ -253,6 +277,10 @@ class RedisCampaignStore:
             any(each.silent_s < SILENT_S for each in in_work),
             in_work,
             {int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())},
+            until_us,
+            changes,
+            changed_us,
+            (changed_by or b"").decode(),
         )
 
     def _in_work(self, steps: str, leases: dict[bytes, bytes], now_us: int) -> Iterator[InWork]:

@@ -1,7 +1,8 @@
 """A campaign store in one SQLite file, for the processes of one machine. `protocol` says what its verbs do.
 
     run     a campaign each: its id and fields (MessagePack, as `StoredRun.fields`), how many batches there are, are
-            stored, are settled, how many subjects are done; begun_us, due_us, last_us, elapsed_us; finished, paused;
+            stored, are settled, how many subjects are done; begun_us, due_us, until_us (0: never over), last_us,
+            elapsed_us; finished, paused; changes: how often someone steered it, changed_us, changed_by: the last time;
             priority; next_us: when it has a batch to claim, NULL for never;
             store: the identity of the limits' store, once it is frozen
     batch   a batch each: rows, settled; aside: why it was set aside; due_us: when it can be claimed, of an owner's when
@@ -50,6 +51,7 @@ from capline.campaign.store.protocol import (
     How,
     UnreadableRunError,
     chunks,
+    halt_of,
 )
 from capline.campaign.store.records import (
     VERSION,
@@ -279,15 +281,25 @@ class SqliteCampaignStore:
 
     # ---- steer
 
-    def steer(self, campaign: str, change: Change = "", *, due_us: int | None = None) -> bool:
+    def steer(
+        self,
+        campaign: str,
+        change: Change = "",
+        *,
+        due_us: int | None = None,
+        until_us: int | None = None,
+        by: str = "",
+    ) -> bool:
         """As in `protocol`."""
         now_us = self._now_us()
         paused = {"pause": 1, "resume": 0, "cancel": 0}.get(change)
         with self._changes():
             done = self._db.execute(
                 "UPDATE run SET due_us = CASE WHEN ?1 IS NULL THEN due_us WHEN ?1 = 0 THEN begun_us ELSE ?1 END, "
-                "paused = coalesce(?2, paused) WHERE campaign = ?3 AND NOT finished AND NOT cancelled",
-                (due_us, paused, campaign),
+                "paused = coalesce(?2, paused), until_us = coalesce(?4, until_us), changes = changes + (?5 <> ''), "
+                "changed_us = iif(?5 = '', changed_us, ?6), changed_by = iif(?5 = '', changed_by, ?5) WHERE campaign = "
+                "?3 AND NOT finished AND NOT cancelled AND (due_us > ?6 OR ?1 IS NULL OR ?5 = '')",
+                (due_us, paused, campaign, until_us, by, now_us),
             )
             if done.rowcount and change == "cancel":
                 self._db.execute(
@@ -315,9 +327,8 @@ class SqliteCampaignStore:
 
     def halt(self, campaign: str) -> Change:
         """As in `protocol`."""
-        found = self._all("SELECT paused, cancelled FROM run WHERE campaign = ?", campaign)
-        paused, cancelled = found[0] if found else (0, 0)
-        return "cancel" if cancelled else "pause" if paused else ""
+        found = self._all("SELECT paused, cancelled, until_us FROM run WHERE campaign = ?", campaign)
+        return halt_of(self, campaign, *found[0]) if found else ""
 
     # ---- work
 
@@ -526,8 +537,8 @@ class SqliteCampaignStore:
         now_us = self._now_us()
         with self._reads():
             found = self._db.execute(
-                "SELECT batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled FROM run "
-                "WHERE campaign = ?",
+                "SELECT batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled, until_us, "
+                "changes, changed_us, changed_by FROM run WHERE campaign = ?",
                 (campaign,),
             ).fetchone()
             leased = self._db.execute(
@@ -538,7 +549,14 @@ class SqliteCampaignStore:
             aside = self._db.execute(
                 "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", (campaign,)
             ).fetchall()
-        batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled = found or (0,) * 9
+        batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled, *numbers, changed_by = (
+            found
+            or (
+                *[0] * 12,
+                "",
+            )
+        )
+        until_us, changes, changed_us = map(int, numbers)
         in_work = tuple(
             InWork(number, owner, since_us, max(now_us - renewed_us, 0) / 1e6, claims, error)
             for number, owner, since_us, renewed_us, claims, error in leased
@@ -557,6 +575,10 @@ class SqliteCampaignStore:
             alive,
             in_work,
             dict(aside),
+            until_us,
+            changes,
+            changed_us,
+            changed_by,
         )
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:

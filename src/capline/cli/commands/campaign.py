@@ -245,6 +245,31 @@ def cancel(
     _steer(of, "cancel")
 
 
+@app.verb(
+    "capline campaign set summer-sale.yaml --until 2027-01-01T20:00:00Z",
+    "capline campaign set summer-sale --send-at 2027-01-01T16:00:00+08:00 --queue redis://127.0.0.1:6379/0",
+)
+def set_(
+    of: Target,
+    until: Annotated[
+        str | None, typer.Option(metavar="INSTANT", help="When what is not sent yet is cancelled, or: never.")
+    ] = None,
+    send_at: Annotated[str | None, typer.Option(metavar="INSTANT", help="When it is due; until it is.")] = None,
+) -> None:
+    """Change a campaign that is not finished. Each change is a new version, with who made it and when."""
+    from capline.campaign.ledger import Settings
+    from capline.support.system import who
+
+    settings = Settings(until, send_at)
+    if (served := of.served) is not None:
+        served.set(name := of.name, settings)
+    else:
+        with of.opened(steer=True) as run:
+            run.set(settings, who())
+            name = run.name
+    out.print(f"{name}: changed", markup=False)
+
+
 @app.answers(
     "capline campaign enqueue summer-sale.yaml --queue redis://127.0.0.1:6379/0",
     "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
@@ -325,11 +350,13 @@ def _reports(of: Target) -> Generator[tuple[str, Answer]]:
 
 
 def _steer(of: Target, change: Change) -> None:
+    from capline.support.system import who
+
     if (served := of.served) is not None:
         served.change(name := of.name, change)
     else:
         with of.opened(steer=True) as run:
-            run.change(change)
+            run.change(change, who())
             name = run.name
     done = {"pause": "paused", "resume": "resumed"}.get(change, "cancelled")
     out.print(f"{name}: {done}", markup=False)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from capline.campaign.ledger import Settings
     from capline.campaign.outcomes import Outcome
     from capline.campaign.queue.enqueue import Enqueued
     from capline.campaign.queue.status import Listed, QueueReport
@@ -81,6 +82,10 @@ class ServedCampaigns:
     def change(self, name: str, change: Change) -> None:
         """Pause, resume or cancel a campaign."""
         self._ask("POST", f"{_path(name)}/{change}")
+
+    def set(self, name: str, settings: Settings) -> None:
+        """Set something of a campaign."""
+        self._ask("PATCH", _path(name), settings)
 
     def outcome(self, name: str, recipient: str) -> Outcome:
         """What became of one recipient."""

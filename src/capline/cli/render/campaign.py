@@ -51,6 +51,9 @@ def print_list(lines: Sequence[Listed]) -> None:
 def _print_report(report: Report) -> None:
     channel = f", channel {report.channel}" if report.channel else ""
     out.print(f"[bold]{report.campaign}[/] under policy {report.policy}{channel}: {_STATES[report.state]}")
+    if (steering := report.steering) is not None and steering.version > 1:
+        until = f"until {steering.until}; " if steering.until else ""
+        out.print(f"{until}version {steering.version}, {steering.changed} by {steering.by}", markup=False)
     _print_segments(report)
     for what, reasons in (("failed and given back", report.failures), ("not known, and kept", report.doubts)):
         if reasons:

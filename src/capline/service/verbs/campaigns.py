@@ -2,7 +2,7 @@
 
     GET | POST   /v1/campaigns                  a page of them; begin one, by the campaign file's own form as JSON
     POST         /v1/campaigns/plan             what it would send and refuse now
-    GET          /v1/campaigns/{name}           its report, as `capline campaign status --json`
+    GET | PATCH  /v1/campaigns/{name}           its report, as `capline campaign status --json`; change when it is over
     POST         …/pause | resume | cancel | retry-failed
     GET          …/outcomes | outcomes/{id}     a page of them, in JSON, CSV or Parquet; of one recipient
 
@@ -28,11 +28,11 @@ import numpy as np
 
 from capline.campaign import begun_version, plan, prepare
 from capline.campaign.file import loads_campaign
-from capline.campaign.ledger import Ledger
+from capline.campaign.ledger import Ledger, Settings
 from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, tables_of, write_outcomes
 from capline.campaign.queue.enqueue import Enqueued, enqueue, retry
 from capline.campaign.queue.status import Listed, QueueReport, QueueStatus, every, listed
-from capline.campaign.report import Report, state_now
+from capline.campaign.report import Report, Steering, state_now
 from capline.campaign.senders.template import variables
 from capline.campaign.store.open import open_store
 from capline.campaign.store.rows import RETRIED, BatchRows
@@ -40,7 +40,7 @@ from capline.model.errors import CampaignConflictError, CampaignError, CampaignS
 from capline.service.http.app import Reply
 from capline.service.http.body import CSV
 from capline.service.http.forms import described_as, page_limit
-from capline.service.http.table import get, post, routes_of
+from capline.service.http.table import get, patch, post, routes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +92,8 @@ _REPORT: dict[str, Any] = {
     "next_eligible": None,
     "elapsed_s": 0.1,
     "per_s": 30.0,
+    "store": None,
+    "steering": {"send_at": "2026-11-21T16:00:00Z", "until": None, "version": 1, "changed": None, "by": None},
     "queue": {"url": "redis://127.0.0.1:6379/0", **_QUEUE},
 }
 _LISTED = {**_LINE, "audience": 3, "done": 3, "batches": 1, "settled": 1}
@@ -147,10 +149,11 @@ class CampaignsPage(TypedDict):
 
 
 class Steered(TypedDict):
-    """What the campaign's state is now."""
+    """The campaign as it is now."""
 
     campaign: str
     state: str
+    steering: Steering
 
 
 class OutcomesPage(TypedDict):
@@ -211,25 +214,35 @@ class CampaignVerbs:
         """What the campaign would send and refuse if it began now; nothing is begun."""
         return await self._ask(lambda _: plan(prepare(form.file())))
 
-    @get("/v1/campaigns/{name}", QueueReport, examples={"GET": _REPORT})
+    @get(
+        "/v1/campaigns/{name}",
+        QueueReport,
+        roles={"PATCH": _STEER},
+        examples={"GET": _REPORT, "PATCH": {"until": "2027-01-01T20:00:00Z"}},
+    )
     async def campaign(self, _request: Request, name: str) -> QueueReport:
         """What became of a campaign so far, and which worker has which batch."""
         return await self._ask(lambda store: QueueStatus(store, name).report())
 
+    @patch("/v1/campaigns/{name}", Settings, Steered)
+    async def set(self, request: Request, name: str, form: Settings) -> Steered:
+        """Change when a campaign is over, or due: a new version, with who and when."""
+        return await self._steer(request, name, form)
+
     @post("/v1/campaigns/{name}/pause", None, Steered, roles=_STEER)
-    async def pause(self, _request: Request, name: str) -> Steered:
+    async def pause(self, request: Request, name: str) -> Steered:
         """Decide and send nothing more of a campaign until it is resumed."""
-        return await self._steer(name, "pause")
+        return await self._steer(request, name, "pause")
 
     @post("/v1/campaigns/{name}/resume", None, Steered, roles=_STEER)
-    async def resume(self, _request: Request, name: str) -> Steered:
+    async def resume(self, request: Request, name: str) -> Steered:
         """Go on with a campaign that was paused."""
-        return await self._steer(name, "resume")
+        return await self._steer(request, name, "resume")
 
     @post("/v1/campaigns/{name}/cancel", None, Steered, roles=_STEER)
-    async def cancel(self, _request: Request, name: str) -> Steered:
+    async def cancel(self, request: Request, name: str) -> Steered:
         """End a campaign: what was sent stays sent, the rest is given back."""
-        return await self._steer(name, "cancel")
+        return await self._steer(request, name, "cancel")
 
     @post("/v1/campaigns/{name}/retry-failed", None, Enqueued, roles=_STEER)
     async def retry_failed(self, _request: Request, name: str) -> Enqueued:
@@ -279,11 +292,15 @@ class CampaignVerbs:
         """What became of one recipient."""
         return await self._ask(lambda store: recipients_outcome(Ledger.of(store, name), recipient))
 
-    async def _steer(self, name: str, change: Change) -> Steered:
+    async def _steer(self, request: Request, name: str, change: Change | Settings) -> Steered:
         def steered(store: CampaignStore) -> Steered:
-            run = Ledger.of(store, name)
-            run.change(change)
-            return {"campaign": name, "state": state_now(run.state())}
+            run, by = Ledger.of(store, name), request.who or request.client
+            if isinstance(change, Settings):
+                run.set(change, by)
+            else:
+                run.change(change, by)
+            state = run.state()
+            return {"campaign": name, "state": state_now(state), "steering": Steering.of(state)}
 
         return await self._ask(steered)
 

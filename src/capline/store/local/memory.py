@@ -153,9 +153,8 @@ class MemoryStore(LocalStore, LogTransaction):
     def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
         """One lock, one look-up, the fast path; the general rule where it has no answer."""
         own, numbers = compiled.refs[0], compiled.numbers
-        # A subject who has hits with an id has a log beside the numbers, one with reservations has a record of them.
-        beside = own if numbers else compiled.record
-        values, others = _logs(numbers or own), {} if beside is None else _logs(beside)
+        # A subject who has hits with an id has a log beside the numbers.
+        values, others = _logs(numbers or own), _logs(own) if numbers else {}
         now_us_of = self._clock.now_us
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision, Joint
-from capline.store.local.fast_path import all_of
 from capline.store.local.numbers_path import numbers_step
 from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
 from capline.store.local.whole_logs import counted
@@ -25,7 +24,6 @@ from capline.window.rule import Slot, attempt, move, peek
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
     from capline.store.local.transaction import LocalRule, LogTransaction
     from capline.window.log import Hit
@@ -72,7 +70,7 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
     kind = operation.kind
     compiled = operation.compiled
     if compiled.quick is not None and kind in _QUICK and not operation.not_before_us:
-        decision = _quick_step(transaction, operation, kind, now_us)
+        decision = (_units_step if compiled.unit else numbers_step)(transaction, operation, now_us)
         if decision is not None:
             return decision
     rule = _RULES.get(kind)
@@ -86,31 +84,22 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
     return decision
 
 
-def _quick_step(transaction: LogTransaction, operation: Operation, kind: Kind, now_us: int) -> Decision | None:
+def _units_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
     """A decision, a peek or a slot that is now, where the fast path has the answer."""
     compiled, subject = operation.compiled, operation.subject
-    if compiled.numbers is not None:
-        return numbers_step(transaction, operation, kind, now_us)
-    refs = compiled.refs
-    logs = [transaction.load(ref, subject) for ref in refs]
-    log: Any = logs[0]
+    ref = compiled.refs[0]
+    log = transaction.load(ref, subject)
     if log.reserved:
         return None
-    decision = compiled.quick(
-        log if len(logs) == 1 else logs, operation.cost, operation.fingerprint, kind, operation.max_wait_us, now_us
-    )
+    decision = compiled.quick(log, operation.cost, operation.fingerprint, operation.kind, operation.max_wait_us, now_us)
     if decision is not None and decision.hit is not None:
-        for ref, log in zip(refs, logs, strict=True):
-            transaction.save(ref, subject, log)
+        transaction.save(ref, subject, log)
     return decision
 
 
 def joint_step(transaction: LogTransaction, operations: Sequence[Operation], now_us: int) -> Joint:
     """One attempt over the logs of all parts, or one slot in them."""
     first = operations[0]
-    quick = _quick_joint(transaction, operations, now_us)
-    if quick is not None:
-        return quick
     opened = [_open(transaction, operation, now_us) for operation in operations]
     parts = [logs for logs, _ in opened]
     fingerprints = [operation.fingerprint for operation in operations]
@@ -126,36 +115,6 @@ def joint_step(transaction: LogTransaction, operations: Sequence[Operation], now
             _save(transaction, operation, logs, record)
     binds = next((number for number, logs in enumerate(parts) if any(bound.binds for bound in logs)), 0)
     return Joint.of(decision, hits, binds)
-
-
-def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], now_us: int) -> Joint | None:
-    """The answer where every part is allowed now by its fast path; else None, and nothing changed."""
-    kind = operations[0].kind
-    if kind == "schedule":
-        return None
-    for operation in operations:
-        if operation.compiled.quick is None:
-            return None
-    answers = all_of(len(operations), lambda part, kind: _quick_step(transaction, operations[part], kind, now_us), kind)
-    if answers is None:
-        return None
-    left = [answer.remaining for answer in answers]
-    least = min(left)
-    binds = left.index(least)
-    return Joint(
-        True,
-        answers[binds].limit,
-        least,
-        0,
-        max([answer.reset_after_us or 0 for answer in answers]),
-        () if kind == "peek" else tuple([answer.hit or 0 for answer in answers]),
-        binds,
-        _seen=(_limits_of, answers),
-    )
-
-
-def _limits_of(answers: Sequence[Decision]) -> tuple[tuple[LimitStatus, ...], ...]:
-    return tuple([answer.limits for answer in answers])
 
 
 def recorded_hits(transaction: LogTransaction, compiled: LocalRule, subject: Subject, now_us: int) -> list[list[Hit]]:

@@ -1,18 +1,27 @@
--- steer: change when a campaign is due, or pause, resume or cancel it. Of a cancelled one that which is decided waits no
--- longer; it is finished where nobody has a batch and none is decided.
+-- steer: change when a campaign is due or over, or pause, resume or cancel it. Of a cancelled one that which is decided
+-- waits no longer; it is finished where nobody has a batch and none is decided.
 --
 -- ARGV   1 campaign; 2 expiry in ms; 3 when it is due in us, 0 for since it began, or empty to keep that;
---        4 'pause', 'resume', 'cancel', or empty to keep that
--- Reply  1; 0 where no such run is there, or it is finished or cancelled
+--        4 'pause', 'resume', 'cancel', or empty to keep that; 5 when it is over in us, 0 for never, or empty to keep
+--        that; 6 who changes it, or empty where its file says so
+-- Reply  1; 0 where no such run is there, it is finished or cancelled, or someone changes when it is due too late
 --
 -- O(log campaigns); to cancel O(batches).
 
-local found = redis.call('HMGET', run, 'run_id', 'finished', 'begun_us', 'cancelled')
-if not found[1] or found[2] or found[4] then
+local found = redis.call('HMGET', run, 'run_id', 'finished', 'begun_us', 'cancelled', 'due_us')
+local is_late = ARGV[3] ~= '' and ARGV[6] ~= '' and tonumber(found[5] or 0) <= now_us()
+if not found[1] or found[2] or found[4] or is_late then
   return 0
 end
 if ARGV[3] ~= '' then
   redis.call('HSET', run, 'due_us', ARGV[3] ~= '0' and ARGV[3] or found[3])
+end
+if ARGV[5] ~= '' then
+  redis.call('HSET', run, 'until_us', ARGV[5])
+end
+if ARGV[6] ~= '' then
+  redis.call('HINCRBY', run, 'changes', 1)
+  redis.call('HSET', run, 'changed_us', text(now_us()), 'changed_by', ARGV[6])
 end
 if ARGV[4] == 'pause' then
   redis.call('HSET', run, 'paused', 1)

@@ -33,6 +33,19 @@ def test_each_attempt_of_a_batch_adds_to_its_deadline_up_to_that_of_bulk(
     assert seen == [pytest.approx(seconds)]
 
 
+def test_calls_over_one_subject_with_ids_are_sent_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: Router, calls: Sequence[Any], *_until: float) -> Any:
+        raise ConnectionError(len(calls))
+
+    monkeypatch.setattr(Router, "start", start)
+    # A server stays with a client for all that it has read of it.
+    with (
+        Limiter("redis://127.0.0.1:1", [Policy("p", ["3/day"])]) as limiter,
+        pytest.raises(ConnectionError, match=r"^5$"),
+    ):
+        limiter.decide_batch([Attempt("p", "s", id=f"{row}") for row in range(1000)])
+
+
 class FirstStep:
     """A transport that takes the first step of a verb, and no more."""
 

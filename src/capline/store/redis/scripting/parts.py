@@ -36,6 +36,8 @@ AGAIN = 512
 A server goes on with a client's calls for as many as it read at once, in pieces of 16 KiB. Calls over many keys are as
 long as that; hundreds over one key fit in it, and would keep everybody else waiting.
 """
+NAMED_AGAIN = 1 + PART_ROWS // (4 * ROWS_OF_A_KEY)
+"""The same of rows with an id: four more calls over one key are in a part, which may be some 20 ms of a server."""
 ORDERED_ROWS = 262_144
 """Rows that are sorted at once. All are answered before the next are sent, so a subject's rows stay in order."""
 
@@ -142,7 +144,8 @@ def row_parts(operations: Sequence[Operation], now: bytes, *, by_slot: bool) -> 
             part.calls.append(group_call(own_head, fill, codes, asked, repeatable=repeatable))
             part.sizes.append(len(own))
             taken += [rows[i] for i in own]
-            weight += len(own) * AGAIN if fill[0].tag == tag else sum(map(_weight, fill))
+            again = NAMED_AGAIN if named else AGAIN
+            weight += len(own) * again if fill[0].tag == tag else sum(map(_weight, fill))
             tag = fill[-1].tag
             if weight >= PART_ROWS:
                 part.rows = np.array(taken, np.intp)

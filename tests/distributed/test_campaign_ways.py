@@ -66,7 +66,7 @@ class Way:
         assert done.returncode in (0, 1, 3), done.stderr
 
     def ask(self, verb: str, *words: str) -> Any:
-        return answer("campaign", verb, self.target, *words, *self.where)
+        return answer("campaign", verb, self.target, *self.where, *words)
 
     def say(self, verb: str, *words: str) -> str:
         """What a command prints, or refuses with."""
@@ -253,6 +253,26 @@ def test_what_failed_is_tried_again_in_each_way(ways: Ways) -> None:
             said.append([failed, told([report(way), way.ask("outcome", "13"), outcomes(way)], way)])
     assert said[0][0][0]["total"]["failed"] == 36
     assert said[0][1][0]["total"]["failed"] == 0
+    assert said[0] == said[1] == said[2]
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"), [(["042", "42", "=a@x.org", "Zoë %"], "text"), ([2**64 - 1, 2**32, 7, 9], "number")]
+)
+def test_ids_of_text_and_of_64_bits_are_the_same_in_each_way(ways: Ways, ids: list[Any], kind: str) -> None:
+    there = ways(audience=f"{{csv: users.csv, ids: {kind}}}", segments=None, channel="push", batch="3")
+    said: list[Any] = []
+    for way in there:
+        way.site.audience(ids)
+        way.begin()
+        way.work()
+        each = [way.ask("outcome", "--", str(subject)) for subject in ids]
+        assert [one["subject"] for one in each] == ids
+        file = way.site.path / "all.parquet"
+        assert way.say("outcomes", "--to", str(file)).startswith("0 ")
+        rows = {(row["id"], row["outcome"], row["key"]) for row in _rows(file)}
+        assert rows == {(one["subject"], "sent", one["key"]) for one in each}
+        said.append(told([report(way), each, line(way, "outcome", "8"), repr(parquet.read_schema(file).types)], way))
     assert said[0] == said[1] == said[2]
 
 

@@ -66,7 +66,7 @@ class Way:
         assert done.returncode in (0, 1, 3), done.stderr
 
     def ask(self, verb: str, *words: str) -> Any:
-        return answer("campaign", verb, self.target, *self.where, *words)
+        return answer("campaign", verb, self.target, *words, *self.where)
 
     def say(self, verb: str, *words: str) -> str:
         """What a command prints, or refuses with."""
@@ -266,12 +266,12 @@ def test_ids_of_text_and_of_64_bits_are_the_same_in_each_way(ways: Ways, ids: li
         way.site.audience(ids)
         way.begin()
         way.work()
-        each = [way.ask("outcome", "--", str(subject)) for subject in ids]
+        each = [way.ask("outcome", str(subject)) for subject in ids]
         assert [one["subject"] for one in each] == ids
         file = way.site.path / "all.parquet"
         assert way.say("outcomes", "--to", str(file)).startswith("0 ")
         rows = {(row["id"], row["outcome"], row["key"]) for row in _rows(file)}
-        assert rows == {(one["subject"], "sent", one["key"]) for one in each}
+        assert rows == {(one["subject"], one["outcome"], one["key"]) for one in each}
         said.append(told([report(way), each, line(way, "outcome", "8"), repr(parquet.read_schema(file).types)], way))
     assert said[0] == said[1] == said[2]
 

@@ -331,6 +331,19 @@ def test_the_time_of_work_is_without_what_lies_between(queue: CampaignStore) -> 
     assert 0.3 <= queue.state("sale").elapsed_us / 1e6 <= passed_s - 0.6
 
 
+def test_what_is_finished_is_forgotten_when_it_was_kept_as_long_as_it_says(queue: CampaignStore) -> None:
+    assert queue.begin(replace(RUN, keep_us=300_000))
+    put(queue, 0, 1, 2)
+    time.sleep(0.5)
+    for _ in range(3):
+        assert finish(queue, claimed(queue, "a")), "what is not finished stays"
+    assert queue.find("sale") is not None
+    time.sleep(0.5)
+    assert queue.look(1).campaigns == []
+    assert queue.find("sale") is None
+    assert (queue.page("", 9), [*queue.steps("sale", range(3))]) == ([], [])
+
+
 # ---- what failed, again
 
 

@@ -19,6 +19,7 @@
     send_at: 2027-01-01T16:00:00+08:00        optional: nothing is decided or sent before
     send_at_local: 16:00                      optional: a subject waits for the first 16:00 from send_at on, in its zone
     until: 2027-01-01T20:00:00+08:00          optional: then it is cancelled
+    keep: 90 days                             optional: what it holds of subjects goes away so long after its end
     priority: 50                              optional, 0 to 100: workers take a due campaign of a higher one first
     rate: 5000/s                              optional: messages for the receiver, over all workers and campaigns of the
     rate_key: push-provider                   same key; the campaign's own unless said
@@ -46,8 +47,8 @@ from capline.forms.fields import Fields
 from capline.forms.tree import each_in_a_line, in_one_line, read_tree, shown
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
-from capline.model.errors import CampaignError, CaplineError
-from capline.model.limit import LARGEST_QUOTA, Limit
+from capline.model.errors import CampaignError, CaplineError, InvalidValueError
+from capline.model.limit import LARGEST_QUOTA, Limit, parse_span
 from capline.model.policy import check_name
 from capline.segment.files import read
 from capline.support.instant import instant_us
@@ -97,6 +98,7 @@ class CampaignFile:
     rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only. `send_at_us`: when it is due, 0
     for at once; `local_minute`: the minute of each subject's own day that it waits for from then on. `until_us`: when
     it is cancelled, None for never. `rate`: messages for all campaigns of this `rate_key`, None for no limit.
+    `keep_us`: how long after its end it is kept, None for as long as its store does.
     """
 
     path: Path
@@ -116,6 +118,7 @@ class CampaignFile:
     local_minute: int | None
     until_us: int | None
     priority: int
+    keep_us: int | None
     rate: Limit | None
     rate_key: str
     batch: int
@@ -177,6 +180,7 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         local_minute=_minute(fields, "send_at_local"),
         until_us=_instant(fields, "until"),
         priority=fields.whole("priority", 50, 0, 100),
+        keep_us=_span(fields, "keep"),
         rate=_rate(fields),
         rate_key=fields.checked("rate_key", lambda name: check_name(name, "rate_key"), ""),
         batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
@@ -296,6 +300,15 @@ def _rate(fields: Fields) -> Limit | None:
     if type(rate) is not Limit or rate.window_us < _LEAST_WINDOW_US:
         fields.fault("rate", f"{shown(text)} is not a number of messages in a second or more; write it like 5000/s")
     return rate
+
+
+def _span(fields: Fields, key: str) -> int | None:
+    text = fields.optional(key)
+    try:
+        return None if text is None else parse_span(text, key)
+    except InvalidValueError as error:
+        fields.fault(key, str(error))
+        return None
 
 
 def _minute(fields: Fields, key: str) -> int | None:

@@ -59,6 +59,7 @@ class Ledger:
         """
         with ExitStack() as stack:
             store = stack.enter_context(SqliteCampaignStore(directory / FILE, alone=True))
+            store.forget(None)
             found = before = _only(store)
             if found is None or store.store(found.facts.campaign) is None:
                 found = run
@@ -77,9 +78,14 @@ class Ledger:
         """Open for reading, or to `steer`, also while a process writes; `CampaignError` where there is no ledger."""
         with ExitStack() as stack:
             store = stack.enter_context(SqliteCampaignStore(directory / FILE, write=steer, make=False))
+            if store.expired(None):
+                with SqliteCampaignStore(directory / FILE, make=False) as writing:
+                    writing.forget(None)
             found = _only(store)
             if found is None:
-                raise CampaignError(f"{directory}: the run was killed before it began; run it again")
+                raise CampaignError(
+                    f"{directory}: no run: it was killed before it began, or was kept as long as it says"
+                )
             stack.pop_all()
             return cls(store, found, str(directory))
 

@@ -119,6 +119,7 @@ class Job:
             () if audience.zone_codes is None else audience.zones,
             self.batches,
             file.priority,
+            file.keep_us,
         )
 
     def heed(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:

@@ -90,6 +90,27 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
         assert not list(ledger.batches_of(5))
 
 
+def test_a_run_that_says_how_long_it_is_kept_leaves_no_bytes(tmp_path: Path) -> None:
+    kept, forever = (tmp_path / name for name in ("kept", "forever"))
+    for directory, keep_us in ((kept, 1), (forever, None)):
+        with begin(directory, replace(RUN, keep_us=keep_us)) as ledger:
+            put(ledger.store, 0, 1, 2)
+            for _ in range(3):
+                held = claimed(ledger.store, "run")
+                rows = rows_of(held, REFUSED)
+                rows.reasons.append("ann@x.org")
+                assert ledger.store.record(held, rows, decided=True)
+        with sqlite3.connect(directory / "ledger.sqlite") as db:
+            db.execute("UPDATE run SET last_us = 1, due_us = 1")
+        db.close()
+        assert b"ann@x.org" in (directory / "ledger.sqlite").read_bytes()
+    with pytest.raises(CampaignError, match="was kept as long as it says"):
+        Ledger.read(kept)
+    assert not any(b"ann@x.org" in file.read_bytes() for file in kept.iterdir())
+    with Ledger.read(forever) as ledger:
+        assert len([*ledger.batches()]) == 3
+
+
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     with begin(tmp_path / "run"), pytest.raises(CampaignError, match="another process is in this run"):
         begin(tmp_path / "run")

@@ -8,7 +8,8 @@ script, so a worker that lost its lease writes nothing. A lease that ended makes
     retry    put_again
     steer    steer, halt                           read   ages_s, page, find, state, steps, holding
 
-Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten.
+Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten; what is finished,
+after its `keep:` where it has one.
 """
 
 from __future__ import annotations

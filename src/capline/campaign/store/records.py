@@ -42,6 +42,7 @@ class StoredRun:
 
     `text` is the campaign file, `path` its path. `store` replaces the store in the file, unless it is empty. `columns`
     and `zones` are the audience's (no zones: it has no such column), `batches` is the number of batches when it began.
+    `keep_us`: how long after its end it is forgotten; None: after `EXPIRY_MS`.
     """
 
     facts: RunFacts
@@ -54,6 +55,7 @@ class StoredRun:
     zones: tuple[str | None, ...]
     batches: int
     priority: int = 50
+    keep_us: int | None = None
 
     def texts(self) -> dict[str, object]:
         """The fields that a repeated `enqueue` replaces."""
@@ -63,6 +65,7 @@ class StoredRun:
             "store": self.store,
             "policies": self.policies,
             "priority": self.priority,
+            "keep_us": self.keep_us or "",
         }
 
     def fields(self) -> dict[str, object]:
@@ -92,6 +95,7 @@ class StoredRun:
             msgspec.json.decode(fields[b"zones"], type=tuple[str | None, ...]),
             int(fields[b"batches"]),
             int(fields[b"priority"]),
+            int(fields[b"keep_us"] or 0) or None,
         )
 
 

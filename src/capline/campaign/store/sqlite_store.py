@@ -96,6 +96,12 @@ SELECT campaign FROM run WHERE NOT finished AND NOT paused AND campaign IN (
 )
 """
 """Those with leases from before the clock was set back."""
+_EXPIRED = """
+SELECT campaign FROM run WHERE (finished OR due_us + ?1 < ?2)
+AND last_us + coalesce(CASE WHEN finished THEN keep_us END, ?1) < ?2
+"""
+_UNTOUCHED_US = EXPIRY_MS * 1000
+_FORGETS_US = 60_000_000
 _SILENT_US = int(SILENT_S * 1e6)
 _FRESH_US = 250_000
 _ENDED = "(due_us <= ? OR due_us > ? + 2 * coalesce(lease_us, 0))"
@@ -121,6 +127,7 @@ class SqliteCampaignStore:
         self.path = path
         self._alone = alone is True
         self._now_us = (clock or SystemClock()).now_us
+        self._forgot_us = 0
         self._lock: int | None = None
         with contextlib.ExitStack() as stack:
             if write and make:
@@ -160,24 +167,32 @@ class SqliteCampaignStore:
     # ---- create
 
     def begin(self, run: StoredRun) -> bool:
-        """As in `protocol`. One that has the file alone forgets nothing."""
+        """As in `protocol`."""
+        self.forget(None if self._alone else _UNTOUCHED_US)
         name, now_us = run.facts.campaign, self._now_us()
         with self._changes():
-            if not self._alone:
-                self._forget(now_us - EXPIRY_MS * 1000)
             fields = msgspec.msgpack.encode(run.fields())
             done = self._db.execute(
-                "INSERT OR IGNORE INTO run (campaign, run_id, fields, batches, begun_us, due_us, last_us, priority) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (name, run.facts.run_id, fields, run.batches, now_us, now_us, now_us, run.priority),
+                "INSERT OR IGNORE INTO run (campaign, run_id, fields, batches, begun_us, due_us, last_us, priority, "
+                "keep_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (name, run.facts.run_id, fields, run.batches, now_us, now_us, now_us, run.priority, run.keep_us),
             )
             return done.rowcount > 0
 
-    def _forget(self, before_us: int) -> None:
-        found = self._db.execute("SELECT campaign FROM run WHERE max(last_us, due_us) < ?", (before_us,))
-        for (campaign,) in found.fetchall():
-            self._db.execute("DELETE FROM batch WHERE campaign = ?", (campaign,))
-            self._db.execute("DELETE FROM run WHERE campaign = ?", (campaign,))
+    def expired(self, untouched_us: int | None) -> list[str]:
+        """The campaigns to forget: those finished longer than they say, the others after so long; None: never."""
+        return [name for (name,) in self._all(_EXPIRED, untouched_us, self._now_us())]
+
+    def forget(self, untouched_us: int | None) -> None:
+        """Delete them, so that the file keeps no bytes of theirs."""
+        names = self.expired(untouched_us)
+        if names:
+            self._db.execute("PRAGMA secure_delete = ON")
+            with self._changes():
+                for name in names:
+                    self._db.execute("DELETE FROM batch WHERE campaign = ?", (name,))
+                    self._db.execute("DELETE FROM run WHERE campaign = ?", (name,))
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def replace(self, campaign: str, run: StoredRun) -> None:
         """Put other inputs, perhaps another name, in the place of a run in which nothing was decided.
@@ -195,8 +210,8 @@ class SqliteCampaignStore:
         """As in `protocol`."""
         with self._changes():
             self._db.execute(
-                "UPDATE run SET fields = ?, priority = ? WHERE campaign = ?",
-                (msgspec.msgpack.encode(run.fields()), run.priority, run.facts.campaign),
+                "UPDATE run SET fields = ?, priority = ?, keep_us = ? WHERE campaign = ?",
+                (msgspec.msgpack.encode(run.fields()), run.priority, run.keep_us, run.facts.campaign),
             )
 
     def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
@@ -344,6 +359,9 @@ class SqliteCampaignStore:
     def look(self, most: int) -> Look:
         """As in `protocol`. Cost: two heads of an index for each priority that occurs."""
         now_us = self._now_us()
+        if not 0 <= now_us - self._forgot_us < _FORGETS_US:
+            self._forgot_us = now_us
+            self.forget(_UNTOUCHED_US)
         with self._reads():
             priorities = self._db.execute(_PRIORITIES).fetchall()
             names = [name for (name,) in self._db.execute(_JUMPED, (now_us,)).fetchall()]

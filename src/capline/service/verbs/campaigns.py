@@ -116,6 +116,7 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     cost: int | None = None
     batch: int | None = None
     priority: int | None = None
+    keep: str | None = None
     rate: str | None = None
     rate_key: str | None = None
     send_at: _Instant = None

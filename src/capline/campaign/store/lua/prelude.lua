@@ -34,10 +34,11 @@ end
 -- is put into the list of all. Where there is nothing, that is after it has expired, so that its name is removed then;
 -- the lists outlive each campaign.
 local function plan(campaign)
-  local found = redis.call('HMGET', run, 'finished', 'paused', 'cancelled', 'due_us', 'priority')
+  local found = redis.call('HMGET', run, 'finished', 'paused', 'cancelled', 'due_us', 'priority', 'keep_us')
   local due_us = tonumber(found[4] or 0)
   local last_us = redis.call('ZRANGE', waiting, -1, -1, 'WITHSCORES')[2]
-  local lives_ms = expiry_ms(math.max(due_us, last_us or 0))
+  local lives_ms = found[1] and tonumber(found[6] or '') or nil
+  lives_ms = lives_ms and math.ceil(lives_ms / 1000) or expiry_ms(math.max(due_us, last_us or 0))
   for key = 1, 5 do
     redis.call('PEXPIRE', KEYS[key], text(lives_ms))
   end

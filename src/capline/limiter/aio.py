@@ -223,7 +223,7 @@ class AsyncLimiter(Verbs):
         on_fault: Callable[[CaplineError], object] | None = None,
     ) -> AsyncIterator[LogRecord]:
         """Every log of these policies, with the hits within the widest window. As `Limiter.export`."""
-        compiled = self._rules_to_scan(policies, await self._store.filled())
+        compiled = self._rules_to_scan(policies, await self._store.filled(len(self._rules.policies)))
         page = await self._store.scan(compiled) if compiled else None
         while page is not None:
             for record in self._exported(page.found, on_fault):

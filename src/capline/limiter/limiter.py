@@ -227,7 +227,7 @@ class Limiter(Verbs):
         Decisions go on meanwhile: each log is of one instant, but not all of the same. A log may come twice; `load`
         adds it once. A log that cannot be read raises its error, or is passed to `on_fault` and left out.
         """
-        compiled = self._rules_to_scan(policies, self._store.filled())
+        compiled = self._rules_to_scan(policies, self._store.filled(len(self._rules.policies)))
         page = self._store.scan(compiled) if compiled else None
         while page is not None:
             yield from self._exported(page.found, on_fault)

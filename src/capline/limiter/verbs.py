@@ -692,7 +692,7 @@ class Verbs(CheckedCalls):
         subject = self._subject(subject)
         self._outage.forget(subject)
         try:
-            filled: Collection[str] | None = yield self._store.filled()
+            filled: Collection[str] | None = yield self._store.filled(len(self._rules.policies))
             policies = self._rules.on_logs(filled)
             for policy in policies:
                 if policy.name in self._overridden:
@@ -705,7 +705,7 @@ class Verbs(CheckedCalls):
     def _sweep(self) -> Steps[int]:
         """Remove the logs whose every hit is out of every window; returns how many. Decisions go on meanwhile."""
         self._outage.sweep()
-        filled: Collection[str] | None = yield self._store.filled()
+        filled: Collection[str] | None = yield self._store.filled(len(self._rules.policies))
         logs: int = yield self._store.sweep(self._all_rules(self._rules.on_logs(filled)))
         return logs
 

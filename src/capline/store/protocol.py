@@ -189,8 +189,8 @@ class Store(Protocol):
         """
         ...
 
-    def filled(self, /) -> Collection[str] | None:
-        """The full names of all logs that hold something; None: of any log that there may be."""
+    def filled(self, most: int, /) -> Collection[str] | None:  # noqa: ARG002 - for stores
+        """The full names of all logs that hold something, if they are no more than so many; None: any log may."""
         return None
 
     @abstractmethod
@@ -262,7 +262,7 @@ class AsyncStore(Protocol):
         """The store under this one, where it answers now and without a wait; None: what it does is awaited."""
         return None
 
-    async def filled(self, /) -> Collection[str] | None:
+    async def filled(self, most: int, /) -> Collection[str] | None:  # noqa: ARG002 - for stores
         """As `Store.filled`."""
         return None
 

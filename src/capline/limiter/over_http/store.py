@@ -117,7 +117,7 @@ class Requests:
             form |= {"segments": [kind.segment for kind in batch.compiled], "codes": batch.codes.tolist()}
         return _decisions((yield from self._ask("POST", "/v1/decide/batch", form, again=batch.receipt is not None)))
 
-    def _filled(self) -> Steps[None]:
+    def _filled(self, _most: int) -> Steps[None]:
         """Nothing is known of the service's logs."""
         yield from ()
 

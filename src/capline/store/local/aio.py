@@ -101,8 +101,9 @@ class AsyncLocalStore(AsyncStore):
     now_us = _short(Store.now_us)
 
     @override
-    async def filled(self, /) -> Collection[str] | None:
-        return self.store.filled() if not self.batches else await self.beside_batches(self.store.filled)
+    async def filled(self, most: int, /) -> Collection[str] | None:
+        call = partial(self.store.filled, most)
+        return call() if not self.batches else await self.beside_batches(call)
 
     @override
     def stats(self) -> dict[str, int]:

@@ -222,8 +222,8 @@ class MemoryStore(LocalStore, LogTransaction):
                 self._sweep_a_little()
 
     @override
-    def filled(self, /) -> list[str]:
-        return [*self._filled]
+    def filled(self, most: int, /) -> list[str] | None:
+        return [*self._filled] if len(self._filled) <= most else None
 
     def _walk(
         self,

@@ -397,8 +397,8 @@ class LmdbStore(LocalStore):
             more = cursor.next()
 
     @override
-    def filled(self, /) -> set[str] | None:
-        return self._run(lambda txn: self._sweeper.filled(self._logs_in(txn)))
+    def filled(self, most: int, /) -> list[str] | None:
+        return self._run(lambda txn: self._sweeper.filled(self._logs_in(txn), most))
 
     @override
     def sweep(self, compiled: Sequence[LocalRule], /) -> int:

@@ -59,22 +59,24 @@ class Sweeper:
         self.pace.checked(seen, len(stale))
         return len(stale), not more
 
-    def filled(self, transaction: LmdbTransaction) -> set[str] | None:
-        """The names of the logs that hold something, by a look at each; None where a name cannot be read."""
-        self._read_names(transaction, a_new_one=True)
-        found, cursor = set[bytes | None](), transaction.txn.cursor(transaction.tables[b"logs"])
+    def filled(self, transaction: LmdbTransaction, most: int) -> list[str] | None:
+        """See `Store.filled`: a look at each, up to so many. None, too, where a name cannot be read."""
+        numbers, cursor = list[bytes](), transaction.txn.cursor(transaction.tables[b"logs"])
         more = cursor.first()
-        while more:
-            number = cursor.key()[:4]
-            found.add(self._names.get(number))
-            more = cursor.set_range(number + _PAST_SUBJECTS)
-        return None if None in found else {name[len(LOG_KEY) :].decode() for name in found if name}
+        while more and len(numbers) <= most:
+            numbers.append(cursor.key()[:4])
+            more = cursor.set_range(numbers[-1] + _PAST_SUBJECTS)
+        if len(numbers) <= most and not self._names.keys() >= {*numbers}:
+            self._entries = 0
+            self._read_names(transaction)
+        known = len(numbers) <= most and self._names.keys() >= {*numbers}
+        return [self._names[number][len(LOG_KEY) :].decode() for number in numbers] if known else None
 
-    def _read_names(self, transaction: LmdbTransaction, *, a_new_one: bool = False) -> None:
+    def _read_names(self, transaction: LmdbTransaction) -> None:
         """Read which logs there are, when their number has grown by a part: the cost of a new log stays the same."""
         meta = transaction.tables[b"meta"]
         entries = transaction.txn.stat(meta)["entries"]
-        if entries <= self._entries + (0 if a_new_one else self._entries // 8):
+        if entries <= self._entries + self._entries // 8:
             return
         self._entries = entries
         for key, value in transaction.txn.cursor(meta):

@@ -128,6 +128,20 @@ def _asking(
     return call  # pyright: ignore[reportReturnType] - `verb` has these parameters
 
 
+def _asking_all(
+    kind: Kind, verb: Callable[Concatenate[V, P], Steps[Joint]]
+) -> Callable[Concatenate[V, P], Coroutine[Any, Any, Joint]]:
+    """The verb over several attempts as a coroutine; at once where the store's own step is all it takes."""
+    general: Any = awaited(verb)
+
+    async def call(self: Any, attempts: Sequence[Attempt]) -> Any:
+        answer = self._asked_all(kind, attempts)
+        return (await general(self, attempts)) if answer is None else answer
+
+    named_as(call, verb)
+    return call  # pyright: ignore[reportReturnType] - `verb` has these parameters
+
+
 class AsyncLimiter(Verbs):
     """`Limiter` with awaited verbs; it says what each verb and option does. Close it by `async with` or `aclose`.
 
@@ -190,8 +204,8 @@ class AsyncLimiter(Verbs):
     charge = awaited(Verbs._charge)
     settle = awaited(Verbs._settle)
     usage = awaited(Verbs._usage)
-    decide_all = awaited(Verbs._decide_all)
-    peek_all = awaited(Verbs._peek_all)
+    decide_all = _asking_all("decide", Verbs._decide_all)
+    peek_all = _asking_all("peek", Verbs._peek_all)
     decide_batch = awaited(Verbs._decide_batch)
     decide_many = awaited(Verbs._decide_many)
     peek_many = awaited(Verbs._peek_many)

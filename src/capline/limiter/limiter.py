@@ -100,6 +100,18 @@ def _asking(kind: Kind, verb: Callable[Concatenate[V, P], Steps[Decision]]) -> C
     return call  # pyright: ignore[reportReturnType] - `verb` has these parameters
 
 
+def _asking_all(kind: Kind, verb: Callable[Concatenate[V, P], Steps[Joint]]) -> Callable[Concatenate[V, P], Joint]:
+    """The verb over several attempts as a method that blocks; at once where the store's own step is all it takes."""
+    general: Any = blocking(verb)
+
+    def call(self: Any, attempts: Sequence[Attempt]) -> Any:
+        answer = self._asked_all(kind, attempts)
+        return general(self, attempts) if answer is None else answer
+
+    named_as(call, verb)
+    return call  # pyright: ignore[reportReturnType] - `verb` has these parameters
+
+
 class Limiter(Verbs):
     """Decide, exactly, whether one more event may happen under sliding-window limits.
 
@@ -190,8 +202,8 @@ class Limiter(Verbs):
     charge = blocking(Verbs._charge)
     settle = blocking(Verbs._settle)
     usage = blocking(Verbs._usage)
-    decide_all = blocking(Verbs._decide_all)
-    peek_all = blocking(Verbs._peek_all)
+    decide_all = _asking_all("decide", Verbs._decide_all)
+    peek_all = _asking_all("peek", Verbs._peek_all)
     decide_batch = blocking(Verbs._decide_batch)
     decide_many = blocking(Verbs._decide_many)
     peek_many = blocking(Verbs._peek_many)

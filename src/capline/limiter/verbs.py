@@ -32,7 +32,7 @@ from capline.limiter.explain import explain
 from capline.limiter.patience import Acquisition, WaitBudget, Wanted
 from capline.model.attempt import Attempt, check_cost
 from capline.model.decision import LimitExceeded
-from capline.model.errors import InvalidValueError, StoreError
+from capline.model.errors import CaplineError, InvalidValueError, StoreError
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import check_subject
 from capline.store.protocol import Batch, Operation
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from capline.limiter.policies.rules import Names
     from capline.limiter.steps import Steps
     from capline.model.decision import Decision, Joint
-    from capline.model.errors import CaplineError
     from capline.model.limit import Limit
     from capline.model.limit_status import LimitStatus
     from capline.model.server_state import ServerState
@@ -67,7 +66,7 @@ else:
 ROWS_ON_THE_LOOP = 4096
 """Rows whose checks take an event loop about a millisecond; with more, they go to a thread."""
 MANY = ROWS_ON_THE_LOOP + 1
-_ZERO, _ONE, _NUMBERS = 0, 1, (int, float)
+_ZERO, _ONE, _NUMBERS, _LISTS = 0, 1, (int, float), (list, tuple)
 T = TypeVar("T")
 
 
@@ -782,6 +781,25 @@ class Verbs(CheckedCalls):
             return self._outage.single(kind, error, self._checked(Attempt(policy, subject, cost, id)))
         except TypeError as error:
             raise typed(error, policy) from None
+
+    def _asked_all(self, kind: Kind, attempts: Any) -> Joint | None:
+        """The answer of a store at hand to several attempts, where nothing else looks at any of them; else None."""
+        store, parts = self._at_hand(), attempts if type(attempts) in _LISTS else ()
+        if store is None or not 0 < len(parts) <= self._most_joint:
+            return None
+        operations: list[Operation] = []
+        logs: set[tuple[str, Subject]] = set()
+        try:
+            for attempt in parts:
+                compiled = self._direct_rule(attempt) if type(attempt) is Attempt and attempt.limits is None else None
+                if compiled is None:
+                    return None
+                operation = direct_operation(kind, compiled, attempt)
+                operations.append(operation)
+                logs.add((compiled.rule.logs[0].log, operation.subject))
+            return store.joint(operations) if len(logs) == len(parts) else None
+        except CaplineError:
+            return None  # which the general way says
 
     def _acquisition(
         self, attempt: Attempt, timeout: float | None, not_before: float, slack: float | None

@@ -163,7 +163,7 @@ class Policy:
     numbers a limit.
     `count_denied` records refusals too, so that a subject who keeps retrying stays blocked.
     `zone` is the time zone for calendar limits and quiet hours, unless the attempt names one.
-    `reservations` allows `reserve`: each attempt then looks at what is pending too, which costs it the fast path.
+    `reservations` allows `reserve`: each attempt then looks at what is pending too.
     Raises `PolicyError` (a `ValueError`) or `InvalidTypeError` for a policy that cannot be decided on.
 
     >>> Policy("promo", ["1/day", "2/week"], by_segment={"active": ["3/day", "10/week"]}).limits_for("active")[0].quota

@@ -40,6 +40,7 @@ Mode = Literal["decide", "peek", "refund"]
 class CompiledRule(Protocol):
     """A rule in the store's own form; only its fast paths are known to others."""
 
+    rule: BoundPolicy
     decide_one: Callable[[Subject], Decision]
     """The step `decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
     ask: Callable[..., Decision] | None

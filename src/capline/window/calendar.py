@@ -51,6 +51,16 @@ def open_us(table: ZoneTable, from_us: int, until_us: int, at_us: int) -> int:
         at_us = table[index]
 
 
+def closes_us(table: ZoneTable, from_us: int, until_us: int, at_us: int) -> int:
+    """Until when at least the clock goes on not to show `from_us` to `until_us`; this instant where it shows them."""
+    index = _index(table, at_us)
+    since_us = (at_us + table[index + 1] - from_us) % DAY_US
+    if since_us < (until_us - from_us) % DAY_US:
+        return at_us
+    changes_us = table[index + 2] if index + 2 < len(table) else at_us + DAY_US
+    return min(at_us + DAY_US - since_us, changes_us)
+
+
 def _local(period_us: int, local_us: int) -> int:
     anchor_us = 0 if period_us == DAY_US else _MONDAY_US
     return local_us - (local_us - anchor_us) % period_us

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from tests.profiles import size, sized
 
-from capline import AsyncLimiter, CaplineError, Decision, Joint, Limiter, ManualClock, Policy
+from capline import AsyncLimiter, Attempt, CaplineError, Decision, Joint, Limiter, ManualClock, Policy
 from capline.limiter.policies.rules import Rules
 from capline.model.policy import BoundPolicy
 from capline.model.subject import Subject
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
+from capline.store.local.pace import Pace
 from capline.store.protocol import CompiledRule, Operation
 from capline.support.override import override
 from capline.window import joint as joint_module
@@ -51,6 +52,11 @@ LIMITERS = {
     "one window": Policy("p", ["9/300us"], algorithm="fixed_window"),
     "one level": Policy("p", ["9/301us"], algorithm="gcra"),
     "level of few": Policy("p", ["5/77us", "11/1000us"], algorithm="gcra"),
+    "days and hours": Policy("p", ["9/calendar week", "6/300us", "not between 05:00 and 21:00"], zone="Africa/Cairo"),
+    "days of sums": Policy("p", ["30/calendar day", "9/300us"], algorithm="bucketed", granularity="20us", zone="UTC"),
+    "refusals of sums": Policy("p", ["9/300us"], algorithm="bucketed", granularity="20us", count_denied=True),
+    "days of a channel": Policy("p", ["9/300us"], channels={"c": ["30/calendar day"]}, zone="UTC", reservations=True),
+    "refusals of a channel": Policy("p", ["9/300us"], channels={"c": ["20/900us"]}, count_denied=True),
     "numbers and quiet hours": Policy("p", ["9/300us", "not between 05:00 and 21:00"], algorithm="fixed_window"),
 }
 
@@ -222,7 +228,7 @@ def outcome(call: Callable[[], object]) -> tuple[object, object]:
         answer = call()
     except CaplineError as error:
         return str(error), ()
-    return answer, answer.limits if isinstance(answer, Decision) else ()
+    return answer, answer.limits if isinstance(answer, Decision | Joint) else ()
 
 
 def entered(slot: AbstractContextManager[Decision]) -> Decision:
@@ -234,8 +240,10 @@ def entered(slot: AbstractContextManager[Decision]) -> Decision:
 @pytest.mark.parametrize("name", [*POLICIES, *OTHERS, *LIMITERS])
 @pytest.mark.parametrize("store", ["memory", "memory, awaited", "lmdb", "lmdb, awaited"])
 def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PLR0915 - each verb a case
-    name: str, store: str, tmp_path: Path
+    name: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Numbers take over from hits where no stale ones are left, and which are left depends on how many were counted.
+    monkeypatch.setattr(Pace, "is_due", False)
     policy = {**POLICIES, **OTHERS, **LIMITERS}[name]
     random, clock = Random(f"{name} {store}"), ManualClock(START_US)
     # Where names are given it takes another way.
@@ -244,21 +252,33 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PL
     urls = [f"lmdb://{tmp_path}/{way}" if on_lmdb else "memory://" for way in ("fast", "general")]
     fast = (Awaited if is_awaited else Limiter)(urls[0], [policy], clock=clock)
     limiters: list[Any] = [fast, General(policy, clock, urls[1])]
+    # Beside it in attempts over two.
+    beside = Policy("q", ["8/290us"], algorithm=random.choice(ALGORITHMS))
+
+    def use(policy: Policy) -> None:
+        for limiter in vars(fast).get("_limiter", fast), limiters[1]:
+            limiter.use([policy, beside])
+
+    use(policy)
     steps = STEPS // 3 if on_lmdb or is_awaited else STEPS
     hits: list[tuple[int, int]] = []
     allowed = refused = 0
     for step in range(steps):
         if step % 50 == 49 and not named:
             changed = policy if step % 100 == 99 else Policy("p", ["8/310us"], algorithm=random.choice(ALGORITHMS))
-            for limiter in vars(fast).get("_limiter", fast), limiters[1]:
-                limiter.use([changed])
+            use(changed)
         clock.advance_us(random.choice([0, 0, 1, 20, 60, 120, 300, -2, -90, DAY_US // 3 * (step % 53 == 0)]))
         # The first subject has no id: numbers with ids beside them are another path. The last has single units alone.
         subject, cost = random.choice([0, 1, 2, UNITS]), random.choice([1, 1, 1, 2, 3, 5, 9])
         cost = 1 if subject == UNITS else cost
         id = random.choice([None, None, None, f"{random.randrange(40)}"]) if subject in {1, 2} else None
         hit = random.choice(hits[-9:]) if hits else (subject, START_US)
-        wait, verb = random.choice([{}, {}, {"max_wait": 0}, {"max_wait": 0.00006}]), random.randrange(16)
+        wait, verb = random.choice([{}, {}, {"max_wait": 0}, {"max_wait": 0.00006}]), random.randrange(20)
+        parts = [
+            Attempt("p", subject, cost, id, **named),
+            Attempt("q", random.choice([0, 1]), random.choice([1, 1, 4])),
+        ]
+        random.shuffle(parts)
         if verb == 8:
             batch = random.choices([0, 1, 2, UNITS], [1, 1, 1, 5], k=random.randrange(9))
             many = [*fast.decide_many("p", batch, **named)]
@@ -283,6 +303,14 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PL
                     call = partial(limiter.peek, "p", asked, cost, id, **named)
                 case 14 | 15:
                     call = partial(entered, limiter.acquire("p", subject, cost, id, **named, timeout=0))
+                case 16 | 17:
+                    call = partial(limiter.decide_all, parts)
+                case 18:
+                    call = partial(limiter.peek_all, parts)
+                case 9 | 10 | 19 if policy.reservations and step % 3:
+                    call = partial(limiter.reserve, "p", subject, cost, id, ttl=0.0002, **named)
+                case 9 | 10 | 19 if policy.reservations:
+                    call = partial(limiter.commit if step % 2 else limiter.cancel, "p", *hit)
                 case 7 if step % 29 == 0:
                     call = partial(limiter.erase, subject)
                 case _:

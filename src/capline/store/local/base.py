@@ -25,7 +25,7 @@ from capline.store.local.batches import (
     rows_of,
     undamaged,
 )
-from capline.store.local.fast_path import FastRule, Quick, fast_rule, units_path
+from capline.store.local.fast_path import FastRule, Quick, fast_rule, logs_path
 from capline.store.local.numbers_path import numbers_path
 from capline.store.local.operations import joint_step, recorded_hits, step
 from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
@@ -156,9 +156,10 @@ class LocalStore(Store, ABC):
         elif was_left(record):
             compiled.record, compiled.unit = ref_of(record), None
         compiled.former = tuple(map(ref_of, sorted(former - _refs_of([compiled]).keys())))
-        if compiled.unit is not None:
-            compiled.quick = units_path(compiled.unit)
-        if compiled.quick is not None:
+        # In memory what is pending of a subject is looked for before its log.
+        if compiled.numbers is None and (compiled.record is None or (rule.reserved and self.keeps_rows)):
+            compiled.quick = logs_path(rule)
+        if compiled.quick is not None and (compiled.numbers is not None or len(compiled.refs) == 1):
             compiled.ask = self._ask(compiled, compiled.quick)
             compiled.decide_one = compiled.ask or compiled.decide_one
         if compiled.unit is not None and not rule.logs[0].grain_us:

@@ -1,9 +1,12 @@
-"""The fast paths of the rule, for rolling limits over one log in which no slot is taken: its last stamp is its time.
+"""The fast paths of the rule, for logs in which no slot is taken: the last stamp is the log's time.
 
 They give the answers of `capline.window`; the conformance suite, the state machine and random histories check that.
 
     decide_one     one unit, where every hit is one unit: a hit's position is its units, a refusal leaves 0 remaining
-    units_path     any cost on any hits, at most two looks at the log for each limit; it records the hit
+    logs_path      any cost on any hits, at most two looks at a log for each limit; it records the hit
+
+Both are for rolling limits over one log. `logs_path` has also what is allowed where limits are of the calendar, hours
+are quiet, refusals count, or a channel has a log of its own: a calendar limit is a window until its day is over.
 
 A decision of `decide_one` keeps the array of stamps that it was made on, and builds `limits` from it on demand. So a
 store may append to such an array, but must never change or remove its elements: then it makes a new array.
@@ -20,13 +23,17 @@ from msgspec.structs import replace
 
 from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
-from capline.model.limit import LARGEST_QUOTA, Limit
+from capline.model.limit import DAY_US, LARGEST_QUOTA, Limit, QuietHours
 from capline.model.limit_status import LimitStatus, states_of
-from capline.model.policy import LogLimits
+from capline.model.policy import LOGS, LogLimits
+from capline.model.zone import zone_table
 from capline.store.local.log import ColumnLog, StoredLog
+from capline.window.calendar import closes_us, ends_us, starts_us
 from capline.window.log import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capline.model.policy import BoundPolicy
     from capline.store.protocol import Kind
     from capline.window.log import LogView
@@ -35,10 +42,16 @@ FastRule = tuple[tuple[tuple[int, int, Limit], ...], int, int, Limit, LogLimits]
 """(quota, window_us, limit) for each limit of the only log; the widest window; the least quota, its limit; the log."""
 
 Quick = Callable[..., Decision | None]
-"""A fast path on what a subject has: (log or numbers, cost, fingerprint, kind, max_wait_us, now_us). It records the hit
-there; None, and nothing changed, where the rule is to be asked."""
+"""A fast path on what a subject has: (log, logs or numbers, cost, fingerprint, kind, max_wait_us, now_us). It records
+the hit there; None, and nothing changed, where the rule is to be asked."""
 
-_OF_LOGS = ("sliding_log", "bucketed")
+Part = tuple[Quick, Any, int, int]
+"""One of several steps: a fast path, what it is on, cost and fingerprint."""
+
+Period = Callable[[int, int], tuple[int, int] | None]
+"""Of a limit that needs a zone: (now, stamp) to (hits up to this instant do not count, the others until that one); None
+in quiet hours, and for a stamp that is far ahead."""
+
 _NO_STAMPS = array("Q")
 
 MOST_UNITS = LARGEST_QUOTA // 2
@@ -57,18 +70,23 @@ def fast_rule(rule: BoundPolicy) -> FastRule | None:
 
     None where neither applies: another algorithm, a zone, a channel, reservations, a quota of 0.
     """
-    if len(rule.logs) != 1 or rule.algorithm not in _OF_LOGS or rule.zone or rule.denied_units or rule.reserved:
+    if len(rule.logs) != 1 or rule.algorithm not in LOGS or rule.zone or rule.denied_units or rule.reserved:
         return None
-    limits = rule.logs[0].limits
+    return _rule_of(rule.logs[0])
+
+
+def _rule_of(log_limits: LogLimits) -> FastRule | None:
+    """The limits of this log; None where one admits nothing, or none counts units. Only rolling ones have a width."""
+    limits = [limit for limit in log_limits.limits if not isinstance(limit, QuietHours)]
     if not limits or not all(limit.quota for limit in limits):
         return None
     tightest = min(limits, key=lambda limit: limit.quota)
     return (
-        tuple((limit.quota, limit.window_us, limit) for limit in limits),
-        max(limit.window_us for limit in limits),
+        tuple((limit.quota or LARGEST_QUOTA, limit.window_us, limit) for limit in log_limits.limits),
+        max([0, *(limit.window_us for limit in limits if not limit.needs_zone)]),
         tightest.quota,
         tightest,
-        rule.logs[0],
+        log_limits,
     )
 
 
@@ -124,15 +142,53 @@ def decide_one(
     return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
 
 
-def units_path(compiled: FastRule) -> Quick:  # noqa: C901, PLR0915 - one flat step
+def logs_path(rule: BoundPolicy) -> Quick | None:
+    """The step on the log of this rule, or on a sequence of its logs; None where there is none."""
+    if rule.algorithm not in LOGS:
+        return None
+    found = [_rule_of(log_limits) for log_limits in rule.logs]
+    steps = [_units_path(compiled, rule) for compiled in found if compiled is not None]
+    if len(steps) < len(found):
+        return None
+    return steps[0] if len(steps) == 1 else _channel_path(steps)
+
+
+def _period_of(limit: Limit, zone: str) -> Period | None:
+    if not limit.needs_zone:
+        return None
+    known = 0, 0
+
+    def period(now_us: int, at_us: int) -> tuple[int, int] | None:
+        nonlocal known
+        if at_us - now_us > DAY_US:  # a zone's table is that around now
+            return None
+        since_us, until_us = known
+        if not since_us <= at_us < until_us:
+            table = zone_table(zone, now_us)
+            if isinstance(limit, QuietHours):
+                since_us, until_us = at_us, closes_us(table, limit.from_us, limit.until_us, at_us)
+            else:
+                since_us, until_us = starts_us(table, limit.window_us, at_us), ends_us(table, limit.window_us, at_us)
+            known = since_us, until_us
+        if limit.quota:
+            return since_us - 1, until_us
+        return (at_us, now_us) if at_us < until_us else None
+
+    return period
+
+
+def _units_path(compiled: FastRule, rule: BoundPolicy) -> Quick:  # noqa: C901, PLR0915 - one flat step
     """The step on a log, for any cost and id. Slots that are not now are left to the rule.
 
     O(1) a limit while no hit is out of its window. States of limits are built at once where hits may change.
     """
-    limits, widest_us, least_quota, _, log_limits = compiled
+    _, widest_us, least_quota, _, log_limits = compiled
     logs, retention_us, grain_us = (log_limits,), log_limits.retention_us, log_limits.grain_us
+    windows = [(*limit, _period_of(limit[2], rule.zone)) for limit in compiled[0]]
+    # A refusal that counts is recorded, and one of the calendar frees at midnight: the rule's.
+    refuses, eager = not (rule.zone or rule.denied_units), bool(rule.zone)
 
-    def step(  # noqa: C901, PLR0912 - as above
+    def step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - as above
         log: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int
     ) -> Decision | None:
         if not cost or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
@@ -154,13 +210,21 @@ def units_path(compiled: FastRule) -> Quick:  # noqa: C901, PLR0915 - one flat s
             return slowly(log, cost, fingerprint, kind, now_us)
         left, tightest = LARGEST_QUOTA + 1, None
         numbers: list[int] = []
-        for quota, window_us, limit in limits:
+        for quota, window_us, limit, period in windows:
             cutoff_us, i, free = stamp_us - window_us, start, quota - cost
+            if period is not None:
+                span = period(now_us, stamp_us)
+                if span is None:
+                    return None
+                cutoff_us, until_us = span
+                reset_us = max(reset_us, until_us)
+            else:
+                until_us = NEVER
             if i < n and stamps[i] <= cutoff_us:
                 i = bisect_right(stamps, cutoff_us, i)
             if before is None:
                 free -= n - i
-                if cost != 1:
+                if cost != 1 or eager:
                     oldest_us = stamps[i] if i < n else stamp_us
                     numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
             else:
@@ -170,6 +234,8 @@ def units_path(compiled: FastRule) -> Quick:  # noqa: C901, PLR0915 - one flat s
                         i = bisect_right(before, before[i], i) - 1
                     free, oldest_us = free - used, stamps[i]
                 numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
+            if until_us != NEVER:
+                numbers[-2:] = until_us - now_us, until_us - now_us
             if free < 0:
                 return slowly(log, cost, fingerprint, kind, now_us)
             if free < left:
@@ -201,6 +267,8 @@ def units_path(compiled: FastRule) -> Quick:  # noqa: C901, PLR0915 - one flat s
 
     def slowly(log: StoredLog, cost: int, fingerprint: int, kind: Kind, now_us: int) -> Decision | None:
         """What is refused, and logs in pages: two looks at the log for each limit."""
+        if not refuses:
+            return None
         decision = None if kind == "schedule" else decide_units(log, compiled, cost, now_us)
         if decision is None or decision.hit is None:
             return decision
@@ -218,6 +286,62 @@ def units_path(compiled: FastRule) -> Quick:  # noqa: C901, PLR0915 - one flat s
             log.extend(stamp_us, cost, stamp_us)
 
     return step
+
+
+def _channel_path(steps: Sequence[Quick]) -> Quick:
+    """The step on several logs, each of which has its own: one stamp in all of them, the id in the first."""
+
+    def step(
+        logs: Sequence[StoredLog], cost: int, fingerprint: int, kind: Kind, _max_wait_us: int | None, now_us: int
+    ) -> Decision | None:
+        if any(log.high_water_us >= now_us for log in logs):  # else each of them is stamped now
+            return None
+
+        parts = [
+            (quick, log, cost, 0 if number else fingerprint)
+            for number, (quick, log) in enumerate(zip(steps, logs, strict=True))
+        ]
+        answers, binds, reset_us = all_of(parts, kind, now_us)
+        if not answers:
+            return None
+        least = answers[binds]
+        seen = _states_of_all, answers
+        return Decision(True, least.limit, least.remaining, 0, reset_us, least.hit, "store", 0, 0, seen)
+
+    return step
+
+
+def all_of(parts: Sequence[Part], kind: Kind, now_us: int) -> tuple[list[Decision], int, int]:
+    """The answer of each part, which has then recorded its hit; none, and nothing changed, unless all are allowed now.
+
+    Then which of them has the least left, and when the last of them is empty. What a part answers a peek it answers at
+    the same instant again.
+    """
+    answers: list[Any] = []
+    others = parts[:-1]
+    for quick, value, cost, fingerprint in others:
+        look = quick(value, cost, fingerprint, "peek", None, now_us)
+        if look is None or not look.allowed:
+            return [], 0, 0
+        answers.append(look)
+    quick, value, cost, fingerprint = parts[-1]
+    last = quick(value, cost, fingerprint, kind, None, now_us)
+    if last is None or not last.allowed:
+        return [], 0, 0
+    answers.append(last)
+    if kind != "peek":
+        for number, (quick, value, cost, fingerprint) in enumerate(others):
+            answers[number] = quick(value, cost, fingerprint, kind, None, now_us)
+    left, binds, reset_us = LARGEST_QUOTA + 1, 0, 0
+    for number, answer in enumerate(answers):
+        if answer.remaining < left:
+            left, binds = answer.remaining, number
+        reset_us = max(reset_us, answer.reset_after_us or 0)
+    return answers, binds, reset_us
+
+
+def _states_of_all(answers: Sequence[Decision]) -> tuple[LimitStatus, ...]:
+    return tuple([state for answer in answers for state in answer.limits])
 
 
 def decide_units(log: LogView, compiled: FastRule, cost: int, now_us: int) -> Decision | None:

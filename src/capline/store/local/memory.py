@@ -23,7 +23,7 @@ from capline.store.local.batches import NO_ANSWER, Work, as_columns, decided_onc
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
-from capline.store.local.operations import step
+from capline.store.local.operations import joint_step, step
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import Batch, Kind, Mode, Operation
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.store.local.fast_path import FastRule, Quick
 else:
     from capline.model.arrays import np
@@ -99,6 +99,11 @@ class MemoryStore(LocalStore, LogTransaction):
         with self._lock:
             return step(self, operation, self._clock.now_us())
 
+    @override
+    def joint(self, operations: Sequence[Operation], /) -> Joint:
+        with self._lock:
+            return joint_step(self, operations, self._clock.now_us())
+
     def _fast_path(
         self,
         compiled: LocalRule,
@@ -153,8 +158,9 @@ class MemoryStore(LocalStore, LogTransaction):
     def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
         """One lock, one look-up, the fast path; the general rule where it has no answer."""
         own, numbers = compiled.refs[0], compiled.numbers
-        # A subject who has hits with an id has a log beside the numbers.
-        values, others = _logs(numbers or own), _logs(own) if numbers else {}
+        # A subject who has hits with an id has a log beside the numbers, one with reservations has a record of them.
+        beside = own if numbers else compiled.record
+        values, others = _logs(numbers or own), {} if beside is None else _logs(beside)
         now_us_of = self._clock.now_us
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release

@@ -215,7 +215,7 @@ _JUDGES: dict[Any, Callable[[Any], Judge]] = {FixedReader: _fixed, CounterReader
 """`after_hit` of each algorithm, for a log in one piece whose last hit is this window's, or the level."""
 
 
-def numbers_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
+def numbers_step(transaction: LogTransaction, operation: Operation, kind: Kind, now_us: int) -> Decision | None:
     """Decide, peek, or take a slot, and record the hit; None, and nothing changed, where the rule is to be asked."""
     compiled: LocalRule = operation.compiled
     subject, cost, fingerprint = operation.subject, operation.cost, operation.fingerprint
@@ -238,12 +238,14 @@ def numbers_step(transaction: LogTransaction, operation: Operation, now_us: int)
         )
     quick: Any = compiled.quick
     times = () if own is None else (time_us, last_us)
-    decision = quick(begun, cost, 0, operation.kind, operation.max_wait_us, now_us, *times)
+    if fingerprint:  # before the step raises it
+        time_us = max(time_us, begun.high_water_us)
+    decision = quick(begun, cost, 0, kind, operation.max_wait_us, now_us, *times)
     if decision is None or decision.hit is None:
         return decision
     if fingerprint:
         bound = BoundLog(ColumnLog() if own is None else own, ref.log_limits, (), cost)
-        record_hit(bound, decision.hit - 1, decision.hit, fingerprint)
+        record_hit(bound, time_us, decision.hit, fingerprint)
         transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - the same
     if numbers is None and not compiled.begins:
         for row_ref, row in zip(compiled.refs[1:], begun.rows, strict=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision, Joint
+from capline.store.local.fast_path import all_of
 from capline.store.local.numbers_path import numbers_step
 from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
 from capline.store.local.whole_logs import counted
@@ -24,8 +25,10 @@ from capline.window.rule import Slot, attempt, move, peek
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
-    from capline.store.local.transaction import LocalRule, LogTransaction
+    from capline.store.local.fast_path import Part
+    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction
     from capline.window.log import Hit
 
 
@@ -70,7 +73,7 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
     kind = operation.kind
     compiled = operation.compiled
     if compiled.quick is not None and kind in _QUICK and not operation.not_before_us:
-        decision = (_units_step if compiled.unit else numbers_step)(transaction, operation, now_us)
+        decision = _quick_step(transaction, operation, now_us)
         if decision is not None:
             return decision
     rule = _RULES.get(kind)
@@ -84,22 +87,42 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
     return decision
 
 
-def _units_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
+def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
     """A decision, a peek or a slot that is now, where the fast path has the answer."""
-    compiled, subject = operation.compiled, operation.subject
-    ref = compiled.refs[0]
-    log = transaction.load(ref, subject)
+    compiled, subject, kind = operation.compiled, operation.subject, operation.kind
+    if compiled.numbers is not None:
+        return numbers_step(transaction, operation, kind, now_us)
+    logs = _logs_of(transaction, compiled.refs, subject)
+    if logs is None:
+        return None
+    decision = compiled.quick(logs, operation.cost, operation.fingerprint, kind, operation.max_wait_us, now_us)
+    if decision is not None and decision.hit is not None:
+        _keep(transaction, compiled.refs, subject, logs)
+    return decision
+
+
+def _logs_of(transaction: LogTransaction, refs: Sequence[LogRef], subject: Subject) -> Any:
+    """The log, or the logs, as a fast path takes them; None where a reservation may be pending."""
+    log = transaction.load(refs[0], subject)
     if log.reserved:
         return None
-    decision = compiled.quick(log, operation.cost, operation.fingerprint, operation.kind, operation.max_wait_us, now_us)
-    if decision is not None and decision.hit is not None:
+    return log if len(refs) == 1 else [log, *[transaction.load(ref, subject) for ref in refs[1:]]]
+
+
+def _keep(transaction: LogTransaction, refs: Sequence[LogRef], subject: Subject, logs: Any) -> None:
+    if len(refs) == 1:
+        transaction.save(refs[0], subject, logs)
+        return
+    for ref, log in zip(refs, logs, strict=True):
         transaction.save(ref, subject, log)
-    return decision
 
 
 def joint_step(transaction: LogTransaction, operations: Sequence[Operation], now_us: int) -> Joint:
     """One attempt over the logs of all parts, or one slot in them."""
     first = operations[0]
+    quick = _quick_joint(transaction, operations, now_us)
+    if quick is not None:
+        return quick
     opened = [_open(transaction, operation, now_us) for operation in operations]
     parts = [logs for logs, _ in opened]
     fingerprints = [operation.fingerprint for operation in operations]
@@ -115,6 +138,46 @@ def joint_step(transaction: LogTransaction, operations: Sequence[Operation], now
             _save(transaction, operation, logs, record)
     binds = next((number for number, logs in enumerate(parts) if any(bound.binds for bound in logs)), 0)
     return Joint.of(decision, hits, binds)
+
+
+def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], now_us: int) -> Joint | None:  # noqa: C901 - one way after the other
+    """The answer where every part is allowed now by its fast path; else None, and nothing changed."""
+    kind = operations[0].kind
+    if kind == "schedule":
+        return None
+
+    def on_numbers(operation: Operation, _cost: int, _fingerprint: int, kind: Kind, *_: object) -> Decision | None:
+        return numbers_step(transaction, operation, kind, now_us)
+
+    parts: list[Part] = []
+    for operation in operations:
+        compiled, value = operation.compiled, operation
+        quick: Any = compiled.quick
+        if quick is None:
+            return None
+        if compiled.numbers is not None:
+            quick = on_numbers
+        else:
+            value = _logs_of(transaction, compiled.refs, operation.subject)
+            if value is None:
+                return None
+        parts.append((quick, value, operation.cost, operation.fingerprint))
+    answers, binds, reset_us = all_of(parts, kind, now_us)
+    if not answers:
+        return None
+    hits: tuple[int, ...] = ()
+    if kind != "peek":
+        hits = tuple([answer.hit or 0 for answer in answers])
+        for operation, (_, value, _, _) in zip(operations, parts, strict=True):
+            if value is not operation:
+                _keep(transaction, operation.compiled.refs, operation.subject, value)
+    least = answers[binds]
+    seen = _limits_of, answers
+    return Joint(True, least.limit, least.remaining, 0, reset_us, hits, binds, "store", 0, 0, seen)
+
+
+def _limits_of(answers: Sequence[Decision]) -> tuple[tuple[LimitStatus, ...], ...]:
+    return tuple([answer.limits for answer in answers])
 
 
 def recorded_hits(transaction: LogTransaction, compiled: LocalRule, subject: Subject, now_us: int) -> list[list[Hit]]:

@@ -22,6 +22,7 @@ from capline.cli.commands import (
     replay,
     serve,
     store,
+    suggest,
     token,
     up,
     worker,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from typer.core import TyperGroup
 
 app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
-_BY_HAND = (init, docs, doctor, decisions, logs, replay)
+_BY_HAND = (init, docs, doctor, decisions, logs, replay, suggest)
 for part in (*_BY_HAND, worker, serve, up, campaign, build, store, policies, token, config):
     app.add_typer(part.app)
 

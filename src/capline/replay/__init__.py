@@ -5,5 +5,6 @@ blocks    the same rows as arrays, some megabytes of the file at once
 ordered   and in order of time, however many there are
 count     blocks to counts: what a policy would have done to them
 engine    events in batches of one instant, to the decisions of any store
+suggest/  from events to limits
 demo/     what only `capline demo` needs
 """

@@ -23,7 +23,7 @@ def render(name: str, counted: Sequence[ReplayCounts], subjects: Sequence[Subjec
         f'<header><p class="eyebrow">capline replay &middot; {escape(name)}</p>',
         f"<h1>{escape(_headline(counted))}</h1>",
         f'<p class="lead">{first.events:,} events of {len(subjects):,} subjects, each decided at its own time, from',
-        f"{_instant(first.first_us)} to {_instant(first.last_us)} UTC.</p></header>",
+        f"{instant_text(first.first_us)} to {instant_text(first.last_us)} UTC.</p></header>",
     ]
     if len(counted) > 1:
         parts.append(_side_by_side(counted))
@@ -42,7 +42,8 @@ def _of_events(counts: ReplayCounts) -> str:
     return share(counts.refusals.total(), counts.events)
 
 
-def _section(title: str, chart: Html, rows: Html) -> str:
+def section(title: str, chart: Html, rows: Html) -> str:
+    """A finding: its title, the chart of it, and the figures behind that."""
     behind = f'<details><summary>The figures</summary><div class="wide" tabindex="0">{rows}</div></details>'
     return f"<section><h2>{escape(title)}</h2>{chart}{behind}</section>"
 
@@ -57,12 +58,12 @@ def _side_by_side(counted: Sequence[ReplayCounts]) -> str:
         for (name, refused, part), counts in zip(lines, counted, strict=True)
     ]
     headings = ("policy", "limits", "allowed", "refused", "refused of events")
-    return _section(title, bars("Events refused by each policy", lines, "refused1"), table(headings, rows, text=(1,)))
+    return section(title, bars("Events refused by each policy", lines, "refused1"), table(headings, rows, text=(1,)))
 
 
 def _over_time(counts: ReplayCounts) -> str:
     events, refused = counts.over_time.tolist(), counts.refused_over_time.tolist()
-    times = [_instant(counts.start_us + place * counts.width_us, counts.width_us) for place in range(len(events))]
+    times = [instant_text(counts.start_us + place * counts.width_us, counts.width_us) for place in range(len(events))]
     name = counts.policy.name
     title = f"{name} refuses nothing"
     if any(refused):
@@ -77,7 +78,7 @@ def _over_time(counts: ReplayCounts) -> str:
         "Events allowed and refused over time", times, series, ("from (UTC)", f"events each {_width(counts)}")
     )
     rows = [[times[i], f"{events[i]:,}", f"{events[i] - refused[i]:,}", f"{refused[i]:,}"] for i in range(len(times))]
-    return _section(title, chart, table(("from (UTC)", "events", "allowed", "refused"), rows))
+    return section(title, chart, table(("from (UTC)", "events", "allowed", "refused"), rows))
 
 
 def _by_limit(counts: ReplayCounts) -> str:
@@ -89,7 +90,7 @@ def _by_limit(counts: ReplayCounts) -> str:
     title = f"{most} is the first to refuse in {part} of the refusals of {counts.policy.name}"
     chart = bars("Refusals by limit", [(limit, count, f"{count:,}") for limit, count in refused.items()], "refused0")
     rows = [[limit, f"{count:,}", f"{binding[limit]:,}"] for limit, count in refused.items()]
-    return _section(title, chart, table(("limit", "first that refuses", "longest wait"), rows))
+    return section(title, chart, table(("limit", "first that refuses", "longest wait"), rows))
 
 
 def _by_subject(counts: ReplayCounts, subjects: Sequence[Subject]) -> str:
@@ -104,10 +105,11 @@ def _by_subject(counts: ReplayCounts, subjects: Sequence[Subject]) -> str:
     lines = [(str(subject), count, f"{count:,}") for subject, count in top]
     rows = [[name, written, share(count, total)] for name, count, written in lines]
     chart = bars("Refusals of the most refused subjects", lines, "refused1")
-    return _section(title, chart, table(("subject", "refused", "share of refusals"), rows))
+    return section(title, chart, table(("subject", "refused", "share of refusals"), rows))
 
 
-def _instant(at_us: int, width_us: int = 1) -> str:
+def instant_text(at_us: int, width_us: int = 1) -> str:
+    """An instant in UTC, as exactly as stretches of this width need it."""
     at = datetime.fromtimestamp(at_us / 1e6, UTC)
     return (
         f"{at:%Y-%m-%d}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from math import ceil, floor, log10
+from math import ceil, floor, log, log10
 
 from capline.replay.page import Html
 
@@ -76,6 +76,46 @@ def dots(label: str, series: Sequence[tuple[str, str, bool, Mapping[int, int]]],
         return parts
 
     return _chart(label, [(name, role, filled) for name, role, filled, _ in series], draw)
+
+
+def curves(
+    label: str,
+    series: Sequence[tuple[str, str, Mapping[int, tuple[float, str]]]],
+    marked: int,
+    titles: tuple[str, str],
+) -> Html:
+    """Lines of shares over numbers from 1 on, each step a ratio, and a broken line at the number that is marked.
+
+    A series is its name, the role of its colour, and for each number the share and what the mouse shows.
+    """
+    furthest = max((number for *_, points in series for number in points), default=1)
+    top = max((share for *_, points in series for share, _ in points.values()), default=0.0) or 1.0
+
+    def draw(width: int, height: int, labels: int) -> list[str]:
+        def x(number: float) -> float:
+            return _LEFT + (width - _LEFT - 24) * (log(number) / log(furthest) if furthest > 1 else 0.5)
+
+        def y(share: float) -> float:
+            return height - _BOTTOM - (height - _TOP - _BOTTOM) * share / top
+
+        shares = {percent: y(percent / 100) for percent in _ticks(max(1, floor(top * 100)))}
+        parts = _grid(width, height, shares, titles)
+        ratios = [factor * 10**power for power in range(ceil(log10(furthest)) + 1) for factor in (1, 2, 5)]
+        ratios = [number for number in ratios if number <= furthest]
+        for number in ratios[:: ceil(len(ratios) / labels)]:
+            parts.append(_text(x(number), height - _BOTTOM + 18, f"{number:,}", "middle"))
+        parts.append(f'<path class="marked" d="M{x(marked):.1f} {_TOP}V{height - _BOTTOM}"/>')
+        for name, role, points in series:
+            places = [(x(number), y(share), told) for number, (share, told) in points.items()]
+            line = "L".join(f"{across:.1f} {up:.1f}" for across, up, _ in places)
+            parts.append(f'<path d="M{line}" style="fill:none;stroke:var(--{role});stroke-width:2"/>')
+            for across, up, told in places:
+                shown = f"<title>{escape(name)}\n{escape(told)}</title>"
+                place = f'cx="{across:.1f}" cy="{up:.1f}"'
+                parts.append(f'<circle class="mark" {place} r="3.5" style="fill:var(--{role})">{shown}</circle>')
+        return parts
+
+    return _chart(label, [(name, role, True) for name, role, _ in series], draw)
 
 
 def bars(label: str, rows: Sequence[tuple[str, float, str]], role: str) -> Html:

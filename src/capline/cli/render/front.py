@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FIRST = ("init", "replay", "decide", "explain", "campaign", "serve")
 OTHERS = {
     "one subject": ("peek", "usage", "charge", "settle", "refund", "erase"),
-    "limits": ("policies", "config"),
+    "limits": ("suggest", "policies", "config"),
     "campaigns": ("segments", "worker"),
     "the store": ("store", "sweep", "export", "import"),
     "the service": ("token", "up"),

@@ -1,0 +1,84 @@
+"""What `capline suggest` answers: facts for machines, tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from capline.cli.render.console import NO_SEGMENT, out, plain, table
+
+if TYPE_CHECKING:
+    from capline.model.subject import Subject
+    from capline.replay.suggest.suggestion import Price, Suggestion
+
+_MOST_ROWS = 16
+
+
+def suggestion_facts(found: Suggestion, name_of: Callable[[int], Subject]) -> dict[str, Any]:
+    """One suggestion in JSON; `name_of` gives the subject of a code."""
+    facts: dict[str, Any] = {
+        "events": found.events,
+        "subjects": found.subjects,
+        "windows": {
+            choice.window: {
+                "quotas": list(
+                    zip(
+                        range(1, len(choice.curve.events) + 1),
+                        choice.curve.events.tolist(),
+                        choice.curve.subjects.tolist(),
+                        strict=True,
+                    )
+                ),
+                "most_of_one": choice.curve.worst.tolist(),
+                "suggested": {"limit": str(choice.limit), **_price(choice.price)},
+                "top_refused": [[name_of(code), refused, events] for code, refused, events in choice.top],
+            }
+            for choice in found.choices
+        },
+        "together": {"limits": list(map(str, found.together.limits)), **_price(found.together)},
+    }
+    if found.frontier:
+        names = [choice.window for choice in found.choices]
+        facts["frontier"] = [
+            [{name: limit.quota for name, limit in zip(names, price.limits, strict=True)}, price.events, price.subjects]
+            for price in found.frontier
+        ]
+    return facts
+
+
+def _price(price: Price) -> dict[str, int]:
+    return {"refused_events": price.events, "refused_subjects": price.subjects}
+
+
+def show_suggestion(
+    whole: Suggestion, by_segment: Mapping[str | None, Suggestion], name_of: Callable[[int], Subject]
+) -> None:
+    """Print the limits, and for each window some quotas of its curve."""
+    from capline.replay.suggest.policy_file import forecast  # noqa: PLC0415 - NumPy is an extra
+    from capline.replay.suggest.suggestion import rows_of  # noqa: PLC0415 - as above
+
+    for choice in whole.choices:
+        out.print(f"[bold]{choice.limit}[/]: {forecast(choice.price, whole)}", soft_wrap=True)
+        shown = table(numbers=("quota", "refused events", "subjects", "most of one"))
+        for quota in rows_of(choice, _MOST_ROWS):
+            cells = [f"{quota:,}", *(f"{int(column[quota - 1]):,}" for column in choice.curve)]
+            shown.add_row(*cells, style="bold" if quota == choice.limit.quota else None)
+        out.print(shown)
+        if choice.top:
+            top = [f"{plain(name_of(code))} ({refused:,} of {events:,})" for code, refused, events in choice.top[:3]]
+            out.print(f"most refused: {', '.join(top)}\n", soft_wrap=True)
+    if len(whole.choices) > 1:
+        out.print(f"[bold]{_limits(whole)}[/] together: {forecast(whole.together, whole)}", soft_wrap=True)
+    for price in _some(whole.frontier):
+        limits = ", ".join(map(str, price.limits))
+        out.print(f"  or {limits}: {price.events:,} events, {price.subjects:,} subjects", soft_wrap=True)
+    for segment, found in by_segment.items():
+        out.print(f"{plain(segment or NO_SEGMENT)}: [bold]{_limits(found)}[/], {forecast(found.together, found)}")
+
+
+def _limits(found: Suggestion) -> str:
+    return ", ".join(map(str, found.together.limits))
+
+
+def _some(frontier: Sequence[Price], most: int = 6) -> Sequence[Price]:
+    return frontier[:: max(1, -(-len(frontier) // most))]

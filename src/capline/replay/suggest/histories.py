@@ -1,0 +1,117 @@
+"""The events of each subject as columns: its instants in order, and for a window how many events each instant ends.
+
+    subject   0        0        0  |  1        1
+    at_us     10       12       40 |  3        9
+    events    2        1        1  |  1        5       events of that instant; `bounds` is their running sum
+
+A window of 20 us that ends at the third instant begins there, as a hit exactly so old is out: `first` is 2, `within` 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capline.model.policy import Policy
+from capline.replay.count import ALLOWED, UnitCore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.model.limit import Limit
+
+_ROOM = 1 << 62
+
+
+class Histories:
+    """The instants of every subject, by subject and then by time; of at least one event."""
+
+    def __init__(self, subjects: NDArray[np.int32], at_us: NDArray[np.int64]) -> None:
+        order = np.argsort(at_us, kind="stable")
+        order = order[np.argsort(subjects[order], kind="stable")]
+        subjects, at_us = subjects[order], at_us[order]
+        first = np.flatnonzero(_new(subjects) | _new(at_us))
+        self.bounds: NDArray[np.int64] = np.append(first, len(at_us))
+        """How many events come before each instant, and at the end how many there are."""
+        self.at_us = at_us[first]
+        subjects = subjects[first]
+        self.starts: NDArray[np.int64] = np.flatnonzero(_new(subjects))
+        """Where the instants of each subject begin."""
+        self.codes = subjects[self.starts]
+        """The code of each subject."""
+        self.subjects: NDArray[np.int32] = np.cumsum(_new(subjects), dtype=np.int32) - np.int32(1)
+        """The place of each instant's subject in `codes`."""
+
+    @property
+    def events(self) -> int:
+        """How many events there are."""
+        return int(self.bounds[-1])
+
+    def of(self, place: int) -> list[int]:
+        """The instants of the events of one subject."""
+        last = self.starts[place + 1] if place + 1 < len(self.starts) else len(self.at_us)
+        steps = slice(self.starts[place], last)
+        return np.repeat(self.at_us[steps], np.diff(self.bounds[self.starts[place] : last + 1])).tolist()
+
+    def sizes(self) -> NDArray[np.int64]:
+        """How many events each subject has."""
+        return np.diff(np.append(self.bounds[self.starts], self.bounds[-1]))
+
+
+class Window(NamedTuple):
+    """What a rolling window holds at each instant if nothing is refused."""
+
+    width_us: int
+    first: NDArray[np.int32]
+    """The first instant of the same subject that is in the window of each instant."""
+    within: NDArray[np.int32]
+    """How many events are in it, those of the instant itself too."""
+    peaks: NDArray[np.int32]
+    """The most that a window of each subject holds: a smaller quota refuses some of its events."""
+    uneven: NDArray[np.bool_]
+    """The subjects that `counted` must decide one by one."""
+
+
+def window_of(histories: Histories, width_us: int) -> Window:
+    """Look at every window of this width.
+
+    A log's stamps strictly increase: a hit in the microsecond of the one before it gets the next one. That changes an
+    answer only where an event lies in the few microseconds by which such a stamp is late, at the far end of its window.
+    Subjects with such an event are `uneven`.
+    """
+    starts, at_us, bounds = histories.starts, histories.at_us, histories.bounds
+    first = np.empty(len(at_us), np.int32)
+    uneven = np.zeros(len(starts), np.bool_)
+    start_us = int(at_us.min())
+    # One key for subject and time, with more than a window between two subjects.
+    room = int(at_us.max()) - start_us + width_us + histories.events + 1
+    for low in range(0, len(starts), _ROOM // room):
+        high = low + _ROOM // room
+        part = slice(starts[low], starts[high] if high < len(starts) else len(at_us))
+        of_subject = histories.subjects[part]
+        keys = (of_subject - low).astype(np.int64) * room + (at_us[part] - start_us)
+        begins = np.searchsorted(keys, keys - width_us, "right")
+        first[part] = begins + starts[low]
+        before = bounds[part]
+        late_us = bounds[1:][part] - 1 + np.maximum.accumulate(keys - before) - keys
+        late = np.flatnonzero(late_us)
+        moved = np.searchsorted(keys, keys[late] - width_us + late_us[late], "right") != begins[late]
+        uneven[of_subject[late[moved]]] = True
+    within = (bounds[1:] - bounds[first]).astype(np.int32)
+    return Window(width_us, first, within, np.maximum.reduceat(within, starts), uneven)
+
+
+def counted(instants_us: Sequence[int], limits: Sequence[Limit]) -> int:
+    """How many of one subject's events these limits refuse, one by one."""
+    core = UnitCore(Policy("suggested", limits))
+    core.add_kind(None)
+    kinds = [0] * len(instants_us)
+    return sum(answer != ALLOWED for answer in core.decide(kinds, instants_us, kinds))
+
+
+def _new(values: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each value differs from the one before."""
+    return np.concatenate((np.ones(1, np.bool_), values[1:] != values[:-1]))

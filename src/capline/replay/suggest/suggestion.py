@@ -1,0 +1,252 @@
+"""Suggested limits: for each window the curve over all quotas, and the smallest quota that keeps within a bound.
+
+A larger quota never refuses more, in one window or in several together, as no allowed event comes later by it. So every
+search is by halves. A limit of a policy counts in the presence of the others: windows together are counted together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capline.model.errors import InvalidValueError
+from capline.model.limit import Limit, window_text
+from capline.replay.suggest.histories import Histories, Window, window_of
+from capline.replay.suggest.refusals import MOST_CELLS, refusals
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MOST_PAIRS = 200
+"""Pairs of a frontier, which are spread evenly where there are more."""
+_MOST_TOP = 10
+_COLUMNS = 16
+"""Sets of quotas that a search counts at once."""
+
+
+class Bound(NamedTuple):
+    """How many events may be refused, or how many subjects may have a refusal: a share, or else a number."""
+
+    of: str
+    """`events` or `subjects`."""
+    share: Fraction | None
+    number: int = 0
+
+    @classmethod
+    def parse(cls, text: str, of: str) -> Bound:
+        """Read `1%`, or a whole number of them."""
+        try:
+            if text.endswith("%") and 0 <= (share := Fraction(Decimal(text.removesuffix("%"))) / 100) <= 1:
+                return cls(of, share)
+            if text.isascii() and text.isdecimal():
+                return cls(of, None, int(text))
+        except (ArithmeticError, ValueError):  # "x%", "nan%", "inf%"
+            pass
+        raise InvalidValueError(f"--refuse-at-most is a share like 1%, or a whole number of {of}, not {text[:40]!r}")
+
+    def most(self, total: int) -> int:
+        """So many of this total."""
+        return self.number if self.share is None else int(self.share * total)
+
+
+class Curve(NamedTuple):
+    """What each quota refuses; the first is 1, the last the smallest that refuses nothing."""
+
+    events: NDArray[np.int64]
+    """Refused events."""
+    subjects: NDArray[np.int64]
+    """Subjects with a refusal."""
+    worst: NDArray[np.int64]
+    """The most refused events of one subject."""
+
+
+class Price(NamedTuple):
+    """Limits that hold together, and what they refuse."""
+
+    limits: tuple[Limit, ...]
+    events: int
+    subjects: int
+
+
+class Choice(NamedTuple):
+    """A window alone: its curve, the limit that is suggested, and whom that refuses most."""
+
+    curve: Curve
+    price: Price
+    top: list[tuple[int, int, int]]
+    """The codes of at most ten subjects, each with its refused events and all its events."""
+
+    @property
+    def limit(self) -> Limit:
+        """The suggested limit."""
+        return self.price.limits[0]
+
+    @property
+    def window(self) -> str:
+        """The name of the window."""
+        return window_text(self.limit.window_us)
+
+
+class Suggestion(NamedTuple):
+    """Limits for some events."""
+
+    events: int
+    subjects: int
+    choices: list[Choice]
+    together: Price
+    """Limits for all windows that keep within the bound together, as near as may be to what each needs alone."""
+    frontier: list[Price]
+    """With two windows the pairs that keep within it, of which neither quota can be smaller."""
+
+
+def suggest(
+    histories: Histories,
+    widths_us: Sequence[int],
+    bound: Bound,
+    progress: Callable[[int], object] = lambda _work: None,
+) -> Suggestion:
+    """Suggest limits over windows of these widths; `progress` gets how many windows and searches are done."""
+    windows: list[Window] = []
+    choices: list[Choice] = []
+    most = bound.most(histories.events if bound.of == "events" else len(histories.codes))
+    for width_us in widths_us:
+        windows.append(window_of(histories, width_us))
+        choices.append(_choice(histories, windows[-1], bound, most))
+        progress(len(windows))
+    if len(windows) == 1:
+        return Suggestion(histories.events, len(histories.codes), choices, choices[0].price, [])
+    search = _Search(histories, windows, bound, most, choices)
+    together, frontier = search.together(), list[Price]()
+    progress(len(windows) + 1)
+    if len(windows) == 2:  # noqa: PLR2004 - a pair
+        frontier = sorted({*search.frontier(), together}, key=lambda price: price.limits[0].quota)
+    progress(len(windows) + 2)
+    return Suggestion(histories.events, len(histories.codes), choices, together, frontier)
+
+
+def curve_of(histories: Histories, window: Window) -> Curve:
+    """Count for every quota.
+
+    Quotas are taken some at a time: as many as refuse at half of the instants or more where the first does, and as fit
+    in memory.
+    """
+    peak = int(window.peaks.max())
+    over: NDArray[np.int64] = np.cumsum(np.bincount(window.within, minlength=peak + 1)[::-1])[
+        ::-1
+    ]  # instants by least number of events
+    found = np.zeros((3, peak), np.int64)
+    quota = 1
+    while quota < peak:
+        half = int(np.count_nonzero(over >= over[quota + 1] // 2)) - 1
+        end = min(peak, quota + max(1, min(half - quota, MOST_CELLS // peak)))
+        counted = refusals(histories, [window], np.arange(quota, end, dtype=np.int32)[None])
+        rows = found[:, quota - 1 : end - 1]
+        rows[:] = counted.events, counted.subjects, counted.counts.max(axis=0)
+        quota = end
+    last = int(np.argmin(found[0])) + 1
+    return Curve(*found[:, :last])
+
+
+def _choice(histories: Histories, window: Window, bound: Bound, most: int) -> Choice:
+    curve = curve_of(histories, window)
+    price = curve.events if bound.of == "events" else curve.subjects
+    quota = int(np.argmax(price <= most)) + 1
+    counted = refusals(histories, [window], np.array([[quota]], np.int32))
+    counts = counted.counts[:, 0]
+    order = np.argsort(-counts, kind="stable")[:_MOST_TOP]
+    order = order[counts[order] > 0]
+    places = counted.places[order]
+    sizes = histories.sizes()[places]
+    top = list(zip(histories.codes[places].tolist(), counts[order].tolist(), sizes.tolist(), strict=True))
+    refused = Price((Limit(quota, window.width_us),), int(curve.events[quota - 1]), int(curve.subjects[quota - 1]))
+    return Choice(curve, refused, top)
+
+
+def rows_of(choice: Choice, most: int) -> list[int]:
+    """Some quotas of its curve, at most so many: the suggested one, its neighbours, and others evenly by ratio."""
+    last, quota = len(choice.curve.events), choice.limit.quota
+    near = {max(1, quota - 1), quota, min(quota + 1, last)}
+    spread = [round(last ** (i / (most - 4))) for i in range(most - 3)] if last > most else range(1, last + 1)
+    return sorted({*spread, *near})
+
+
+class _Search:
+    """Searches for quotas of all windows together; a set of quotas is a column, with a row for each window."""
+
+    def __init__(
+        self, histories: Histories, windows: list[Window], bound: Bound, most: int, choices: list[Choice]
+    ) -> None:
+        self._histories, self._windows, self._bound, self._most = histories, windows, bound, most
+        self._least = np.array([choice.limit.quota for choice in choices], np.int32)
+        """What each window needs alone: together none can do with less."""
+        self._enough = np.array([len(choice.curve.events) for choice in choices], np.int32)
+        """What refuses nothing."""
+
+    def together(self) -> Price:
+        """The quotas that are raised alike until they keep within the bound, and then lowered one by one."""
+        far = self._enough - self._least
+        steps = int(far.max())
+
+        def raised(step: NDArray[np.int64]) -> NDArray[np.int32]:
+            return (self._least[:, None] + far[:, None].astype(np.int64) * step // max(1, steps)).astype(np.int32)
+
+        quotas = raised(self._smallest(raised, np.zeros(1, np.int64), np.full(1, steps)))
+        for place in range(len(quotas)):
+            quotas = self._lowered(place, quotas)
+        return self._prices(quotas)[0]
+
+    def frontier(self) -> list[Price]:
+        """With two windows: for each quota of the one the smallest of the other, and for that again of the first."""
+        # Where the other has what it needs alone, this one needs the most.
+        ends = [self._lowered(place, self._corner(place))[place, 0] for place in range(2)]
+        first = int(np.argmin(ends - self._least))
+        span = int(ends[first] - self._least[first])
+        quotas = np.repeat(self._enough[:, None], min(span + 1, MOST_PAIRS), axis=1)
+        quotas[first] = self._least[first] + np.linspace(0, span, quotas.shape[1]).astype(np.int32)
+        for place in (1 - first, first):
+            quotas = np.unique(self._lowered(place, quotas), axis=1)
+        return self._prices(quotas)
+
+    def _corner(self, place: int) -> NDArray[np.int32]:
+        quotas = self._least[:, None].copy()
+        quotas[place] = self._enough[place]
+        return quotas
+
+    def _lowered(self, place: int, quotas: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The same with the quota at this place as small as it may be in each set."""
+
+        def with_quota(values: NDArray[np.int64]) -> NDArray[np.int32]:
+            changed = quotas.copy()
+            changed[place] = values
+            return changed
+
+        low = np.full(quotas.shape[1], self._least[place], np.int64)
+        return with_quota(self._smallest(with_quota, low, quotas[place].astype(np.int64)))
+
+    def _smallest(
+        self,
+        quotas_of: Callable[[NDArray[np.int64]], NDArray[np.int32]],
+        low: NDArray[np.int64],
+        high: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """For each set the smallest number whose quotas keep within the bound; those of `high` do."""
+        while (low < high).any():
+            middle = (low + high) // 2
+            kept = np.array([getattr(price, self._bound.of) <= self._most for price in self._prices(quotas_of(middle))])
+            high = np.where(kept, middle, high)
+            low = np.where(kept, low, np.minimum(middle + 1, high))
+        return high
+
+    def _prices(self, quotas: NDArray[np.int32]) -> list[Price]:
+        widths = [window.width_us for window in self._windows]
+        prices: list[Price] = []
+        for start in range(0, quotas.shape[1], _COLUMNS):
+            some = quotas[:, start : start + _COLUMNS]
+            counted = refusals(self._histories, self._windows, some)
+            found = zip(some.T.tolist(), counted.events.tolist(), counted.subjects.tolist(), strict=True)
+            prices += [Price(tuple(map(Limit, column, widths)), events, subjects) for column, events, subjects in found]
+        return prices

@@ -1,9 +1,9 @@
 """Refusals counted by columns equal the specification, event by event, for every set of quotas."""
 
+from random import Random
+
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from tests.profiles import size
 
 from capline import Policy
@@ -16,7 +16,6 @@ from capline.window.log import Log
 from capline.window.rule import step
 
 WIDTHS = (1, 2, 3, 10, 50)
-EVENTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=60)
 
 
 def by_rule(rows: list[tuple[int, int]], limits: list[str]) -> dict[int, int]:
@@ -31,30 +30,37 @@ def by_rule(rows: list[tuple[int, int]], limits: list[str]) -> dict[int, int]:
     return refused
 
 
-@settings(max_examples=size(40, 400), derandomize=True, deadline=None)
-@given(EVENTS, st.sampled_from(WIDTHS), st.sampled_from(WIDTHS), st.sampled_from((1, 7)), st.sampled_from((40, 9999)))
-@example([(0, 0), (0, 1), (0, 9), (0, 0)], 10, 50, 1, 40)  # a stamp a microsecond late frees what lies at the far end
-@example([(0, 0)] * 9, 3, 1, 1, 40)  # as many in one microsecond as the window is wide
-def test_each_count_is_the_specification_s(
-    events: list[tuple[int, int]], width: int, other: int, scale: int, cells: int
-) -> None:
+def history(random: Random, scale: int) -> list[tuple[int, int]]:
+    """Events of a few subjects: bursts, pauses, many in one microsecond, many exactly a window apart."""
     at_us, rows = 0, list[tuple[int, int]]()
-    for subject, later_us in events:
-        at_us += later_us * scale
-        rows.append((subject, at_us))
+    gaps = random.choice(((0, 1), (0, 1, 2, 5, 10), (1, 3, 40), (10,)))
+    for _ in range(random.randrange(1, 90)):
+        at_us += random.choice(gaps) * scale
+        rows.append((random.randrange(3), at_us))
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(size(150, 3000)))
+def test_each_count_is_the_specification_s(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    scale = random.choice((1, 100))  # below it a stamp that is a microsecond late may change an answer
+    rows = history(random, scale)
+    width, other = random.sample(WIDTHS, 2)
+    # Room for all runs at once, or for hardly one; each run alone, or never.
+    monkeypatch.setattr(columns, "MOST_CELLS", cells := random.choice((40, 9999)))
+    monkeypatch.setattr(columns, "_BLOCK_CELLS", cells)
+    monkeypatch.setattr(columns, "_LEAST_AHEAD", random.choice((0, 99)))
     subjects, instants = (np.array(column) for column in zip(*rows, strict=True))
     histories = Histories(subjects.astype(np.int32), instants)
-    windows = [window_of(histories, each * scale) for each in dict.fromkeys((width, other))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "MOST_CELLS", cells)  # room for all runs at once, or for hardly one
-        curve = curve_of(histories, windows[0])
+    windows = [window_of(histories, each * scale) for each in (width, other)]
+    curve = curve_of(histories, windows[0])
     for quota in range(1, len(curve.events) + 1):
         refused = by_rule(rows, [f"{quota}/{windows[0].width_us}us"])
         worst = max(refused.values(), default=0)
         found = [int(column[quota - 1]) for column in curve]
         assert found == [sum(refused.values()), len(refused), worst]
         assert bool(refused) == (quota < len(curve.events))
-    sets = np.array([(1, 2, 3, 1, 9), (3, 2, 1, 9, 9)], np.int32)[: len(windows)]
+    sets = np.array([(1, 2, 3, 1, 9), (3, 2, 1, 9, 9)], np.int32)
     counted = refusals(histories, windows, sets)
     for column in range(sets.shape[1]):
         limits = [f"{quota}/{window.width_us}us" for quota, window in zip(sets[:, column], windows, strict=True)]

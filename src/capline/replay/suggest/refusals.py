@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-MOST_CELLS = 1 << 24
-"""Cells of a ring, and of an answer; 4 bytes each."""
+MOST_CELLS = 1 << 25
+"""Cells of a ring; 4 bytes each."""
+_BLOCK_CELLS = 1 << 18
+"""Cells that a processor's cache holds."""
+_LEAST_AHEAD = 16
+"""Steps that can be looked up at once, below which a run is never done alone."""
 
 
 class Refusals(NamedTuple):
@@ -48,40 +52,50 @@ class Refusals(NamedTuple):
         return np.count_nonzero(self.counts, axis=0)
 
 
-def refusals(histories: Histories, windows: Sequence[Window], quotas: NDArray[np.int32]) -> Refusals:
-    """Count under these sets of quotas: a row of `quotas` for each window, a column for each set."""
-    uneven = np.logical_or.reduce([window.uneven for window in windows])
-    kept = np.zeros(len(histories.at_us), np.bool_)
-    for window, least in zip(windows, quotas.min(axis=1), strict=True):
-        kept |= window.within > least
-    if uneven.any():
-        kept &= ~uneven[histories.subjects]
-    steps = np.flatnonzero(kept)
+def refusals(
+    histories: Histories,
+    windows: Sequence[Window],
+    quotas: NDArray[np.int32],
+    among: NDArray[np.int64] | None = None,
+) -> Refusals:
+    """Count under these sets of quotas: a row of `quotas` for each window, a column for each set.
+
+    `among` are the instants that may matter, all or none of a subject's; all of them if left out.
+    """
+    steps = over(windows, quotas.min(axis=1).tolist(), among)
+    places, uneven = histories.subjects[steps], np.logical_or.reduce([window.uneven for window in windows])
+    alone = np.unique(places[uneven[places]])
+    if len(alone):
+        steps = steps[~uneven[places]]
     begins = [np.searchsorted(steps, window.first[steps]) for window in windows]
-    within = [window.within[steps] for window in windows]
     reach = np.minimum.reduce(begins)
     runs = np.flatnonzero(reach == np.arange(len(steps)))
-    counts = _Runs(runs, begins, within, reach, quotas).counts() if len(runs) else np.empty((0, quotas.shape[1]))
-    places = histories.subjects[steps[runs]]
+    places, counts = histories.subjects[steps[runs]], np.zeros((0, quotas.shape[1]), np.int32)
     if len(runs):
+        counts = _Runs(runs, begins, [window.within[steps] for window in windows], reach, quotas).counts()
         firsts = np.flatnonzero(np.diff(places, prepend=-1))
-        places, counts = places[firsts], np.add.reduceat(counts, firsts, axis=0)
-    alone = np.flatnonzero(uneven)
+        places, counts = places[firsts], np.add.reduceat(counts, firsts, axis=0, dtype=np.int32)
     rows = [_one_by_one(histories, windows, place, quotas) for place in alone.tolist()]
-    return Refusals(
-        np.concatenate((places, alone)).astype(np.int32),
-        np.concatenate((counts, np.array(rows, np.int32).reshape(len(rows), -1))).astype(np.int32)
-        if rows
-        else counts.astype(np.int32),
-    )
+    return Refusals(np.concatenate((places, alone)), np.concatenate((counts, *(row[None] for row in rows))))
 
 
-def _one_by_one(histories: Histories, windows: Sequence[Window], place: int, quotas: NDArray[np.int32]) -> list[int]:
-    instants_us = histories.of(place)
-    return [
-        counted(instants_us, [Limit(quota, window.width_us) for quota, window in zip(column, windows, strict=True)])
-        for column in quotas.T.tolist()
+def over(windows: Sequence[Window], quotas: Sequence[int], among: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """The instants, of these or of all, at which some window holds more than its quota."""
+    more = [
+        (window.within if among is None else window.within[among]) > quota
+        for window, quota in zip(windows, quotas, strict=True)
     ]
+    found = np.flatnonzero(np.logical_or.reduce(more))
+    return found if among is None else among[found]
+
+
+def _one_by_one(
+    histories: Histories, windows: Sequence[Window], place: int, quotas: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    instants_us = histories.of(place)
+    sets = [list(zip(column, windows, strict=True)) for column in quotas.T.tolist()]
+    limits = [[Limit(quota, window.width_us) for quota, window in of_set] for of_set in sets]
+    return np.array([counted(instants_us, of_set) for of_set in limits], np.int32)
 
 
 class _Runs:
@@ -98,6 +112,7 @@ class _Runs:
         self._runs, self._begins, self._within, self._quotas = runs, begins, within, quotas
         self._lengths = np.diff(np.append(runs, len(reach)))
         back = np.arange(1, len(reach) + 1) - reach
+        self._latest = np.maximum.reduce(begins)
         self._rings = np.maximum.reduceat(back, runs) + 1
         """How many states of each run must be kept."""
 
@@ -107,13 +122,53 @@ class _Runs:
         found = np.zeros((len(self._runs), lanes), np.int32)
         longest_first = np.argsort(-self._lengths, kind="stable")
         rings = np.maximum.accumulate(self._rings[longest_first][::-1])[::-1]
-        place = 0
+        place = self._alone(self._lengths[longest_first])
+        for run in longest_first[:place].tolist():
+            self._one(run, found)
         while place < len(longest_first):
             size = int(rings[place])
             many = max(1, MOST_CELLS // (size * lanes))
             self._batch(longest_first[place : place + many], size, found)
             place += many
         return found
+
+    def _alone(self, lengths: NDArray[np.int64]) -> int:
+        """How many of the longest runs are done one by one: a step of a run costs a twelfth of a step of a batch."""
+        ahead = np.arange(len(self._latest)) - self._latest
+        if ahead.mean() < _LEAST_AHEAD:
+            return 0
+        left = np.append(lengths, 0)  # the longest of the others, and so the steps of the batch
+        return int(np.argmin(12 * left + np.cumsum(left) - left))
+
+    def _one(self, run: int, found: NDArray[np.int32]) -> None:
+        """Do one run: what its windows began with is looked up for many steps at once, those that begin before them."""
+        start, length, size = int(self._runs[run]), int(self._lengths[run]), int(self._rings[run])
+        part = slice(start, start + length)
+        latest = self._latest[part] - start
+        windows = [
+            ((begins[part] - start) % size, within[part, None], quotas)
+            for begins, within, quotas in zip(self._begins, self._within, self._quotas, strict=True)
+        ]
+        lanes = self._quotas.shape[1]
+        ring = np.zeros((size, lanes), np.int32)
+        room, more = np.empty((2, max(1, min(length, _BLOCK_CELLS // lanes)), lanes), np.int32)
+        states, held = list(ring), list(room)
+        before, low = ring[0], 0
+        while low < length:
+            slot = (low + 1) % size
+            high = min(int(np.searchsorted(latest, low, "right")), low + len(room), low + size - slot)
+            many = high - low
+            for into, (begin, within, quotas) in zip((room, *[more] * len(windows)), windows, strict=False):
+                np.take(ring, begin[low:high], axis=0, out=into[:many], mode="clip")
+                np.add(into[:many], within[low:high], out=into[:many])
+                np.subtract(into[:many], quotas, out=into[:many])
+                if into is more:
+                    np.maximum(room[:many], more[:many], out=room[:many])
+            for state, least in zip(states[slot : slot + many], held, strict=False):
+                np.maximum(before, least, out=state)
+                before = state
+            low = high
+        found[run] = before
 
     def _batch(self, batch: NDArray[np.int64], size: int, found: NDArray[np.int32]) -> None:
         """Do these runs, the longest first, with a ring of this size."""

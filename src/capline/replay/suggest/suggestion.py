@@ -16,7 +16,7 @@ import numpy as np
 from capline.model.errors import InvalidValueError
 from capline.model.limit import Limit, window_text
 from capline.replay.suggest.histories import Histories, Window, window_of
-from capline.replay.suggest.refusals import MOST_CELLS, refusals
+from capline.replay.suggest.refusals import MOST_CELLS, over, refusals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,26 +129,32 @@ def suggest(
 
 
 def curve_of(histories: Histories, window: Window) -> Curve:
-    """Count for every quota.
+    """Count for every quota, subjects of like peaks together."""
+    found = np.zeros((3, int(window.peaks.max())), np.int64)
+    steps = over([window], [1])
+    classes = np.frexp(window.peaks)[1][histories.subjects[steps]]  # by the binary digits of the peak
+    for one in np.unique(classes):
+        _add(found, histories, window, steps[classes == one])
+    last = int(np.argmin(found[0])) + 1
+    return Curve(*found[:, :last])
+
+
+def _add(found: NDArray[np.int64], histories: Histories, window: Window, steps: NDArray[np.int64]) -> None:
+    """Add what some subjects have refused at each quota; `steps` are the instants at which they have some at 1.
 
     Quotas are taken some at a time: as many as refuse at half of the instants or more where the first does, and as fit
     in memory.
     """
-    peak = int(window.peaks.max())
-    over: NDArray[np.int64] = np.cumsum(np.bincount(window.within, minlength=peak + 1)[::-1])[
-        ::-1
-    ]  # instants by least number of events
-    found = np.zeros((3, peak), np.int64)
-    quota = 1
+    quota, peak = 1, int(window.within[steps].max())
     while quota < peak:
-        half = int(np.count_nonzero(over >= over[quota + 1] // 2)) - 1
+        steps = over([window], [quota], steps)
+        half = int(np.median(window.within[steps]))
         end = min(peak, quota + max(1, min(half - quota, MOST_CELLS // peak)))
-        counted = refusals(histories, [window], np.arange(quota, end, dtype=np.int32)[None])
+        counted = refusals(histories, [window], np.arange(quota, end, dtype=np.int32)[None], steps)
         rows = found[:, quota - 1 : end - 1]
-        rows[:] = counted.events, counted.subjects, counted.counts.max(axis=0)
+        rows[:2] += counted.events, counted.subjects
+        np.maximum(rows[2], counted.counts.max(axis=0), out=rows[2])
         quota = end
-    last = int(np.argmin(found[0])) + 1
-    return Curve(*found[:, :last])
 
 
 def _choice(histories: Histories, window: Window, bound: Bound, most: int) -> Choice:

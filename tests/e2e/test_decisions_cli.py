@@ -109,13 +109,3 @@ def test_bad_input_is_one_line_and_exit_2(words: list[str], said: str) -> None:
     assert said in done.stderr
     assert done.stderr.startswith("capline: ")
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.deep
-def test_help_shows_an_example_of_every_command() -> None:
-    for command in ("decide", "peek", "refund", "explain", "erase", "sweep"):
-        done = capline(command, "--help")
-        assert done.returncode == 0
-        assert f"capline {command}" in done.stdout
-    assert capline("--version").stdout.startswith("capline 0.")
-    assert capline().returncode == 2

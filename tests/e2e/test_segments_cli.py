@@ -135,14 +135,6 @@ def test_members(built: Path) -> None:
         assert "one of the two" in refusal(built, "members", "snapshots/one", *arguments)
 
 
-def test_help_has_examples(here: Path) -> None:
-    for command in ("build", "merge", "show", "list", "contains", "counts", "classify", "members"):
-        told = run(here, command, "--help")
-        assert told.returncode == 0
-        assert "Examples" in told.stdout
-        assert f"capline segments {command}" in told.stdout
-
-
 def test_text_ids(here: Path) -> None:
     (here / "texts.csv").write_text("id,segment\nu-1,new\nx y,active\nu-1,vip\n")
     build = ("build", "texts.csv", "--kind", "text", "--overlapping", "vip", "--out")

@@ -140,10 +140,3 @@ def test_what_cannot_be(tmp_path: Path) -> None:
             "gc", "published", f"--grace-hours={hours}"
         )
     assert "86400" in shell.refusal("watch", "published", "--cache", "cache", "--interval", "nan")
-
-
-@pytest.mark.parametrize("command", ["publish", "list", "rollback", "pin", "gc", "watch"])
-def test_help_has_examples(tmp_path: Path, command: str) -> None:
-    done = Shell(tmp_path, "", {}).run(command, "--help")
-    assert done.returncode == 0
-    assert f"capline segments {command} s" in " ".join(done.stdout.split())

@@ -190,26 +190,9 @@ def test_workers_answer_envoy_by_tls_on_one_port(tmp_path: Path) -> None:
     assert (codes.count(OK), codes.count(OVER_LIMIT)) == (20, 5)
 
 
-@pytest.mark.deep
-def test_one_that_dies_while_the_policies_are_broken_is_replaced_with_the_last_good(tmp_path: Path) -> None:
-    with Serving(tmp_path, "--store", "lmdb://store", "--workers", "2") as service:
-        assert soon(lambda: len(workers(service)) == 2, WITHIN_S)
-        gone = frozenset[int]()
-        for broken in ("policies: {", "policies: {wide: {limits: []}}"):
-            (tmp_path / "policies.yaml").write_text(broken, encoding="utf-8")
-            gone |= (killed := workers(service))
-            for worker in killed:
-                os.kill(worker, signal.SIGKILL)
-            assert soon(lambda gone=gone: len(workers(service) - gone) == 2, WITHIN_S)
-            assert ask(service.url) is True
-        text = POLICIES.replace("50", "51")
-        (tmp_path / "policies.yaml").write_text(text, encoding="utf-8")
-        assert soon(lambda: "51/day" in service.client.get("/v1/policies").text, WITHIN_S), "the file is followed on"
-        assert service.stop() == 0
-
-
 BROKEN = [
     *(("tokens.json", b"{"), ("edge.yaml", b"descriptors: ["), ("policies.yaml", b"policies: {")),
+    ("policies.yaml", b"policies: {wide: {limits: []}}"),
     *(("cert.pem", b"none"), ("key.pem", b"none"), ("ca.pem", b"none"), ("key.pem", None)),
 ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit import server_process
-from tests.kit.servers import KINDS, ReplyError, Server, ServerError, cluster, shared, single
+from tests.kit.servers import KINDS, ServerError, cluster, single
 
 VERSIONS = {"redis": "redis_version:7.", "valkey": "valkey_version:9."}
 START_AND_WAIT = """
@@ -44,23 +44,6 @@ def soon(truth: Callable[[], bool]) -> bool:
 
 
 @each_kind
-def test_a_server_is_of_its_kind_listens_on_loopback_only_and_answers(kind: str) -> None:
-    with single(kind) as server:
-        assert server.url == f"{kind}://127.0.0.1:{server.port}/0"
-        assert VERSIONS[kind] in server.command("INFO", "server").decode()
-        assert server.command("SET", "a", b"\x00\r\n") == b"OK"
-        assert server.command("GET", "a") == b"\x00\r\n"
-        assert server.command("RPUSH", "l", 1, "two", 2.5) == 3
-        assert server.command("LRANGE", "l", 0, -1) == [b"1", b"two", b"2.5"]
-        assert server.command("GET", "none") is None
-        assert server.info("server")["tcp_port"] == str(server.port)
-        assert server.command("CONFIG", "GET", "bind") == [b"bind", b"127.0.0.1"]
-        assert server.command("CONFIG", "GET", "save") == [b"save", b""]
-        with pytest.raises(ReplyError, match="unknown command"):
-            server.command("NONSENSE")
-
-
-@each_kind
 def test_a_stopped_server_leaves_no_process_no_port_and_no_directory(kind: str) -> None:
     server = single(kind)
     pid, directory = server.pid, server.directory
@@ -73,47 +56,6 @@ def test_a_stopped_server_leaves_no_process_no_port_and_no_directory(kind: str) 
     assert not directory.exists()
     with pytest.raises(ConnectionRefusedError):
         server.command("PING")
-
-
-def test_a_paused_server_stops_at_once() -> None:
-    server = single("redis")
-    server.pause()
-    start = time.monotonic()
-    server.stop()
-    assert time.monotonic() - start < server_process.STOP_SECONDS
-    assert not is_there(server.pid)
-
-
-@each_kind
-def test_a_cluster_serves_every_slot_by_its_owner_and_every_primary_has_a_replica(kind: str) -> None:
-    with cluster(kind) as nodes:
-        assert len(nodes.servers) == 6
-        assert nodes.primaries == nodes.servers[:3]
-        assert nodes.url == f"{kind}+cluster://" + ",".join(server.address for server in nodes.primaries)
-        assert {nodes.owner(slot) for slot in (0, 5460)} == {nodes.servers[0]}
-        assert {nodes.owner(slot) for slot in (5461, 10921)} == {nodes.servers[1]}
-        assert {nodes.owner(slot) for slot in (10922, 16383)} == {nodes.servers[2]}
-        for number in range(50):
-            key = f"key:{number}"
-            slot = nodes.servers[0].command("CLUSTER", "KEYSLOT", key)
-            owner = nodes.owner(slot)
-            assert owner.command("SET", key, number) == b"OK"
-            other = next(server for server in nodes.primaries if server is not owner)
-            with pytest.raises(ReplyError, match=f"MOVED {slot} {owner.address}"):
-                other.command("GET", key)
-        for server in nodes.servers:
-            ranges = server.command("CLUSTER", "SLOTS")
-            assert sum(end - start + 1 for start, end, *_ in ranges) == 16_384
-            assert all(len(nodes_of_it) == 2 for _, _, *nodes_of_it in ranges)
-        assert all(primary.command("WAIT", 1, 5000) == 1 for primary in nodes.primaries)
-    assert not any(server.runs for server in nodes.servers)
-
-
-def test_a_shared_server_is_one_for_the_process() -> None:
-    assert shared("redis") is shared("redis", "single")
-    assert shared("redis") is not shared("valkey")
-    with pytest.raises(ValueError, match="'ring'"):
-        shared("redis", "ring")  # type: ignore[reportCallIssue, reportArgumentType]
 
 
 def test_a_shared_server_ends_with_its_process_and_leaves_no_directory() -> None:
@@ -138,17 +80,6 @@ def test_a_server_dies_with_the_process_that_started_it_even_by_kill_9() -> None
         shutil.rmtree(directory)
 
 
-def test_a_forked_child_that_ends_leaves_the_server_to_its_parent() -> None:
-    with single("redis") as server:
-        child = os.fork()
-        if not child:
-            server.stop()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert server.command("PING") == b"PONG"
-        assert server.directory.is_dir()
-
-
 def test_a_port_that_was_taken_in_the_meantime_is_changed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     free_port = server_process.free_port
     with socket.socket() as taken:
@@ -159,29 +90,6 @@ def test_a_port_that_was_taken_in_the_meantime_is_changed_for_another(monkeypatc
         with single("redis") as server:
             assert server.port != taken.getsockname()[1]
             assert server.command("PING") == b"PONG"
-
-
-def test_a_bus_port_that_is_taken_is_changed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    free_port = server_process.free_port
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        ports = iter([free_port(), taken.getsockname()[1], free_port(), free_port()])
-        monkeypatch.setattr(server_process, "free_port", lambda: next(ports))
-        server = Server("redis", is_cluster=True)
-        with server.start():
-            assert b"cluster_state" in server.command("CLUSTER", "INFO")
-
-
-def test_a_server_whose_own_port_is_taken_says_so_with_its_log() -> None:
-    server = single("redis")
-    server.kill()
-    with server, socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", server.port))
-        taken.listen()
-        with pytest.raises(ServerError, match=r"(?s)did not start; its log ends:.*Address already in use"):
-            server.restart()
 
 
 def test_a_configuration_that_the_server_refuses_fails_loudly_and_leaves_nothing(
@@ -216,8 +124,3 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyP
         single("redis")
     with pytest.raises(ValueError, match="one of redis, valkey; this is 'memcached'"):
         single("memcached")
-
-
-def test_control_c_in_the_terminal_does_not_reach_a_server() -> None:
-    with single("redis") as server:
-        assert os.getpgid(server.pid) != os.getpgid(0)

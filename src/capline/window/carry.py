@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from capline.window.bound_log import BoundLog
 
 
-class NumberRow(msgspec.Struct):
+class NumberRow(msgspec.Struct, gc=False):
     """The numbers of one limit; of the units carried over at `carried_us`, `carried` were not given back since."""
 
     reader: LimitReader

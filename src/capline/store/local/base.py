@@ -150,7 +150,8 @@ class LocalStore(Store, ABC):
             # The fast path begins rows where there are no logs of single limits, or goes on with such logs.
             may_have_both = compiled.begins and not self.keeps_rows
             if not may_have_both and rule.algorithm not in LOGS and not compiled.refs[0].readers:
-                compiled.quick = numbers_path([ref.readers[0] for ref in compiled.refs[1:]], rule.logs)
+                compiled.meters = [ref.readers[0] for ref in compiled.refs[1:]]
+                compiled.quick = numbers_path(compiled.meters, rule.logs)
         if rule.reserved:
             compiled.record = ref_of(rule.reserved)
         elif was_left(record):

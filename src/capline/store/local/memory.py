@@ -164,11 +164,12 @@ class MemoryStore(LocalStore, LogTransaction):
         now_us_of = self._clock.now_us
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
-
-        readers = [ref.readers[0] for ref in compiled.refs[1:]]
+        meters = compiled.meters
 
         def begun() -> Any:
-            return StoredNumbers([NumberRow(reader, ColumnLog()) for reader in readers]) if numbers else ColumnLog()
+            if not numbers:
+                return ColumnLog()
+            return StoredNumbers([NumberRow(reader, ColumnLog()) for reader in meters], False, meters)
 
         # What a peek at a new subject reads, and leaves as it is. A rolling window is the same at every instant.
         nothing = begun()
@@ -220,9 +221,10 @@ class MemoryStore(LocalStore, LogTransaction):
         fresh = subject not in table.logs
         table.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
         if fresh:
-            self._filled[table.name] = table
-            if "/" in table.name:
-                self._children.setdefault(table.name.rpartition("/")[0], set()).add(table.name)
+            if len(table.logs) == 1:
+                self._filled[table.name] = table
+                if "/" in table.name:
+                    self._children.setdefault(table.name.rpartition("/")[0], set()).add(table.name)
             self._pace.fresh += 1
             if self._pace.is_due:
                 self._sweep_a_little()

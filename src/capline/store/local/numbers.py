@@ -44,7 +44,7 @@ MOST_SUMS = 64
 """Of more sums in a row those go that no number counts: a limit of a second beside one of a day has one each second."""
 
 
-class StoredNumbers(msgspec.Struct):
+class StoredNumbers(msgspec.Struct, gc=False):
     """The value: what a store asks of any log, and the rows; `fresh` if the subject had none before.
 
     `known` are the readers that these rows were found to be of: one list for each rule.

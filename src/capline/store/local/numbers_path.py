@@ -110,7 +110,7 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
     def alone(
         numbers: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int, *times: int
     ) -> Decision | None:
-        """The same under a single limit, where the last hit takes the units; all else is left to `step`."""
+        """The same under a single limit, where the last hit takes the units or a new one; all else is for `step`."""
         if fingerprint or times or not cost or (numbers.known is not meters and not is_known(numbers)):
             return step(numbers, cost, fingerprint, kind, max_wait_us, now_us, *times)
         log = numbers.rows[0].log
@@ -133,20 +133,19 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         seen = _states, logs, read, now_us
         if kind == "peek":
             return Decision(True, limit, after, 0, full_us - now_us, None, "store", 0, 0, seen)
-        if (
-            level == 0
-            or last_us == NEVER
-            or before is None
-            or log.denied
-            or stamps[log.start] <= time_us - retention_us
-        ):
+        if last_us == NEVER or (level == 0 and last_us // window_us != stamp_us // window_us):
+            log.trim(time_us - retention_us)
+            log.record(stamp_us, level or cost, stamp_us)
+        elif level == 0 or before is None or log.denied or stamps[log.start] <= time_us - retention_us:
             return step(numbers, cost, fingerprint, kind, max_wait_us, now_us)
-        stamps[-1] = log.high_water_us = stamp_us
-        log.total = before[-1] + level if level > 0 else log.total + cost
+        else:
+            stamps[-1] = log.high_water_us = stamp_us
+            log.total = before[-1] + level if level > 0 else log.total + cost
         wait_us = stamp_us - now_us if kind == "schedule" else 0
         return Decision(True, limit, after, 0, full_us - now_us, stamp_us, "store", wait_us, 0, seen)
 
     judge, limit = judges[0], meters[0].limit
+    window_us = limit.window_us
     return alone if len(meters) == 1 else step
 
 

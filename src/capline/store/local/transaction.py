@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -47,9 +47,10 @@ class LocalRule(msgspec.Struct):
     """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply.
 
     `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `begins` if
-    numbers of a subject who has none there go there. `quick` is its fast path on a log, or on numbers, in hand.
-    `former` are logs that its policy had before it was changed and does not read: they are erased with the others.
-    `names` is how many logs the store had when it was last asked which of them are beside these; see `learn`.
+    numbers of a subject who has none there go there; `meters` are their readers. `quick` is its fast path on a log, or
+    on numbers, in hand. `former` are logs that its policy had before it was changed and does not read: they are erased
+    with the others. `names` is how many logs the store had when it was last asked which of them are beside these; see
+    `learn`.
     """
 
     rule: BoundPolicy
@@ -62,6 +63,7 @@ class LocalRule(msgspec.Struct):
     record: LogRef | None = None
     numbers: LogRef | None = None
     begins: bool = False
+    meters: Sequence[LimitReader] = ()
     former: tuple[LogRef, ...] = ()
     names: int = 0
 

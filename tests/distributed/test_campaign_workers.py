@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -35,6 +36,7 @@ from tests.kit.campaign import (
     receiver,
     stored,
 )
+from tests.kit.program import Program
 from tests.kit.servers import KINDS, Server, certificates, single
 
 from capline.campaign.store.inputs import Input
@@ -172,8 +174,8 @@ def holders(server: Server | Shared) -> dict[int, int]:
     return {int(each.worker.split(":")[1]): each.batch for each in state(server).in_work}
 
 
-def status(server: Server | Shared) -> Any:
-    return answer("campaign", "status", "summer-sale", "--queue", server.url)
+def status(server: Server | Shared, name: str = "summer-sale") -> Any:
+    return answer("campaign", "status", name, "--queue", server.url)
 
 
 def finished(server: Server | Shared) -> Any:
@@ -656,6 +658,30 @@ def test_a_worker_whose_receiver_takes_nothing_ends_with_exit_1_and_the_next_goe
     assert total["sent"] + total["refused"] + 32 == 160
 
 
+def test_batches_wait_for_a_receiver_that_is_down_and_others_go_on(redis_server: Server, tmp_path: Path) -> None:
+    down = threading.Event()
+    down.set()
+    with receiver(lambda _id, _tries: 503 if down.is_set() else 200) as far, receiver() as other:
+        for name, to in (("spring", far), ("autumn", far), ("winter", other)):
+            (tmp_path / name).mkdir()
+            site = Site(tmp_path / name, {"campaign": name})
+            by_webhook(site, to)
+            enqueue(site, redis_server)
+        words = "worker", "--queue", redis_server.url, "--takeover", "1"
+        worker = Program(tmp_path, "-m", "capline.cli", *words, env=environment())
+        try:
+            worker.says(re.compile(r"messages in a row were not sent by webhook \(HTTP 503\); it is tried again"))
+            until(lambda: status(redis_server, "winter")["state"] == "finished", "the other receiver's is sent")
+            assert not far.taken
+            down.clear()
+            for name in ("spring", "autumn"):
+                until(lambda name=name: status(redis_server, name)["state"] == "finished", f"{name} is sent")
+        finally:
+            worker.end()
+    assert [status(redis_server, name)["total"]["failed"] for name in ("spring", "autumn")] == [0, 0]
+    assert len(far.taken) == 800
+
+
 @pytest.mark.deep
 def test_secrets_stay_in_the_environment(redis_server: Server, site: Site) -> None:
     secret = "swordfish-7"  # noqa: S105 - made up
@@ -817,7 +843,11 @@ def test_campaigns_of_one_rate_key_keep_one_rate_together(redis_server: Server, 
     queue = redis_server if kind == "redis" else Shared(f"sqlite://{tmp_path}/queue.sqlite")
     store = f"{redis_server.url}" if kind == "redis" else f"lmdb://{tmp_path}/limits"
     arrived: list[float] = []
-    with receiver(answered, on_request=lambda _count: arrived.append(time.monotonic())) as far:
+
+    def note(_count: int) -> None:
+        arrived.append(time.monotonic())
+
+    with receiver(answered, on_request=note) as far:
         for name, rate in (("spring", "20/s"), ("autumn", "20/s"), ("winter", "21/s")):
             (tmp_path / name).mkdir()
             site = Site(tmp_path / name, store=store)

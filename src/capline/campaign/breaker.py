@@ -2,8 +2,8 @@
 
     closed    fewer than `threshold` messages in a row were not sent
     failing   at least `threshold`: the rest of the batch waits while these messages are retried
-    open      the retries have used up their attempts: the campaign stops early and can be resumed; messages that were
-              not sent have not failed
+    open      the retries have used up their attempts: the campaign stops early and can be resumed, or of a worker its
+              batches are due later; messages that were not sent have not failed
 
 The rule: only first tries count, and each message that is sent resets the count. Where a request has many messages it
 counts as one, and one of its messages that is sent resets the count. Retries are a selection of the worst,
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 
 class SenderFailingError(CampaignError):
-    """The breaker is open: so many messages in a row were not sent that the campaign stopped early."""
+    """The breaker is open: so many messages in a row were not sent that the campaign stops early, or waits."""
+
+    def __init__(self, why: str, threshold: int) -> None:
+        super().__init__(
+            f"stopped early: {why}; fix that and run the same command again; the sender's option 'breaker' "
+            f"({threshold}, 0 for never) says after how many"
+        )
+        self.why = why
 
 
 @dataclass(slots=True)

@@ -105,11 +105,10 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Delivers batches of one run, one at a time, each with all its retries.
+    """Delivers batches of one run, one at a time.
 
-    The codes of the parts are indices into `segments` and `zones`. `pause` waits some seconds between two tries;
-    `jitter` returns a number from 0 to 1. `progress` is called after the decision and after each send, with the batch's
-    number and how many of its subjects are done.
+    The codes of the parts are indices into `segments` and `zones`. `jitter` returns a number from 0 to 1. `progress` is
+    called after the decision and after each send, with the batch's number and how many of its subjects are done.
     """
 
     file: CampaignFile
@@ -120,16 +119,16 @@ class Delivery:
     info: RunInfo
     record: Steps
     breaker: Breaker
-    pause: Callable[[float], object]
     progress: Callable[[int, int], object] = lambda _batch, _rows: None
     jitter: Callable[[], float] = random.random
 
     def deliver(self, part: Part, rows: BatchRows | None) -> BatchRows:
         """Deliver a batch from its recorded state; `rows` is None if it is not decided yet.
 
-        Sends until no row is due, and refunds each hit whose message has failed for good. Raises `SenderFailingError`
-        when the circuit breaker opens, `Later` where the rate has no slot soon, `Paused` where the campaign is paused
-        or over before it is decided. Of a cancelled campaign what was not handed over is refunded.
+        Sends each row that is due, and refunds each hit whose message has failed for good. Raises `Later` where rows
+        are to be tried again, or the rate has no slot soon, `SenderFailingError` when the circuit breaker opens,
+        `Paused` where the campaign is paused or over before it is decided. Of a cancelled campaign what was not handed
+        over is refunded.
         """
         if rows is None:
             if self.record.store.halt(self.info.campaign):
@@ -164,7 +163,8 @@ class Delivery:
                     break
             tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
             if tries.size:
-                self.pause(backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter()))
+                wait_s = backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter())
+                raise Later(wait_s, all_of_it=self.breaker.is_failing)
 
     def _decide(self, part: Part) -> BatchRows:
         names, zones, codes = limiter_kinds(self.policy, part, self.segments, self.zones)
@@ -229,9 +229,8 @@ class Delivery:
             why = rows.reasons[reason - 1] if reason else "no reason given"
             what = "messages" if self.breaker.size == 1 else "requests"
             raise SenderFailingError(
-                f"stopped early: {self.breaker.in_a_row:,} {what} in a row were not sent by {self.file.sender.name} "
-                f"({why}); fix that and run the same command again; the sender's option 'breaker' "
-                f"({self.breaker.threshold}, 0 for never) says after how many"
+                f"{self.breaker.in_a_row:,} {what} in a row were not sent by {self.file.sender.name} ({why})",
+                self.breaker.threshold,
             )
 
     def _give_up_unsure(self, rows: BatchRows) -> bool:

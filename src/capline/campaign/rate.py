@@ -36,11 +36,12 @@ _PIECES = 10
 
 
 class Later(Exception):  # noqa: N818 - not an error: the batch is due later
-    """The batch cannot go on before `wait_s` seconds."""
+    """The batch cannot go on before `wait_s` seconds; with `all_of_it` no batch of its campaign can."""
 
-    def __init__(self, wait_s: float) -> None:
+    def __init__(self, wait_s: float, *, all_of_it: bool) -> None:
         super().__init__(f"in {wait_s:g} s")
         self.wait_s = wait_s
+        self.all_of_it = all_of_it
 
 
 def claim_rate(limiter: Limiter, file: CampaignFile) -> None:
@@ -80,4 +81,4 @@ class Pace:
             with self.limiter.acquire(_RATE, self.key, messages, timeout=_LONGEST_WAIT_S, slack=self.slack_s):
                 return time.monotonic() + self.slack_s
         except LimitExceeded as refused:
-            raise Later(refused.decision.retry_after or _LONGEST_WAIT_S) from None
+            raise Later(refused.decision.retry_after or _LONGEST_WAIT_S, all_of_it=True) from None

@@ -1,7 +1,7 @@
 """Runs a job in this process, with a store of its own in a directory (`ledger`). `deliver` has the steps of a batch.
 
-Batches are delivered in order, one at a time, each with all its retries. So only one batch is in memory, and a kill
-can leave only one half done.
+Batches are delivered in order, one at a time, each with all its retries: one that is due later is waited for. So only
+one batch is in memory, and a kill can leave only one half done.
 """
 
 from __future__ import annotations
@@ -172,7 +172,6 @@ class _Run:
             self._info,
             steps,
             self._breaker,
-            self._pause,
             self._report,
             self._jitter,
         )
@@ -180,6 +179,7 @@ class _Run:
             self._doubtful.discard(claimed.number)
             if rows is not None:
                 rows.ask_again()
+                steps.save(rows)
         delivery.deliver(part, rows)
 
     def _part(self, claimed: Claimed) -> Part:

@@ -6,7 +6,7 @@
       │        └── lease lost: another worker owns the batch; write nothing, claim the next
       ├── damaged: set aside as a dead letter and reported; claim the next
       ├── stopped, or the campaign paused: released at once, for the next worker
-      ├── no slot of its rate soon: released, due then; claim one of another campaign
+      ├── to be tried again, no slot of its rate soon, a receiver that takes nothing: released, due later
       └── failed: released, due after `takeover_s`, and the worker ends with the error
 
 A thread renews the lease every second, however long sending takes. A process that was killed or suspended renews
@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capline.campaign.breaker import Breaker
+from capline.campaign.breaker import Breaker, SenderFailingError
 from capline.campaign.deliver import AGAIN, Delivery, Lost, Paused, Steps, as_campaign_errors
 from capline.campaign.file import loads_campaign
 from capline.campaign.part import Part
@@ -102,6 +102,9 @@ class Worker:
         self._outage: _Outage | None = None
         self._shut_until: dict[str, float] = {}
         self._later: dict[str, float] = {}
+        self._breakers: dict[str, Breaker] = {}
+        self._busy_until = 0.0
+        self._until_idle = False
 
     def close(self) -> None:
         """Close stores, senders and connections."""
@@ -119,6 +122,7 @@ class Worker:
 
         After a `CaplineError`, another worker claims the batch once its lease has expired.
         """
+        self._until_idle = until_idle
         for name in self._queue.ages_s():  # one that an earlier version queued is in no look
             try:
                 self._queue.find(name)
@@ -135,7 +139,7 @@ class Worker:
                 if campaign is None:
                     self._close_finished()
                     next_s = min(look.next_s, *(until - now for until in self._later.values()), math.inf)
-                    if until_idle and next_s > self._takeover_s:
+                    if until_idle and next_s > self._takeover_s and now > self._busy_until:
                         return  # what others have is due at the latest when a lease ends
                     self._stop.wait(min(_POLL_S, next_s))
                     continue
@@ -163,7 +167,7 @@ class Worker:
             return True  # expired: `claim` answers `Over` and removes its name
         self._close_finished()
         try:
-            self._runs[campaign] = _Run(run, self._store, self._queue, self._observers)
+            self._runs[campaign] = _Run(run, self._store, self._queue, self._observers, self._breakers)
         except CaplineError as error:
             return self._shut(campaign, error)
         return True
@@ -195,7 +199,14 @@ class Worker:
             self._outage = None
         steps = Steps(self._queue, claimed, self._stop)
         with self._releasing(claimed), self._lease_keeper.renewing(claimed):
-            done = delivered_batch(claimed.campaign, run.delivery(steps).deliver(part, rows), time.monotonic() - began)
+            try:
+                rows = run.delivery(steps).deliver(part, rows)
+            except SenderFailingError as error:
+                if self._until_idle:
+                    raise
+                self._say(f"{claimed.campaign}: {error.why}; it is tried again every {self._takeover_s:g} s")
+                raise Later(self._takeover_s, all_of_it=True) from None
+            done = delivered_batch(claimed.campaign, rows, time.monotonic() - began)
             self._outage = None
             self.worked.add(done)
             self._delivered(done)
@@ -213,7 +224,7 @@ class Worker:
                 raise
         except Later as later:
             self._queue.release(claimed, "give_back", wait_s=later.wait_s)
-            self._later[claimed.campaign] = time.monotonic() + later.wait_s
+            self._wait(claimed.campaign, later)
         except (StoreUnavailableError, StoreUnknownError) as error:
             # Every step of a batch may be repeated: it is released now, and claimed again when the store answers.
             self._queue.release(claimed, "give_back")
@@ -228,6 +239,14 @@ class Worker:
             if isinstance(error, StoreError) and AGAIN not in str(error):
                 raise type(error)(f"{error}; {AGAIN}") from None
             raise
+
+    def _wait(self, campaign: str, later: Later) -> None:
+        """Claim nothing of the campaign, and of the others with its receiver, before."""
+        until = time.monotonic() + later.wait_s
+        self._busy_until = max(self._busy_until, until)
+        if later.all_of_it:
+            breaker = self._runs[campaign].breaker
+            self._later |= {name: until for name, run in self._runs.items() if run.breaker is breaker}
 
     def _lose(self, claimed: Claimed) -> None:
         self.worked.lost += 1
@@ -267,13 +286,22 @@ class _Outage:
 class _Run:
     """A run that is open here: its limiter and its sender."""
 
-    def __init__(self, run: StoredRun, store: str | None, queue: CampaignStore, observers: Sequence[Observer]) -> None:
+    def __init__(
+        self,
+        run: StoredRun,
+        store: str | None,
+        queue: CampaignStore,
+        observers: Sequence[Observer],
+        breakers: dict[str, Breaker],
+    ) -> None:
         self._run = run
         self._file: CampaignFile = loads_campaign(run.text, Path(run.path))
         self._file = replace(self._file, store=store or run.store or self._file.store)
         policies = loads(run.policies, name=str(self._file.policies))
         self._policy: Policy = pick_policy(self._file, policies)
-        self._breaker = Breaker(self._file.sender.breaker, size=self._file.sender.request_size)
+        sender = self._file.sender
+        receiver = f"{sender.digest} {sender.breaker} {sender.request_size}"
+        self.breaker = breakers.setdefault(receiver, Breaker(sender.breaker, size=sender.request_size))
         self._segments = tuple(name for name, _ in run.facts.segments)
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:
@@ -283,10 +311,9 @@ class _Run:
             problem = why_no_rehearsal(self._file, self._limiter)
             if problem and queue.store(run.facts.campaign) is None:  # else what is there may be of its own workers
                 raise CampaignError(problem)
-            sender = self._file.sender.sender
-            stack.callback(sender.close)
-            with as_campaign_errors(self._file.sender.name):
-                sender.open(self.info)
+            stack.callback(sender.sender.close)
+            with as_campaign_errors(sender.name):
+                sender.sender.open(self.info)
             _same_store(queue.freeze_store(run.facts.campaign, found := store_input(self._limiter)), found)
             with suppress(StoreUnavailableError, StoreUnknownError):  # each batch claims it again
                 claim_run(self._limiter, self._file, run.facts.run_id)
@@ -309,9 +336,7 @@ class _Run:
     def delivery(self, steps: Steps) -> Delivery:
         """A `Delivery` that records its steps here."""
         kinds = self._segments, self._run.zones
-        return Delivery(
-            self._file, self._policy, *kinds, self._limiter, self.info, steps, self._breaker, steps.stop.wait
-        )
+        return Delivery(self._file, self._policy, *kinds, self._limiter, self.info, steps, self.breaker)
 
 
 def _same_store(frozen: Input, found: Input) -> None:

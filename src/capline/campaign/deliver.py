@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capline.campaign.breaker import SenderFailingError
-from capline.campaign.prepare import limiter_kinds
+from capline.campaign.prepare import limiter_kinds, local_instant_us
 from capline.campaign.rate import Later, Pace
 from capline.campaign.senders.protocol import (
     DELIVERED,
@@ -37,6 +37,7 @@ from capline.campaign.senders.protocol import (
 from capline.campaign.store.packed import subjects
 from capline.campaign.store.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
 from capline.campaign.store_facts import claim_run
+from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError, CaplineError, StoreError
 
 if TYPE_CHECKING:
@@ -107,8 +108,9 @@ class Steps:
 class Delivery:
     """Delivers batches of one run, one at a time.
 
-    The codes of the parts are indices into `segments` and `zones`. `jitter` returns a number from 0 to 1. `progress` is
-    called after the decision and after each send, with the batch's number and how many of its subjects are done.
+    The codes of the parts are indices into `segments` and `zones`; the run began at `begun_us`. `jitter` returns a
+    number from 0 to 1. `progress` is called after the decision and after each send, with the batch's number and how
+    many of its subjects are done.
     """
 
     file: CampaignFile
@@ -119,6 +121,7 @@ class Delivery:
     info: RunInfo
     record: Steps
     breaker: Breaker
+    begun_us: int
     progress: Callable[[int, int], object] = lambda _batch, _rows: None
     jitter: Callable[[], float] = random.random
 
@@ -148,14 +151,14 @@ class Delivery:
             self.record.save(rows)
         self._refund_failed(rows)
         self.progress(part.number, len(rows) - rows.due().size)
-        pace = Pace.of(self.file, self.limiter)
+        pace, due_us = Pace.of(self.file, self.limiter), self._due_us(part)
         while (due := rows.due()).size:
             asked_s = 0.0
             most = min(self.file.sender.sender.most or due.size, due.size if pace is None else pace.most)
             for start in range(0, due.size, most):
                 self.record.check()
                 some = due[start : start + most]
-                asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch, pace))
+                asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch, pace, due_us))
                 self._refund_failed(rows)
                 self.progress(part.number, len(rows) - rows.due().size)
                 if self.breaker.is_failing:
@@ -190,8 +193,16 @@ class Delivery:
         self.record.add(decided)
         return decided
 
+    def _due_us(self, part: Part) -> int:
+        """When the messages of a batch were due: at `send_at`, once the run began, or at the minute of their zone."""
+        due_us, minute = max(self.file.send_at_us, self.begun_us), self.file.local_minute
+        if minute is not None and part.zone_codes is not None:
+            zone = self.zones[int(part.zone_codes[0])] or self.policy.zone
+            due_us = max(due_us, local_instant_us(self.file.send_at_us, minute, zone))
+        return due_us
+
     def _hand_over(
-        self, rows: BatchRows, due: NDArray[np.intp], messages_of_batch: Messages, pace: Pace | None
+        self, rows: BatchRows, due: NDArray[np.intp], messages_of_batch: Messages, pace: Pace | None, due_us: int
     ) -> float:
         first = rows.attempts[due] == 0
         until = math.inf if pace is None else pace.turn(due.size)
@@ -208,6 +219,8 @@ class Delivery:
         outcomes = self._send(messages_of_batch.take(due))
         most = _NO_LIMIT if self.breaker.is_failing else self.file.retry.attempts
         rows.take_outcomes(due, outcomes, most, unsure)
+        if self.file.as_of_us is None:
+            rows.note_delay(due, max(SystemClock().now_us() - due_us, 0) / 1e6)
         self._give_up_unsure(rows)
         self.record.save(rows)
         self.breaker.count(rows.state[due], first & ~unsure)

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from capline.campaign.store.rows import (
+    DELAYS_S,
     DELIVERED,
     FAILED,
     NOT_KNOWN,
@@ -47,6 +48,7 @@ class SegmentReport(msgspec.Struct, frozen=True):
 
     audience = sent + refused + failed + not_known + pending + undecided. `failed`: delivery failed for good, and the
     hits are refunded (after a kill: by the resumed run). `not_known`: may have been accepted, so the hits stay.
+    `delays`: of those sent, how many the receiver had within so many seconds of when they were due; not of rehearsals.
     """
 
     segment: str | None
@@ -58,6 +60,7 @@ class SegmentReport(msgspec.Struct, frozen=True):
     not_known: int
     pending: int
     undecided: int
+    delays: dict[str, int] = {}
 
 
 class Eligible(msgspec.Struct, frozen=True):
@@ -144,6 +147,7 @@ class OutcomeCounts:
         self._segments = segments
         self._states = np.zeros((len(segments), STATES), np.int64)
         self._refused_by: dict[str, NDArray[np.int64]] = {}
+        self._delays = np.zeros((len(segments), len(DELAYS_S) + 1), np.int64)
         self._failures: dict[str, int] = {}
         self._doubts: dict[str, int] = {}
         self._eligible_us: list[NDArray[np.int64]] = []
@@ -162,6 +166,8 @@ class OutcomeCounts:
             if counts.any():
                 # Two limits with the same text (a channel's and the policy's) share a line.
                 self._refused_by[limit] = self._refused_by.get(limit, np.zeros(size, np.int64)) + counts
+        for code, counts in rows.delays.items():
+            self._delays[code] += counts[:-1]
         _count_reasons(self._failures, rows, (rows.state == FAILED) | (rows.state == REFUNDED))
         _count_reasons(self._doubts, rows, rows.state == NOT_KNOWN)
         retry_us = rows.retry_us[refused]
@@ -182,6 +188,7 @@ class OutcomeCounts:
             sum(part.not_known for part in segments),
             sum(part.pending for part in segments),
             sum(part.undecided for part in segments),
+            _delays(self._delays.sum(0)),
         )
         seconds = 0.0 if state is None else state.elapsed_us / 1e6
         done = total.audience - total.pending - total.undecided
@@ -215,6 +222,7 @@ class OutcomeCounts:
             states[NOT_KNOWN],
             states[PENDING] + states[RETRY] + states[UNSURE],
             audience - sum(states),
+            _delays(self._delays[code]),
         )
 
     def _eligible(self) -> Eligible | None:
@@ -260,6 +268,11 @@ def state_now(state: State) -> str:
     if state.due_us > SystemClock().now_us() and not state.cancelled:
         return "paused" if math.isinf(state.due_us) else "scheduled"
     return "running" if state.is_worked_on else "stopped"
+
+
+def _delays(counts: NDArray[np.int64]) -> dict[str, int]:
+    names = [*(f"{bound} s" for bound in DELAYS_S), "later"]
+    return {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}
 
 
 def _count_reasons(counts: dict[str, int], rows: BatchRows, where: NDArray[np.bool_]) -> None:

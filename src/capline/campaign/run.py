@@ -172,6 +172,7 @@ class _Run:
             self._info,
             steps,
             self._breaker,
+            self._ledger.facts.begun_us,
             self._report,
             self._jitter,
         )

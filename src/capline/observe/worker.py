@@ -2,6 +2,7 @@
 
     capline_worker_batches_total{outcome}        delivered, lost (to another worker), dead_letter
     capline_worker_recipients_total{outcome}     sent, refused, failed, not_known
+    capline_campaign_delay_seconds{campaign,segment}   histogram: from when messages were due to their receiver's answer
     capline_queue_up                             1 while the queue's server answers
     capline_queue_campaigns                      campaigns that are not finished
     capline_queue_batches{campaign,state}        waiting, leased, delivered, dead_letter
@@ -13,12 +14,15 @@ Every worker exports the same queue, so take the maximum: `max by (campaign) (â€
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
+
+_MOST_CAMPAIGNS = 100
 
 
 class WorkedFigures(Protocol):
@@ -66,8 +70,22 @@ class WorkerMetrics:
 
     def __init__(self, worked: WorkedFigures, registry: CollectorRegistry) -> None:
         self._worked = worked
+        self._bounds_s: Sequence[int] = ()
         self._queue: QueueFigures | None = None
+        self._delays: dict[str, dict[str, list[int]]] = {}
         registry.register(self)
+
+    def add(self, campaign: str, delays: Mapping[str, Sequence[int]], bounds_s: Sequence[int]) -> None:
+        """Count a batch's messages by segment: within each of these bounds, and later, and the sum of their delays.
+
+        Of the last 100 campaigns.
+        """
+        self._bounds_s = bounds_s
+        known = self._delays[campaign] = self._delays.pop(campaign, {})
+        for segment, counts in delays.items():
+            known[segment] = [a + b for a, b in zip(known.get(segment, [0] * len(counts)), counts, strict=True)]
+        while len(self._delays) > _MOST_CAMPAIGNS:
+            self._delays.pop(next(iter(self._delays)))
 
     def show(self, queue: QueueFigures | None) -> None:
         """Export this state of the queue from now on; None where it did not answer."""
@@ -75,7 +93,11 @@ class WorkerMetrics:
 
     def collect(self) -> Iterable[Metric]:
         """Read the figures; prometheus-client calls it."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - an extra
+        from prometheus_client.core import (  # noqa: PLC0415 - an extra
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
 
         worked, outcome = self._worked, ["outcome"]
         batches = CounterMetricFamily("capline_worker_batches", "Batches of this worker", labels=outcome)
@@ -86,7 +108,13 @@ class WorkerMetrics:
             people.add_metric([name], getattr(worked, name))
         queue = self._queue
         up = GaugeMetricFamily("capline_queue_up", "1 while the queue answers", value=queue is not None)
-        yield from (batches, people, up)
+        told = "From when messages were due to their receiver's answer"
+        delay = HistogramMetricFamily("capline_campaign_delay_seconds", told, labels=["campaign", "segment"])
+        for campaign, segments in list(self._delays.items()):
+            for segment, counts in segments.items():
+                buckets = list(zip((*map(str, self._bounds_s), "+Inf"), accumulate(counts[:-1]), strict=True))
+                delay.add_metric([campaign, segment], buckets, counts[-1])
+        yield from (batches, people, delay, up)
         if queue is None:
             return
         yield GaugeMetricFamily("capline_queue_campaigns", "Campaigns that are not finished", value=queue.campaigns)

@@ -1,4 +1,4 @@
-"""The rate of sending, on a clock that only sleep, the store and the receiver advance."""
+"""The rate of sending, and the delays, on a clock that only sleep, the store and the receiver advance."""
 
 import time
 from bisect import bisect_right
@@ -16,6 +16,7 @@ from capline.campaign import Report, Stop, open_run, report_of, run
 from capline.campaign.rate import Pace
 from capline.campaign.senders.protocol import Messages, Outcomes
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
+from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError
 
 RATE, WINDOW_US = 100, 1_000_000
@@ -109,3 +110,19 @@ def test_a_key_has_one_rate(tmp_path: Path) -> None:
     assert not (tmp_path / "third.run").exists()
     with open_run(site.job(as_of=None, campaign="third", rate="200/s", rate_key=None), tmp_path / "third.run"):
         pass
+
+
+def test_the_delay_of_each_message_is_in_the_report_by_segment_and_goes_on_with_the_run(
+    tmp_path: Path, far: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Due at 16:00, begun then: the first window's at once, the last ones after three seconds."""
+    monkeypatch.setattr(SystemClock, "now_us", lambda _self: far.clock.now_us())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    report = go(Site(tmp_path), far)
+    by_name = {part.segment: part.delays for part in report.segments}
+    assert by_name["active"] == {"1 s": 100}
+    assert by_name[None] == {"5 s": 100}
+    assert report.total.delays == {"1 s": 100, "5 s": 300}
+    far.clock.advance_us(20 * WINDOW_US)
+    site = Site(tmp_path)
+    with ledger_of(site.job(as_of=None, rate=f"{RATE}/s", sender=WEBHOOK), site.path / "run") as ledger:
+        assert report_of(ledger).total.delays == report.total.delays

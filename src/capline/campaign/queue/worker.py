@@ -206,7 +206,7 @@ class Worker:
                     raise
                 self._say(f"{claimed.campaign}: {error.why}; it is tried again every {self._takeover_s:g} s")
                 raise Later(self._takeover_s, all_of_it=True) from None
-            done = delivered_batch(claimed.campaign, rows, time.monotonic() - began)
+            done = delivered_batch(claimed.campaign, rows, time.monotonic() - began, run.segments)
             self._outage = None
             self.worked.add(done)
             self._delivered(done)
@@ -302,7 +302,7 @@ class _Run:
         sender = self._file.sender
         receiver = f"{sender.digest} {sender.breaker} {sender.request_size}"
         self.breaker = breakers.setdefault(receiver, Breaker(sender.breaker, size=sender.request_size))
-        self._segments = tuple(name for name, _ in run.facts.segments)
+        self.segments = tuple(name for name, _ in run.facts.segments)
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:
             known = queue.store(run.facts.campaign)
@@ -335,8 +335,10 @@ class _Run:
 
     def delivery(self, steps: Steps) -> Delivery:
         """A `Delivery` that records its steps here."""
-        kinds = self._segments, self._run.zones
-        return Delivery(self._file, self._policy, *kinds, self._limiter, self.info, steps, self.breaker)
+        kinds = self.segments, self._run.zones
+        return Delivery(
+            self._file, self._policy, *kinds, self._limiter, self.info, steps, self.breaker, self._run.facts.begun_us
+        )
 
 
 def _same_store(frozen: Input, found: Input) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 from capline.campaign.store.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED, STATES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capline.campaign.store.rows import BatchRows
 
 
@@ -24,6 +26,8 @@ class DeliveredBatch(msgspec.Struct, frozen=True):
     failed: int
     not_known: int
     elapsed_s: float
+    delays: dict[str, list[int]]
+    """By segment, as in `BatchRows.delays`."""
 
 
 class WorkerReport(msgspec.Struct):
@@ -53,7 +57,7 @@ class WorkerReport(msgspec.Struct):
         self.not_known += batch.not_known
 
 
-def delivered_batch(campaign: str, rows: BatchRows, elapsed_s: float) -> DeliveredBatch:
+def delivered_batch(campaign: str, rows: BatchRows, elapsed_s: float, segments: Sequence[str | None]) -> DeliveredBatch:
     """What became of the subjects of a batch that took so long."""
     states: list[int] = np.bincount(rows.state, minlength=STATES).tolist()
     return DeliveredBatch(
@@ -65,4 +69,5 @@ def delivered_batch(campaign: str, rows: BatchRows, elapsed_s: float) -> Deliver
         states[REFUNDED],
         states[NOT_KNOWN],
         round(elapsed_s, 3),
+        {segments[code] or "": counts for code, counts in rows.delays.items()},
     )

@@ -209,19 +209,29 @@ class State:
         return self.queued - self.settled - len(self.in_work) - len(self.aside)
 
 
+class _Outcome(msgspec.Struct, array_like=True):
+    """The second half of a step."""
+
+    settled: bool
+    columns: bytes
+    reasons: list[str]
+    delays: dict[int, list[int]] = {}
+
+
 def step_bytes(rows: BatchRows, *, decided: bool) -> tuple[bytes, bytes]:
     """The two halves of a step to record: the decision, empty unless `decided`, and the outcome."""
     first = msgspec.msgpack.encode((rows.at_us, len(rows), rows.limits, rows.pack_decided())) if decided else b""
-    return first, msgspec.msgpack.encode((rows.is_done, rows.pack_outcome(), rows.reasons))
+    outcome = _Outcome(rows.is_done, rows.pack_outcome(), rows.reasons, rows.delays)
+    return first, msgspec.msgpack.encode(outcome)
 
 
 def read_steps(number: int, decided: bytes, outcome: bytes | None) -> BatchRows:
     """The rows of a batch from its two recorded halves; `CampaignError` where they are damaged."""
     try:
         at_us, rows, limits, first = msgspec.msgpack.decode(decided, type=tuple[int, int, tuple[str, ...], bytes])
-        _, second, reasons = msgspec.msgpack.decode(outcome or b"", type=tuple[bool, bytes, list[str]])
+        second = msgspec.msgpack.decode(outcome or b"", type=_Outcome)
     except msgspec.DecodeError:
         raise damaged(number) from None
     if not 0 < rows <= LARGEST_BATCH:
         raise damaged(number)
-    return BatchRows.unpack(number, at_us, rows, limits, first, second, reasons)
+    return BatchRows.unpack(number, at_us, rows, limits, first, second.columns, second.reasons, second.delays)

@@ -22,6 +22,7 @@ bytes are the columns one after the other, little-endian, deflated: 2 to 10 byte
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,8 @@ _LAST_REASON = "other reasons"
 _CANCELLED = "the campaign was cancelled"
 _CUT_OFF = "the process ended before an answer was written down"
 _MOST_ATTEMPTS = 255
+DELAYS_S = (1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
+"""The bounds of the histogram of delays: from when a message was due until its receiver had it."""
 
 
 @dataclass(slots=True)
@@ -70,6 +73,8 @@ class BatchRows:
     attempts: NDArray[np.uint8]
     reason: NDArray[np.uint8]
     reasons: list[str] = field(default_factory=list[str])
+    delays: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """By segment: how many were handed over within each of `DELAYS_S`, and later; last the sum of their delays in s."""
 
     @classmethod
     def of(cls, number: int, at_us: int, ids: Ids, codes: NDArray[np.integer[Any]], answers: Decisions) -> BatchRows:
@@ -135,6 +140,14 @@ class BatchRows:
             again = unsure[place] and outcomes.codes[place] in (PERMANENT, TRANSIENT)
             self.reason[rows[place]] = self._reason_index(f"perhaps taken before, then {reason}" if again else reason)
 
+    def note_delay(self, rows: NDArray[np.intp], delay_s: float) -> None:
+        """Count those of these rows that were delivered, so long after they were due."""
+        codes, counts = np.unique(self.codes[rows[self.state[rows] == DELIVERED]], return_counts=True)
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+            known = self.delays.setdefault(code, [0] * (len(DELAYS_S) + 2))
+            known[bisect_left(DELAYS_S, delay_s)] += count
+            known[-1] += round(delay_s * count)
+
     def ask_again(self) -> bool:
         """Make rows that are not known due again, with all their attempts; whether there are any."""
         rows = self.where(NOT_KNOWN)
@@ -182,6 +195,7 @@ class BatchRows:
         decided: bytes,
         outcome: bytes,
         reasons: list[str],
+        delays: dict[int, list[int]] | None = None,
     ) -> BatchRows:
         """What was packed; `CampaignError` where it is not that."""
         raw = inflate(decided, rows * _LARGEST_ROW, number)
@@ -191,7 +205,9 @@ class BatchRows:
         in_range = (state < STATES) & (reason <= len(reasons)) & (limit >= -1) & (limit < len(limits))
         if not in_range.all():
             raise damaged(number)
-        return cls(number, at_us, limits, ids, codes, limit, hit, retry_us, state, attempts, reason, reasons)
+        return cls(
+            number, at_us, limits, ids, codes, limit, hit, retry_us, state, attempts, reason, reasons, delays or {}
+        )
 
     def _reason_index(self, reason: str) -> int:
         text = " ".join(reason.split())[:_LONGEST_REASON] or "no reason given"

@@ -65,11 +65,16 @@ def worker(
     from capline.campaign.queue.watch import watching
     from capline.campaign.queue.worker import Worker
     from capline.campaign.stop import CampaignStopped, Stop
+    from capline.campaign.store.rows import DELAYS_S
     from capline.observe import PrometheusObserver
     from capline.observe.serving import new_registry, served
     from capline.observe.worker import WorkerMetrics
 
+    figures: WorkerMetrics | None = None
+
     def report(batch: DeliveredBatch) -> None:
+        if figures is not None:
+            figures.add(batch.campaign, batch.delays, DELAYS_S)
         if not quiet:
             note.print(
                 f"{batch.campaign}: batch {batch.batch}: {batch.sent:,} sent, {batch.refused:,} refused, "
@@ -88,7 +93,8 @@ def worker(
         stack.enter_context(closing(working))
         if metrics is not None and registry is not None:
             note.print(f"metrics at {stack.enter_context(served(registry, metrics))}", markup=False)
-            stack.enter_context(watching(queue, WorkerMetrics(working.worked, registry).show))
+            figures = WorkerMetrics(working.worked, registry)
+            stack.enter_context(watching(queue, figures.show))
         for warning in working.warnings():
             warn(f"warning: {warning}")
         try:

@@ -78,7 +78,7 @@ _OUTCOME = msgspec.json.decode(
     b'"key":"summer-sale/4f0c6a1b22d3e4f5/1001"}'
 )
 _COUNTS = {"audience": 3, "sent": 2, "refused": 1, "refused_by": {"1/day": 1}, "failed": 0, "not_known": 0}
-_TOTAL = {"segment": None, **_COUNTS, "pending": 0, "undecided": 0}
+_TOTAL = {"segment": None, **_COUNTS, "pending": 0, "undecided": 0, "delays": {"1 s": 2}}
 _QUEUE: dict[str, Any] = {"batches": 1, "unqueued": 0, "waiting": 0, "settled": 1, "in_work": [], "set_aside": {}}
 _LINE = {"campaign": "summer-sale", "run": "4f0c6a1b22d3e4f5", "state": "finished", "policy": "promo"}
 _REPORT: dict[str, Any] = {

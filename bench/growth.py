@@ -551,10 +551,10 @@ class Table:
         title = f"{name}: a row of {most:,} beside one of {most // 10:,}"
         self.ratio(title, spent_a_row, (most // 10, most), 5 if self.short else 2)
 
-    def wait(self, name: str, wait_s: Callable[[], float], at_most: float) -> None:
+    def wait(self, name: str, wait_s: Callable[[], float], at_most: float, *, why: str = "") -> None:
         """The longest wait of another caller, in milliseconds."""
         if not self.short:
-            self.row(name, lambda: wait_s() * 1000, "ms", at_most, tries=3)
+            self.row(name, lambda: wait_s() * 1000, "ms", at_most, tries=3, why=why)
 
 
 def without_stores(table: Table) -> None:
@@ -600,17 +600,18 @@ def jobs(table: Table, name: str, store: Store) -> None:
             for what in tries[0]:
                 at_most = 20 if "policies" in what and rows < MOST_ROWS else 50
                 wait_s = min(found[what] for found in tries)
-                table.wait(waits + what, lambda wait_s=wait_s: wait_s, at_most)
+                why = "full collections of Python's garbage look at each rule and each log in memory"
+                table.wait(waits + what, lambda wait_s=wait_s: wait_s, at_most, why=why if name == "memory" else "")
     if not store.server:
         many = 2_000 if table.short else 50_000
         kept_name = f"{name}, logs kept of {many:,} that came by, by those live"
         table.row(kept_name, lambda: kept(store.url_of(), many), "times", 2)
+    some = 1_500 if table.short else 4_000
     table.row(
-        f"{name}, sets of limits: memory that each beyond 2,000 leaves",
-        lambda: (held(store.url_of(), 4_000) - held(store.url_of(), 2_000)) / 2_000,
+        f"{name}, sets of limits: memory that each beyond {some:,} leaves",
+        lambda: (held(store.url_of(), 3 * some) - held(store.url_of(), some)) / (2 * some),
         "bytes",
         1_000 if table.short else 100,
-        why="lmdb: the sweep inside keeps the names that are in the file" if name.startswith("lmdb") else "",
     )
     many, bound = (1_000, 20) if table.short else (10_000, 2)
     for title, spent in (
@@ -619,7 +620,9 @@ def jobs(table: Table, name: str, store: Store) -> None:
         ("export of one log, where there are so many policies", exported),
     ):
         own = None if spent is exported and store.server else bound
-        table.ratio(f"{name}, {title}", partial(spent, store), (10, many), own)
+        why = "4,096 compiled rules of overrides are kept: with more limits than that most decisions compile theirs"
+        why = why if spent is overridden else ""
+        table.ratio(f"{name}, {title}", partial(spent, store), (10, many), own, why=why)
     table.job(f"{name}, AsyncLimiter, a decision", partial(spent_awaiting, store), 2_000 if table.short else 20_000)
     for job, (work, most) in JOBS.items():
         table.job(f"{name}, {job}", partial(spent_a_row, store, work), 2_000 if table.short else most)

@@ -1,6 +1,7 @@
 """What the sweep on the way may remove."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,8 +55,25 @@ def test_limits_that_come_with_the_call_leave_nothing_behind_once_their_windows_
             clock.advance_us(1000)
         clock.advance_us(HOUR_US)
         # A file's names are read again when they have grown by an eighth; logs of newer names wait for that.
-        unread = 2_000 // 8 if scheme == "lmdb" else 0
-        assert 100 <= limiter.sweep() <= 2 * 100 + 128 + unread
+        kept = 2 * 100 + 128 + (2_000 // 8 if scheme == "lmdb" else 0)
+        assert 100 <= limiter.sweep() <= kept
+        store: Any = limiter._store  # pyright: ignore[reportPrivateUsage]
+        assert scheme == "memory" or len(store._sweeper._names) <= kept
+
+
+def test_a_log_that_held_nothing_for_a_while_is_swept_again(tmp_path: Path) -> None:
+    clock = ManualClock(1_700_000_000_000_000)
+    policies = [Policy(f"p{i}", ["1/100ms"]) for i in range(40)]
+    with Limiter(f"lmdb://{tmp_path}/store", policies, clock=clock) as limiter:
+        for policy in policies:
+            limiter.decide(policy.name, "s")
+        clock.advance_us(HOUR_US)
+        assert (limiter.sweep(), limiter.sweep()) == (40, 0)
+        for number in range(3_000):
+            limiter.decide("p5", number)
+            clock.advance_us(1000)
+        clock.advance_us(HOUR_US)
+        assert limiter.sweep() <= 1_000
 
 
 @pytest.mark.parametrize("scheme", ["memory", "lmdb"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from capline.model.errors import StoreDamagedError, StoreError
@@ -13,6 +14,8 @@ from capline.store.local.numbers import unpack_numbers
 from capline.store.local.pace import Pace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from capline.store.local.lmdb.transaction import LmdbTransaction
 
 _PAST_SUBJECTS = b"\xff"
@@ -26,9 +29,9 @@ class Sweeper:
         self.pace = Pace()
         self._from = b""
         self._names: dict[bytes, bytes] = {}
-        """The key in `meta` of each log's number. A log is never renamed."""
-        self._entries = 0
-        """Of `meta`, when it was last read whole."""
+        """The key in `meta` of each number whose logs held something then. A log is never renamed."""
+        self._entries = self._unknown = 0
+        """Of `meta`, when it was last read whole; and how often a number was met since that has no name here."""
 
     def restart(self) -> None:
         """Begin at the first log, and with all names."""
@@ -61,39 +64,51 @@ class Sweeper:
 
     def filled(self, transaction: LmdbTransaction, most: int) -> list[str] | None:
         """See `Store.filled`: a look at each, up to so many. None, too, where a name cannot be read."""
-        numbers, cursor = list[bytes](), transaction.txn.cursor(transaction.tables[b"logs"])
-        more = cursor.first()
-        while more and len(numbers) <= most:
-            numbers.append(cursor.key()[:4])
-            more = cursor.set_range(numbers[-1] + _PAST_SUBJECTS)
-        if len(numbers) <= most and not self._names.keys() >= {*numbers}:
+        numbers = [*islice(_numbers(transaction), most + 1)]
+        if len(numbers) > most:
+            return None
+        if not self._names.keys() >= {*numbers}:
             self._entries = 0
             self._read_names(transaction)
-        known = len(numbers) <= most and self._names.keys() >= {*numbers}
-        return [self._names[number][len(LOG_KEY) :].decode() for number in numbers] if known else None
+        names = [self._names.get(number, b"")[len(LOG_KEY) :].decode() for number in numbers]
+        return names if all(names) else None
 
     def _read_names(self, transaction: LmdbTransaction) -> None:
         """Read which logs there are, when their number has grown by a part: the cost of a new log stays the same."""
         meta = transaction.tables[b"meta"]
         entries = transaction.txn.stat(meta)["entries"]
-        if entries <= self._entries + self._entries // 8:
+        if max(entries - self._entries, self._unknown) <= self._entries // 8:
             return
-        self._entries = entries
+        self._entries, self._unknown, self._names = entries, 0, {}
+        filled = {*_numbers(transaction)}
         for key, value in transaction.txn.cursor(meta):
             if key.startswith(LOG_KEY):
                 with contextlib.suppress(StoreDamagedError):  # the next decision there raises it
-                    self._names[LOG_NUMBER.pack(LOG_META.unpack(unseal(key, value))[0])] = key
+                    number = LOG_NUMBER.pack(LOG_META.unpack(unseal(key, value))[0])
+                    if number in filled:
+                        self._names[number] = key
 
     def _retention_us(self, transaction: LmdbTransaction, number: bytes, unknown_us: int) -> int:
         """How long the hits of this log are kept, as any process has it by now."""
         name = self._names.get(number)
         value = None if name is None else transaction.txn.get(name, db=transaction.tables[b"meta"])
         if name is None or value is None:
+            self._unknown += 1
             return unknown_us
         try:
             return LOG_META.unpack(unseal(name, value))[1]
         except StoreDamagedError:
             return unknown_us
+
+
+def _numbers(transaction: LmdbTransaction) -> Iterator[bytes]:
+    """The numbers of the logs that hold something: a look at each."""
+    cursor = transaction.txn.cursor(transaction.tables[b"logs"])
+    more = cursor.first()
+    while more:
+        number = cursor.key()[:4]
+        yield number
+        more = cursor.set_range(number + _PAST_SUBJECTS)
 
 
 def _is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:

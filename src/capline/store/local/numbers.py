@@ -1,6 +1,6 @@
 """The numbers of a policy on a store of this machine: all rows of a subject in one value beside its logs.
 
-    words   row, row, ...
+    words   last stamp of the log of hits beside them    row, row, ...
     row     number of the reader's algorithm << 8 | kind    window_us    quota    carried    carried_us + 1
             number of words that follow                     the words of a log of this kind (`log_bytes`)
 
@@ -47,12 +47,14 @@ MOST_SUMS = 64
 class StoredNumbers(msgspec.Struct, gc=False):
     """The value: what a store asks of any log, and the rows; `fresh` if the subject had none before.
 
-    `known` are the readers that these rows were found to be of: one list for each rule.
+    `known` are the readers that these rows were found to be of: one list for each rule. They are kept as long as the
+    hits beside them, of which the last was at `beside_us`: without rows these would be carried over once more.
     """
 
     rows: Sequence[NumberRow]
     fresh: bool = False
     known: Sequence[LimitReader] = ()
+    beside_us: int = 0
 
     @property
     def high_water_us(self) -> int:
@@ -60,8 +62,8 @@ class StoredNumbers(msgspec.Struct, gc=False):
         return max([row.log.high_water_us for row in self.rows])
 
     def last_us(self) -> int:
-        """The last stamp of any row."""
-        return max([row.log.last_us() for row in self.rows])
+        """The last stamp of any row, or of the hits beside them."""
+        return max([self.beside_us, *(row.log.last_us() for row in self.rows)])
 
     def recorded(self, first_us: int = 0, last_us: int = LATEST_US) -> Iterator[Row]:
         """What all rows have, as (stamp, units, fingerprint)."""
@@ -71,7 +73,7 @@ class StoredNumbers(msgspec.Struct, gc=False):
 
 def pack_numbers(numbers: StoredNumbers, key: bytes) -> bytes:
     """The rows as their key's value."""
-    words = array("Q")
+    words = array("Q", (numbers.beside_us,))
     for row in numbers.rows:
         limit, (kind, of_log) = row.reader.limit, log_words(row.log)  # pyright: ignore[reportArgumentType] - `OpenNumbers` made it
         words.extend((_ALGORITHMS[type(row.reader)] << 8 | kind, limit.window_us, limit.quota))
@@ -83,7 +85,7 @@ def pack_numbers(numbers: StoredNumbers, key: bytes) -> bytes:
 def unpack_numbers(words: array[int]) -> StoredNumbers:
     """The rows that `pack_numbers` wrote; raises `StoreDamagedError`."""
     rows: list[NumberRow] = []
-    at = 0
+    at = 1
     try:
         while at < len(words) or not rows:
             head, window_us, quota, carried, since, count = words[at : at + _HEAD_WORDS]
@@ -92,7 +94,7 @@ def unpack_numbers(words: array[int]) -> StoredNumbers:
             rows.append(NumberRow(reader, log, carried, since + NEVER))
     except (KeyError, ValueError):
         raise StoreDamagedError("stored numbers are damaged; nothing is decided on them and they are left") from None
-    return StoredNumbers(rows)
+    return StoredNumbers(rows, beside_us=words[0])
 
 
 class OpenNumbers:
@@ -142,7 +144,7 @@ class OpenNumbers:
             for bound in logs[1:]:
                 if len(cast("ColumnLog", bound.log)) > MOST_SUMS:
                     bound.log.trim(bound.log.high_water_us - 2 * bound.readers[0].limit.window_us)
-            rows = StoredNumbers(rows_of(self._rows, logs), not self._rows)
+            rows = StoredNumbers(rows_of(self._rows, logs), not self._rows, beside_us=max(0, own.log.last_us()))
             self._transaction.save(ref, self._subject, cast("StoredLog", rows))
             before = [row.reader for row in self._rows]
             for former, bound in zip(compiled.refs[1:], logs[1:], strict=True):

@@ -135,7 +135,7 @@ def test_rows_that_do_not_fit_their_value_are_damage(tmp_path: Path, cut: int | 
         ((key, value),) = txn.cursor(logs)
         words = read_words(value, key)[1]
         if cut == "words":
-            words[0] |= 9 << 8  # an algorithm of a later release
+            words[1] |= 9 << 8  # an algorithm of a later release
         else:
             words = words[: -int(cut)]
         txn.put(key, pack_words(NUMBERS, words, key), db=logs)

@@ -89,6 +89,26 @@ class ChangeLaw(StoreSetting):
         assert limiter.schedule("p", "s")
         assert len(limiter.usage("p", "s")) == 2
 
+    def test_numbers_are_kept_as_long_as_the_hits_that_they_took_over(self) -> None:
+        """A refund takes a level back to before the slots that it took over; then it is swept before these age.
+
+        Where each number has a log of its own they are carried over once more, and refuse for as long as they count.
+        """
+        limiter = self.one("4/10s")
+        hits = [limiter.decide("p", "s").hit for _ in range(4)]
+        assert all(limiter.schedule("p", "s").wait_us for _ in range(2))
+        limiter.use([self.policy("p", ["4/10s"], algorithm="gcra")])
+        hits.append(limiter.charge("p", "s", 1).hit)
+        self.at(1)
+        assert all(limiter.refund("p", "s", hit) for hit in hits[2:])
+        self.at(18)
+        limiter.sweep()
+        assert self.used(limiter) == [0 if begins_next(self.url) else 2]
+        self.at(21)
+        assert limiter.decide("p", "s", 4)
+        self.at(41)
+        assert limiter.sweep()
+
     def numbers(self, *limits: str, **options: Any) -> Any:
         """A limiter of one policy, "p", whose numbers lie in one value."""
         if not begins_next(self.url):

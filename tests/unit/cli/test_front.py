@@ -1,7 +1,6 @@
 """`capline` alone: what one begins with, and every other command by what it is about."""
 
 from itertools import chain
-from typing import Any
 
 import pytest
 
@@ -19,13 +18,3 @@ def test_it_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 40
     assert [line.split()[0] for line in lines[3:9]] == list(FIRST)
-
-
-def test_help_of_each_command_ends_with_an_example() -> None:
-    waiting: list[tuple[str, Any]] = [("capline", command())]
-    while waiting:
-        name, asked = waiting.pop()
-        if inner := getattr(asked, "commands", {}):
-            waiting += [(f"{name} {word}", one) for word, one in inner.items()]
-        else:
-            assert asked.epilog.startswith(f"[bold]Examples[/]\n\n{name}"), name

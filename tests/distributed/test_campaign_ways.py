@@ -21,7 +21,7 @@ from tests.kit.serving import Serving
 from capline.service.access.tokens import TokenFile
 from capline.support.system import who
 
-_RUN = re.compile(r"""(?<="run": ")[0-9a-f]{16}|(?<=summer-sale/)[0-9a-f]{16}""")
+_RUN = re.compile(r"""(?<=[.]test-)[0-9a-f]{8}|(?<="run": ")[0-9a-f]{16}|(?<=summer-sale/)[0-9a-f]{16}""")
 _CHANGED = re.compile(r"""(?<="changed": )"[^"]+"|(?<="send_at": )"[^"]+[.]\d+Z"|(?<=, )[^ ]+(?= by )""")
 parquet: Any = import_module("pyarrow.parquet")
 ONE = "/v1/campaigns/summer-sale"
@@ -47,8 +47,11 @@ class Way:
     def __post_init__(self) -> None:
         self.target = self.target or self.site.file
 
-    def plan(self) -> Any:
-        return answer("campaign", "plan", self.site.file, *(self.where if "--server" in self.where else ()))
+    def plan(self, *words: str) -> Any:
+        return answer("campaign", "plan", self.site.file, *words, *self.place("plan"))
+
+    def place(self, verb: str) -> tuple[str, ...]:
+        return () if verb == "plan" and "--queue" in self.where else self.where
 
     def begin(self) -> None:
         self.running = Program(
@@ -61,6 +64,10 @@ class Way:
         self.running.process.wait(60)
         self.running.end()
 
+    def test_send(self, only: str) -> Any:
+        """The report of a test send, which is over."""
+        return answer("campaign", "run", self.site.file, "--only", only)
+
     def retry(self) -> None:
         done = capline("campaign", "run", self.site.file, "--retry-failed")
         assert done.returncode in (0, 1, 3), done.stderr
@@ -71,7 +78,7 @@ class Way:
     def say(self, verb: str, *words: str) -> str:
         """What a command prints, or refuses with."""
         of = self.site.file if verb in ("plan", "enqueue") else self.target
-        done = capline("campaign", verb, of, *words, *self.where)
+        done = capline("campaign", verb, of, *words, *self.place(verb))
         return f"{done.returncode} {done.stdout}{done.stderr}"
 
     def every(self) -> Any:
@@ -87,6 +94,11 @@ class Workers(Way):
 
     def begin(self) -> None:
         answer("campaign", "enqueue", self.site.file, *self.where)
+
+    def test_send(self, only: str) -> Any:
+        name = answer("campaign", "enqueue", self.site.file, "--only", only, *self.where)["campaign"]
+        self.work()
+        return answer("campaign", "status", name, *self.where)
 
     def work(self) -> None:
         assert capline("worker", *self.where, "--until-idle", "--quiet").returncode in (0, 1)
@@ -238,6 +250,31 @@ def test_a_campaign_that_was_sent_is_the_same_in_each_way(ways: Ways) -> None:
     for name, look in LOOKS.items():
         said = [told(look(way), way) for way in there]
         assert said[0] == said[1] == said[2], name
+
+
+def test_a_test_send_is_marked_and_hinders_nothing_in_each_way(ways: Ways) -> None:
+    with receiver() as receiving:
+        there = ways(sender=f"{{webhook: {receiving.url}}}", until=LATER, as_of=None, send_at="2029-01-01T00:00:00Z")
+        said: list[list[Any]] = []
+        for way in there:
+            _forget(receiving)
+            each = [comparable(way.plan("--only", "3,0")), way.test_send("3,0")]
+            assert (each[1]["test"], each[1]["total"]["sent"], receiving.delivered()) == (True, 2, [0, 3])
+            assert all(re.match("summer-sale.test-[0-9a-f]{8}/", key) for key in receiving.taken)
+            again = way.test_send("3,0")
+            assert (again["run"], len(receiving.bodies)) == (each[1]["run"], 2), "the same command is the same test"
+            for only in ("400", "x", "3,3", "3,", ",".join(map(str, range(101)))):
+                said_of = way.say("plan", "--only", only)
+                assert said_of.startswith("2 capline: "), said_of
+                assert "only: " in said_of
+            way.site.write(send_at=None)
+            way.begin()
+            way.work()
+            assert len(receiving.bodies) == 2 + report(way)["total"]["sent"]
+            assert [receiving.delivered().count(each) for each in (0, 1, 3)] == [2, 1, 2]
+            assert not way.ask("status")["test"]
+            said.append(told([each[0], comparable(each[1]) | {"queue": None}, report(way)["total"]], way))
+    assert said[0] == said[1] == said[2]
 
 
 def test_what_failed_is_tried_again_in_each_way(ways: Ways) -> None:

@@ -270,7 +270,7 @@ def use_the_queue(url: str) -> None:
         assert queue.steer("sale", "pause")
         assert queue.halt("sale") == "pause"
         assert queue.steer("sale", "resume")
-        assert len([*queue.spans("sale", [0])]) == 1
+        assert queue.holding("sale", 1) == [0]
         assert list(queue.ages_s()) == ["sale"]
         assert len([*queue.steps("sale", [0])]) == 1
         assert queue.state("sale").settled == 1

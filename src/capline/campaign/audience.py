@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capline.model.errors import CampaignError, UnknownNameError
+from capline.model.errors import CampaignError, UnknownNameError, quoted
+from capline.model.subject import LARGEST_ID
 from capline.model.zone import check_zone
 from capline.segment import expand, read_audience, read_ids
 
@@ -38,6 +39,7 @@ MOST_ZONES = 1024
 
 _SOME = 1 << 16
 _LISTED = 10
+_MOST_DIGITS = len(str(LARGEST_ID))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,22 @@ class Audience:
         """The row of a subject of the ids' kind; None where it is not in it."""
         row = int(self.find(np.array([subject], object if isinstance(subject, str) else np.uint64))[0])
         return row if self.ids[row : row + 1].tolist() == [subject] else None
+
+    def only(self, ids: Sequence[str]) -> Audience:
+        """These of it; `CampaignError` for one who is not in it."""
+        rows: list[int] = []
+        for each in ids:
+            is_number = each.isascii() and each.isdecimal() and len(each) <= _MOST_DIGITS and int(each) <= LARGEST_ID
+            subject = each if self.kind == "text" else int(each) if is_number else None
+            row = None if subject is None else self.row_of(subject)
+            if row is None:
+                raise CampaignError(f"only: {quoted(each)} is not in the audience")
+            rows.append(row)
+        some = np.array(sorted(rows), np.intp)
+        found = TextIds(self.ids.texts, self.ids.order[some]) if isinstance(self.ids, TextIds) else self.ids[some]
+        texts = {name: values.take(some) for name, values in self.texts.items()}
+        zones = None if self.zone_codes is None else self.zone_codes[some]
+        return Audience(found, self.codes[some], self.segments, texts, self.zones, zones)
 
     def digest(self) -> str:
         """SHA-256 over everything but the segments, which are an input of their own."""

@@ -23,6 +23,7 @@
     priority: 50                              optional, 0 to 100: workers take a due campaign of a higher one first
     rate: 5000/s                              optional: messages for the receiver, over all workers and campaigns of the
     rate_key: push-provider                   same key; the campaign's own unless said
+    only: [42, 43]                            optional: a test send, to these of the audience, at once
     batch: 10000                              optional: messages decided, and kept in the ledger, as one step
     retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for transient failures
     sender: {file: out/, format: parquet}     or webhook: {url: …}, smtp: {…}, or a third party's
@@ -33,6 +34,7 @@ store's, are relative to the file. `prepare` checks the files that it names.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass, replace
@@ -40,6 +42,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
+import msgspec
+
+from capline.campaign.senders.file import FileSender
 from capline.campaign.senders.find import build_sender
 from capline.campaign.senders.template import from_environment
 from capline.campaign.store.rows import LARGEST_BATCH
@@ -54,9 +59,13 @@ from capline.segment.files import read
 from capline.support.instant import instant_us
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capline.campaign.senders.find import BuiltSender
 
 LARGEST_FILE_BYTES = 1 << 20
+MOST_ONLY = 100
+_LONGEST_STEM = 50
 _LEAST_WINDOW_US = 1_000_000
 
 _SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
@@ -97,8 +106,9 @@ class CampaignFile:
     `text` is the file's text, `store_text` its store with each `${NAME}` as written, `as_of_us` the instant of a
     rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only. `send_at_us`: when it is due, 0
     for at once; `local_minute`: the minute of each subject's own day that it waits for from then on. `until_us`: when
-    it is cancelled, None for never. `rate`: messages for all campaigns of this `rate_key`, None for no limit.
-    `keep_us`: how long after its end it is kept, None for as long as its store does.
+    it is cancelled, None for never. `only`: ids, of a test send, which has a name of its own. `rate`: messages for all
+    campaigns of this `rate_key`, None for no limit. `keep_us`: how long after its end it is kept, None for as long as
+    its store does.
     """
 
     path: Path
@@ -121,25 +131,27 @@ class CampaignFile:
     keep_us: int | None
     rate: Limit | None
     rate_key: str
+    only: tuple[str, ...]
     batch: int
     retry: Retry
     sender: BuiltSender
 
 
-def load_campaign(path: str | os.PathLike[str]) -> CampaignFile:
+def load_campaign(path: str | os.PathLike[str], only: Sequence[str] = ()) -> CampaignFile:
     """Read a campaign file; `CampaignError` with the first fault, its line and fix, and the lines of the others."""
     path = Path(path)
-    return loads_campaign(text_of(path), path)
+    return loads_campaign(text_of(path, only), path)
 
 
-def text_of(path: Path) -> str:
-    """The text of a campaign file; `CampaignError` where it cannot be read."""
+def text_of(path: Path, only: Sequence[str] = ()) -> str:
+    """The text of a campaign file, or of a test send of it; `CampaignError` where it cannot be read."""
     try:
         data = read(path, LARGEST_FILE_BYTES)
     except CaplineError as error:
         raise CampaignError(str(error)) from None
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
+        return f"{text.rstrip()}\nonly: {msgspec.json.encode(only).decode()}\n" if only else text
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise CampaignError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
@@ -183,6 +195,7 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         keep_us=_span(fields, "keep"),
         rate=_rate(fields),
         rate_key=fields.checked("rate_key", lambda name: check_name(name, "rate_key"), ""),
+        only=_only(fields),
         batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
         retry=_retry(fields),
         sender=build_sender(fields.section("sender", "{file: out/}"), fields),
@@ -201,7 +214,25 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
     if campaign.rate is None and fields.has("rate_key"):
         fields.fault("rate_key", "it needs a 'rate:', like 5000/s")
     fields.close()
-    return replace(campaign, rate_key=campaign.rate_key or campaign.campaign)
+    campaign = replace(campaign, rate_key=campaign.rate_key or campaign.campaign)
+    return _test_send(campaign) if campaign.only else campaign
+
+
+def _only(fields: Fields) -> tuple[str, ...]:
+    only = fields.texts("only", (), "[42, 43]")
+    if len(set(only)) != len(only) or len(only) > MOST_ONLY:
+        fields.fault("only", f"a test send has at most {MOST_ONLY} recipients, each once; here are {len(only)}")
+    return only
+
+
+def _test_send(file: CampaignFile) -> CampaignFile:
+    """A campaign of its own, sent at once: the same text is the same one."""
+    digest = hashlib.sha256(file.text.encode()).hexdigest()[:8]
+    sender = file.sender.sender
+    if isinstance(sender, FileSender):
+        sender.directory = sender.directory.with_name(f"{sender.directory.name}.test-{digest}")
+    name = f"{file.campaign[:_LONGEST_STEM]}.test-{digest}"
+    return replace(file, campaign=name, send_at_us=0, local_minute=None, until_us=None)
 
 
 def _from_environment(fields: Fields, key: str, text: str) -> str:

@@ -147,6 +147,7 @@ class Job:
             sizes,
             now_us,
             ids=self.audience.kind,
+            is_test=bool(file.only),
         )
 
     def open_limiter(self, url: str | None = None, *, create: bool = True) -> Limiter:
@@ -171,7 +172,7 @@ def open_limiter(
         url or file.store,
         policies.policies,
         clock=clock,
-        namespace=policies.namespace,
+        namespace=file.campaign if file.only else policies.namespace,  # a test send counts for nobody else
         create=create,
         observers=observers,
     )
@@ -237,6 +238,8 @@ def prepare(file: CampaignFile, version: str | None = None) -> Job:
     if named is None or opened is None or audience is None or faults:
         raise _as_one(faults, file.policies)
     (policies, policy, policies_text), (snapshot, version) = named, opened
+    if file.only:
+        audience = audience.only(file.only)
     if policy.needs_zone and min(file.batch, (len(policy.by_segment) + 1) * len(audience.zones)) > MOST_CODES:
         raise CampaignError(
             f"{file.path}: {len(policy.by_segment)} segments in {len(audience.zones)} zones are too many for a batch; "

@@ -120,7 +120,7 @@ class Report(msgspec.Struct, frozen=True):
     """What became of a campaign so far, or would (`state` "planned"; `sent` then counts who would be sent to).
 
     `failures` and `doubts` count the reasons of failed and of not known messages. Plans and runs also have `store`, and
-    what was begun `steering`.
+    what was begun `steering`. `test`: a test send, which counts for nobody.
     """
 
     campaign: str
@@ -138,6 +138,7 @@ class Report(msgspec.Struct, frozen=True):
     per_s: float
     store: StoreFacts | None = None
     steering: Steering | None = None
+    test: bool = False
 
 
 class OutcomeCounts:
@@ -207,6 +208,7 @@ class OutcomeCounts:
             round(seconds, 3),
             round(done / seconds, 1) if seconds else 0.0,
             steering=None if state is None else Steering.of(state),
+            test=facts.is_test,
         )
 
     def _segment(self, code: int) -> SegmentReport:

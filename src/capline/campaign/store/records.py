@@ -22,7 +22,7 @@ VERSION = b"4"
 class RunFacts:
     """The facts of a run that never change. `segments`: name and number of subjects, first those in no segment.
 
-    `ids`: uint32, uint64 or text.
+    `ids`: uint32, uint64 or text. `is_test`: a test send.
     """
 
     campaign: str
@@ -34,6 +34,7 @@ class RunFacts:
     begun_us: int
     run_id: str = ""
     ids: str = "uint32"
+    is_test: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from capline.cli.render.progress import progress_bar
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from capline.campaign import Job, Ledger
+    from capline.campaign import CampaignFile, Job, Ledger
     from capline.campaign.queue.enqueue import Enqueued
     from capline.campaign.report import StoreFacts
     from capline.campaign.store.protocol import Change
@@ -45,6 +45,12 @@ RetryOption = Annotated[
     bool, typer.Option("--retry-failed", help="Decide and send again, once, to exactly those whose delivery failed.")
 ]
 
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--only", metavar="ID,ID…", help="A test send, to these of the audience: at once, and counted for nobody."
+    ),
+]
 _WATCH_S = 1.0
 
 
@@ -53,6 +59,7 @@ def run(
     campaign: CampaignArgument,
     ledger: LedgerOption = None,
     retry_failed: RetryOption = False,
+    only: OnlyOption = None,
     progress: ProgressOption = None,
 ) -> Answer:
     """Decide, deliver and report. After a stop or a kill, the same command resumes the run.
@@ -79,13 +86,16 @@ def run(
     from capline.campaign.breaker import SenderFailingError
     from capline.campaign.store_facts import store_facts
 
-    directory = ledger or default_directory(campaign)
+    file = load_campaign(campaign, _only(only, retry_failed=retry_failed))
+    directory = ledger or (campaign.with_name(f"{file.campaign}.run") if only else default_directory(campaign))
     if retry_failed and not directory.exists():
         raise CampaignError(
             f"{directory}: no run here; name its directory with --ledger DIR; a campaign that was enqueued has none"
         )
-    job = prepare(load_campaign(campaign), begun_version(Ledger.begun_inputs(directory)))
-    again = ["capline", "campaign", "run", str(campaign), *(["--ledger", str(ledger)] if ledger else [])]
+    job = prepare(file, begun_version(Ledger.begun_inputs(directory)))
+    options = {"--ledger": ledger, "--only": only}
+    again = ["capline", "campaign", "run", str(campaign)]
+    again += [word for name, value in options.items() if value for word in (name, str(value))]
     with open_run(job, directory) as (limiter, opened), closing(Stop()) as stop:
         store = store_facts(job.file.store, limiter)
         _warn_of_new(store)
@@ -115,6 +125,15 @@ def run(
     return report_answer(report, FAILED if again_helps else FAILED_FOR_GOOD if gone else 0)
 
 
+def _only(words: str | None, *, retry_failed: bool = False) -> list[str]:
+    """The recipients of a test send; none where it is not one."""
+    if words is None:
+        return []
+    if retry_failed:
+        raise CampaignError("what failed in a test send is not tried again: leave out --only or --retry-failed")
+    return [word.strip() for word in words.split(",")]
+
+
 def _say_where(opened: Ledger, job: Job, *, retry_failed: bool, target: Path) -> None:
     """Say where a run goes on, and what it waits for."""
     from capline.campaign import report_of
@@ -138,17 +157,20 @@ def _say_where(opened: Ledger, job: Job, *, retry_failed: bool, target: Path) ->
 
 
 @app.answers("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json")
-def plan(campaign: CampaignArgument, service: Service, progress: ProgressOption = None) -> Answer:
+def plan(
+    campaign: CampaignArgument, service: Service, only: OnlyOption = None, progress: ProgressOption = None
+) -> Answer:
     """Forecast exactly what a run started now would send and refuse. Consumes and writes nothing.
 
     With --server the service forecasts: paths in the file are those of the service.
     """
     from capline.campaign import load_campaign, prepare
     from capline.campaign import plan as plan_job
+    from capline.cli.input.served import form_of
 
     if (served := service.served) is not None:
-        return report_answer(served.plan(campaign))
-    job = prepare(load_campaign(campaign))
+        return report_answer(served.plan(form_of(campaign, _only(only))))
+    job = prepare(load_campaign(campaign, _only(only)))
     with progress_bar("peeking", len(job.audience), wanted=progress) as advance:
         report = plan_job(job, advance)
     _warn_of_new(report.store)
@@ -276,19 +298,26 @@ def set_(
     "capline campaign enqueue summer-sale.yaml --server http://127.0.0.1:8080 --token-file token.txt",
 )
 def enqueue(
-    campaign: CampaignArgument, shared: Shared, retry_failed: RetryOption = False, progress: ProgressOption = None
+    campaign: CampaignArgument,
+    shared: Shared,
+    retry_failed: RetryOption = False,
+    only: OnlyOption = None,
+    progress: ProgressOption = None,
 ) -> Answer:
     """Split a campaign into batches for workers. After a kill, the same command resumes it.
 
     Checks the whole file first, as `run` does. Workers need none of its files: capline worker --queue URL. With
     --server the service does it: paths in the file are those of the service.
     """
-    if (served := shared.served) is not None:
-        from capline.cli.input.served import form_of
+    from capline.campaign import load_campaign
+    from capline.cli.input.served import form_of
 
-        queued = served.retry_failed(form_of(campaign).campaign) if retry_failed else served.create(campaign)
+    if (served := shared.served) is not None:
+        form = form_of(campaign, _only(only, retry_failed=retry_failed))
+        queued = served.retry_failed(form.campaign) if retry_failed else served.create(form)
     else:
-        queued = _enqueued(campaign, shared.queue, progress, retry_failed=retry_failed)
+        file = load_campaign(campaign, _only(only, retry_failed=retry_failed))
+        queued = _enqueued(file, shared.queue, progress, retry_failed=retry_failed)
     where = f"--server {shared.server}" if shared.server else f"--queue {queued.queue}"
     count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
 
@@ -306,16 +335,15 @@ def enqueue(
     return Answer(queued, lines)
 
 
-def _enqueued(campaign: Path, queue: str | None, progress: bool | None, *, retry_failed: bool) -> Enqueued:
-    from capline.campaign import begun_version, load_campaign, prepare
+def _enqueued(file: CampaignFile, queue: str | None, progress: bool | None, *, retry_failed: bool) -> Enqueued:
+    from capline.campaign import begun_version, prepare
     from capline.campaign.queue.enqueue import enqueue as enqueue_job
     from capline.campaign.queue.enqueue import retry
     from capline.campaign.store.open import open_store
 
-    file = load_campaign(campaign)
     url = queue or queue_of_store(file.store)
     if url is None:
-        raise CampaignError(f"{campaign}: its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0")
+        raise CampaignError(f"{file.path}: its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0")
     with closing(open_store(url, make=True)) as shared:
         for warning in shared.check():
             warn(f"warning: {warning}")

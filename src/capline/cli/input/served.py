@@ -21,7 +21,7 @@ from capline.limiter.steps import run
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from capline.campaign.ledger import Settings
@@ -53,17 +53,16 @@ class ServedCampaigns:
         where = with_token(url, token)
         self._exchange = Exchange(where if "?" in where else f"{where}?{_DEADLINE}", BlockingClient)
 
-    def plan(self, file: Path) -> Report:
+    def plan(self, form: CampaignForm) -> Report:
         """What this campaign file would send and refuse now; its paths are the service's."""
         from capline.campaign.report import Report
 
-        return _as(Report, self._ask("POST", "/v1/campaigns/plan", form_of(file)))
+        return _as(Report, self._ask("POST", "/v1/campaigns/plan", form))
 
-    def create(self, file: Path) -> Enqueued:
+    def create(self, form: CampaignForm) -> Enqueued:
         """Begin the campaign of this file; the same file again finds its own run."""
         from capline.campaign.queue.enqueue import Enqueued
 
-        form = form_of(file)
         key = sha256(msgspec.json.encode(form)).hexdigest()
         return _as(Enqueued, self._ask("POST", "/v1/campaigns", form, key=key))
 
@@ -118,12 +117,12 @@ class ServedCampaigns:
         return run(self._exchange.ask(method, path, form, again=method == "GET" or bool(key), key=key))
 
 
-def form_of(file: Path) -> CampaignForm:
-    """A campaign file as a service takes it; `CampaignError` for what no campaign file has."""
+def form_of(file: Path, only: Sequence[str] = ()) -> CampaignForm:
+    """A campaign file, or a test send of it, as a service takes it; `CampaignError` for what no campaign file has."""
     from capline.campaign.file import text_of
     from capline.service.verbs.campaigns import CampaignForm
 
-    root, faults = read_tree(text_of(file))
+    root, faults = read_tree(text_of(file, only))
     if faults:
         raise CampaignError(in_one_line(str(file), faults))
     try:

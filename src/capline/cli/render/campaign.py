@@ -50,7 +50,8 @@ def print_list(lines: Sequence[Listed]) -> None:
 
 def _print_report(report: Report) -> None:
     channel = f", channel {report.channel}" if report.channel else ""
-    out.print(f"[bold]{report.campaign}[/] under policy {report.policy}{channel}: {_STATES[report.state]}")
+    test = ", a test send" if report.test else ""
+    out.print(f"[bold]{report.campaign}[/]{test} under policy {report.policy}{channel}: {_STATES[report.state]}")
     if (steering := report.steering) is not None and steering.version > 1:
         until = f"until {steering.until}; " if steering.until else ""
         out.print(f"{until}version {steering.version}, {steering.changed} by {steering.by}", markup=False)

@@ -124,6 +124,7 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     until: _Instant = None
     as_of: _Instant = None
     rehearsal: bool | None = None
+    only: list[str | int] | None = None
     retry: dict[str, int | float] | None = None
 
     def file(self) -> CampaignFile:

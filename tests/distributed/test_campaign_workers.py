@@ -867,6 +867,36 @@ def test_campaigns_of_one_rate_key_keep_one_rate_together(redis_server: Server, 
     assert "rate_key 'push' has another rate than 21/s" in refused.stderr
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", [28, 2812])
+def test_workers_that_are_killed_on_their_way_to_a_slot_leave_it_to_the_others(
+    redis_server: Server, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    site = Site(tmp_path, store=redis_server.url)
+    began = time.monotonic()
+    with receiver() as far, workers(redis_server, 0) as processes:
+        by_webhook(site, far, as_of=None, rate="40/s", segments=None)
+        enqueue(site, redis_server)
+        processes += [start(redis_server) for _ in range(2)]
+        for _ in range(5):
+            target = far.requests + chance.randint(5, 60)
+            until(lambda target=target: far.requests >= target, "requests", 120)
+            time.sleep(chance.uniform(0, 0.3))
+            victim = processes.pop(0)
+            victim.kill()
+            victim.communicate()
+            processes.append(start(redis_server))
+        for process in processes:
+            ended(process)
+        report = status(redis_server)
+    assert (report["state"], report["total"]["sent"]) == ("finished", 400)
+    assert far.delivered() == list(range(400))
+    assert {len(keys) for keys in far.keys.values()} == {1}
+    assert time.monotonic() - began >= (far.requests - 40) / 40
+    assert sum(report["total"]["delays"].values()) == 400
+
+
 # ---- bad input
 
 

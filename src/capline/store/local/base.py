@@ -160,7 +160,7 @@ class LocalStore(Store, ABC):
         # In memory what is pending of a subject is looked for before its log.
         if compiled.numbers is None and (compiled.record is None or (rule.reserved and self.keeps_rows)):
             compiled.quick = logs_path(rule)
-        if compiled.quick is not None and (compiled.numbers is not None or len(compiled.refs) == 1):
+        if compiled.quick is not None:
             compiled.ask = self._ask(compiled, compiled.quick)
             compiled.decide_one = compiled.ask or compiled.decide_one
         if compiled.unit is not None and not rule.logs[0].grain_us:

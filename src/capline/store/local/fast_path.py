@@ -150,7 +150,7 @@ def logs_path(rule: BoundPolicy) -> Quick | None:
     steps = [_units_path(compiled, rule) for compiled in found if compiled is not None]
     if len(steps) < len(found):
         return None
-    return steps[0] if len(steps) == 1 else _channel_path(steps)
+    return steps[0] if len(steps) == 1 else _channel_path(*steps)
 
 
 def _period_of(limit: Limit, zone: str) -> Period | None:
@@ -288,27 +288,33 @@ def _units_path(compiled: FastRule, rule: BoundPolicy) -> Quick:  # noqa: C901, 
     return step
 
 
-def _channel_path(steps: Sequence[Quick]) -> Quick:
-    """The step on several logs, each of which has its own: one stamp in all of them, the id in the first."""
+def _channel_path(of_own: Quick, of_channel: Quick) -> Quick:
+    """The step on the policy's log and the channel's: one stamp in both, the id in the first."""
 
     def step(
         logs: Sequence[StoredLog], cost: int, fingerprint: int, kind: Kind, _max_wait_us: int | None, now_us: int
     ) -> Decision | None:
-        if any(log.high_water_us >= now_us for log in logs):  # else each of them is stamped now
+        own, channel = logs
+        if own.high_water_us >= now_us or channel.high_water_us >= now_us:  # else both are stamped now
             return None
-
-        parts = [
-            (quick, log, cost, 0 if number else fingerprint)
-            for number, (quick, log) in enumerate(zip(steps, logs, strict=True))
-        ]
-        answers, binds, reset_us = all_of(parts, kind, now_us)
-        if not answers:
+        one = of_own(own, cost, fingerprint, "peek", None, now_us)
+        if one is None or not one.allowed:
             return None
-        least = answers[binds]
-        seen = _states_of_all, answers
-        return Decision(True, least.limit, least.remaining, 0, reset_us, least.hit, "store", 0, 0, seen)
+        other = of_channel(channel, cost, 0, kind, None, now_us)
+        if other is None or not other.allowed:
+            return None
+        answers: Any = one if kind == "peek" else of_own(own, cost, fingerprint, kind, None, now_us), other
+        least = min(answers, key=_remaining)
+        reset_us = answers[0].reset_after_us
+        return Decision(
+            True, least.limit, least.remaining, 0, reset_us, other.hit, "store", 0, 0, (_states_of_all, answers)
+        )
 
     return step
+
+
+def _remaining(answer: Decision) -> int:
+    return answer.remaining
 
 
 def all_of(parts: Sequence[Part], kind: Kind, now_us: int) -> tuple[list[Decision], int, int]:

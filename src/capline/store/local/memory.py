@@ -158,6 +158,8 @@ class MemoryStore(LocalStore, LogTransaction):
     def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
         """One lock, one look-up, the fast path; the general rule where it has no answer."""
         own, numbers = compiled.refs[0], compiled.numbers
+        if numbers is None and len(compiled.refs) > 1:
+            return self._ask_channel(compiled, quick)
         # A subject who has hits with an id has a log beside the numbers, one with reservations has a record of them.
         beside = own if numbers else compiled.record
         values, others = _logs(numbers or own), {} if beside is None else _logs(beside)
@@ -207,6 +209,29 @@ class MemoryStore(LocalStore, LogTransaction):
                 return step(self, operation, now_us)
             finally:
                 release()
+
+        return ask
+
+    def _ask_channel(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:
+        """The same on the policy's log and the channel's."""
+        (own, channel), record = compiled.refs, compiled.record
+        pending, now_us_of = {} if record is None else _logs(record), self._clock.now_us
+
+        def ask(
+            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
+        ) -> Decision:
+            subject = check_subject(subject)
+            with self._lock:
+                now_us, logs = now_us_of(), (self.load(own, subject), self.load(channel, subject))
+                if subject not in pending:
+                    decision = quick(logs, cost, fingerprint, kind, max_wait_us, now_us)
+                    if decision is not None:
+                        if decision.hit is not None:
+                            self.save(own, subject, logs[0])
+                            self.save(channel, subject, logs[1])
+                        return decision
+                operation = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
+                return step(self, operation, now_us)
 
         return ask
 

@@ -200,9 +200,11 @@ class LmdbStore(LocalStore):
         return decide
 
     @override
-    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
+    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:  # noqa: C901 - one flat step
         """Each log read, the fast path, each written; the general rule where it has no answer."""
         numbers = compiled.numbers
+        if numbers is None and compiled.refs[1:]:  # a channel
+            return None
         refs = compiled.refs[1:] if numbers else compiled.refs
         prefixes, run, now_us_of = [*map(log_prefix, refs)], self._run, self._clock.now_us
         # Numbers may be in one value, and have hits with ids beside them.

@@ -593,15 +593,20 @@ def growing(table: Table, name: str, store: Store, largest: int) -> None:
 def jobs(table: Table, name: str, store: Store) -> None:
     """Jobs of one store, what they keep waiting, and what the store keeps."""
     waits = f"service on {name}, longest wait beside "
-    whole = waits + "a batch", f"{waits}/metrics of {MANY:,} policies"
-    if name in ("memory", "lmdb", "redis") and not table.short and table.wants(*whole):
-        for rows in (10_000, MOST_ROWS):
-            tries = [beside_batches(store.url_of(), rows, *store.server) for _ in range(2)]
-            for what in tries[0]:
-                at_most = 20 if "policies" in what and rows < MOST_ROWS else 50
-                wait_s = min(found[what] for found in tries)
-                why = "full collections of Python's garbage look at each rule and each log in memory"
-                table.wait(waits + what, lambda wait_s=wait_s: wait_s, at_most, why=why if name == "memory" else "")
+    sizes = (10_000, MOST_ROWS)
+    beside = [f"{waits}a batch of {rows:,}: {kind}" for rows in sizes for kind in batches(0)]
+    asked = table.wants(*beside, f"{waits}/metrics of {MANY:,} policies")
+    if name in ("memory", "lmdb", "redis") and not table.short and asked:
+        tries: list[dict[str, float]] = [{}, {}]
+        for found in tries:
+            for rows in sizes:
+                found.update(beside_batches(store.url_of(), rows, *store.server))
+        why = (
+            "full collections of Python's garbage look at each rule and each log in memory" if name == "memory" else ""
+        )
+        for what in tries[0]:
+            at_most = 20 if "policies" in what and f"{MOST_ROWS:,}" not in what else 50
+            table.wait(waits + what, lambda what=what: min(found[what] for found in tries), at_most, why=why)
     if not store.server:
         many = 2_000 if table.short else 50_000
         kept_name = f"{name}, logs kept of {many:,} that came by, by those live"

@@ -1,7 +1,8 @@
 """`capline replay`: events per second from a CSV file to counts, beside the ten lines that one would write instead.
 
-The same events are read as an access log too. The ten lines keep a list of stamps for each subject and drop what is
-old; their counts are the check of the answers. Times are of the processor, so that the ratio stands on a busy machine.
+The same events are read as an access log too, and `capline suggest` counts every quota of three windows, and the three
+together. The ten lines keep a list of stamps for each subject and drop what is old; their counts are the check of the
+answers. Times are of the processor, so that the ratio stands on a busy machine.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from _harness import Report, arguments, check
 from capline import Limiter, ManualClock, Policy
 from capline.replay.blocks import EventFile
 from capline.replay.count import Trial, count_events
+from capline.replay.suggest.events import read
+from capline.replay.suggest.suggestion import Bound, suggest
 
 POLICY = Policy("promo", ["1/day", "2/week"])
 WINDOWS_US = {"1/day": (1, 86_400_000_000), "2/week": (2, 604_800_000_000)}
 SIZES = (100_000, 1_000_000)
-TARGET, LINES_TARGET = 500_000, 250_000
+TARGET, LINES_TARGET, SUGGEST_TARGET = 500_000, 250_000, 333_000
 
 
 def write_events(path: Path, rows: int) -> None:
@@ -62,10 +65,10 @@ def ten_lines(path: Path) -> Counter[str]:
     return refused
 
 
-def replayed(path: Path, subject_column: str = "subject") -> Counter[str]:
+def replayed(path: Path, subject_column: str = "subject", policy: Policy = POLICY) -> Counter[str]:
     """The same by capline."""
     clock, file = ManualClock(), EventFile(path, subject_column, "time")
-    with Limiter("memory://", [POLICY], clock=clock) as limiter, file.in_order() as events:
+    with Limiter("memory://", [policy], clock=clock) as limiter, file.in_order() as events:
         (counted,) = count_events([Trial(limiter, clock, "promo")], file, events)
     return Counter({str(limit): count for (_, limit), count in counted.refused.items()})
 
@@ -79,6 +82,18 @@ def fastest_s(path: Path, subject_column: str, expected: Counter[str]) -> float:
         seconds.append(time.process_time() - began)
         check(found == expected, f"{path.name}: {found} is not {expected}")
     return min(seconds)
+
+
+def suggested_s(path: Path) -> float:
+    """The processor time of the curves of three windows, from the file on; what they suggest is replayed as a check."""
+    began = time.process_time()
+    past = read(EventFile(path, "subject", "time"), lambda _bytes: None)
+    found = suggest(past.histories, [3_600_000_000, 86_400_000_000, 604_800_000_000], Bound.parse("1%", "events"))
+    seconds = time.process_time() - began
+    for price in (found.together, *(choice.price for choice in found.choices)):
+        refused = replayed(path, policy=Policy("promo", list(price.limits))).total()
+        check(refused == price.events, f"{price.limits}: {price.events} refused, a replay says {refused}")
+    return seconds
 
 
 def main() -> None:
@@ -97,6 +112,8 @@ def main() -> None:
             report.add(f"{name}: replay", rows / fastest, "events/s", at_least=TARGET)
             report.add(f"{name}: ten lines", rows / loop, "events/s")
             report.add(f"{name}: times as fast", loop / fastest, "x", at_least=1)
+            name = f"{rows:,} events: suggest over an hour, a day and a week"
+            report.add(name, rows / suggested_s(path), "events/s", at_least=SUGGEST_TARGET)
             log = Path(folder) / "access.log"
             write_access_log(path, log)
             lines_s = fastest_s(log, "address", expected)

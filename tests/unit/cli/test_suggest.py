@@ -112,7 +112,7 @@ def test_the_report_says_which_limit_to_take_and_whom_it_hits(tmp_path: Path, ca
     assert not re.search(r"https?://|src=|href=|@import|url\(|<script|<b>\.|<i>ann", text)
     for title in (
         "Take 2/10s and 2/minute: 1 of 6 events (16.7%) refused, 1 of 3 subjects (33.3%) feel it",
-        "2/10s refuses 16.7% of the events; half as many per 10s refuse 33.3%, and 1 subjects feel it in place of 1",
+        "2/10s refuses 16.7% of the events; 1/10s refuses 33.3%, and 1 subjects feel it in place of 1",
         "2/10s hits &lt;i&gt;ann most: 1 of its 3 events",
         "2/10s and 2/minute keep it together; 1 pairs do of which neither can be smaller",
     ):

@@ -41,7 +41,7 @@ def policy_text(source: str, bound: str, whole: Suggestion, by_segment: Mapping[
         lines += [f"    # {_forecast(by_segment.get(None, whole))}", _limits("    limits", by_segment.get(None, whole))]
     named = {segment: found for segment, found in by_segment.items() if segment is not None}
     if named:
-        lines.append("    by_segment:")
+        lines.append("    by_segment:  # the events of each alone, though one who moves between them keeps one log")
         for segment, found in named.items():
             lines += [f"      # {_forecast(found)}", _limits(f"      {json.dumps(segment)}", found)]
     text = "\n".join([*lines, ""])

@@ -61,7 +61,7 @@ def _curve(choice: Choice, whole: Suggestion) -> str:
     half = max(1, choice.limit.quota // 2)
     if half < choice.limit.quota:
         title += (
-            f"; half as many per {choice.window} refuse {share(int(events[half - 1]), whole.events)}, "
+            f"; {half}/{choice.window} refuses {share(int(events[half - 1]), whole.events)}, "
             f"and {int(subjects[half - 1]):,} subjects feel it in place of {choice.price.subjects:,}"
         )
 

@@ -52,6 +52,17 @@ def test_sums_of_the_present_form_become_rows_in_the_step_that_adds_to_them(tmp_
     assert not check_store(tmp_path).faults
 
 
+@pytest.mark.parametrize("forms", ["present", "next"])
+def test_levels_of_subjects_that_come_once_are_swept_on_the_way(tmp_path: Path, forms: str) -> None:
+    clock, policy = ManualClock(START_US), Policy("p", ["5/s"], algorithm="gcra")
+    with Limiter(f"lmdb://{tmp_path}?forms={forms}", [policy], clock=clock) as limiter:
+        for subject in range(300):
+            clock.advance(seconds=1)
+            limiter.charge("p", subject, 1)
+    with lmdb.open(str(tmp_path), max_dbs=8, readonly=True) as env, env.begin() as txn:
+        assert txn.stat(env.open_db(b"logs", txn, create=False))["entries"] < 150
+
+
 def stored_beside(limiter: Limiter, path: Path) -> dict[str, int]:
     """`stored`, of a file that this process has open."""
     copy = path.with_name("copy")

@@ -73,8 +73,9 @@ class LmdbTransaction(LogTransaction):
             log.pack()
             log = PagedLog(log, LmdbPages(self.txn, self.tables[b"pages"], key), self.ids)
         value = log.value() if isinstance(log, PagedLog) else pack_log(log, key)  # pyright: ignore[reportArgumentType] - the two
+        if isinstance(log, ColumnLog) and len(log) == 1:  # a level stays one entry
+            self.fresh += self.txn.get(key, db=self.tables[b"logs"]) is None
         self.txn.put(key, value, db=self.tables[b"logs"])
-        self.fresh += isinstance(log, ColumnLog) and len(log) == 1 and log.before is None  # numbers stay one entry
 
     @override
     def remove(self, ref: LogRef, subject: Subject) -> bool:

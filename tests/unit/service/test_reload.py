@@ -127,7 +127,7 @@ def test_what_was_in_force_is_kept_for_those_that_start_while_the_file_is_broken
         good = last_good_tls("it", tls)
         tls_context(good.used)
         subject = x509.load_pem_x509_certificate(Path(good.used.certificate).read_bytes()).subject
-        return good.keeping(renewed(tls, lambda *_: None, contents(good.used))), subject.rfc4514_string
+        return good.keeping(renewed(tls, lambda _context, _found: None, contents(good.used))), subject.rfc4514_string
 
     write("first")
     reload_it, _ = opened()

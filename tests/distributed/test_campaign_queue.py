@@ -15,6 +15,7 @@ from tests.kit.servers import KINDS, Server, single
 from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import Delivery, Lost, Steps
 from capline.campaign.queue.status import QueueStatus
+from capline.campaign.rate import Later
 from capline.campaign.senders.protocol import TRANSIENT, RunInfo
 from capline.campaign.stop import CampaignStopped, Stop
 from capline.campaign.store.records import Over
@@ -83,10 +84,14 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
                 info,
                 steps,
                 Breaker(0),
-                lambda _s: claimed(queue, "new"),
+                FACTS.begun_us,
             )
-            with pytest.raises(Lost):
+            with pytest.raises(Later):
                 delivery.deliver(part(0), None)
+            rows = next(iter(queue.steps("sale", [0])))
+            claimed(queue, "new")
+            with pytest.raises(Lost):
+                delivery.deliver(part(0), rows)
     finally:
         stop.close()
     assert len(far.hand_overs) == 1

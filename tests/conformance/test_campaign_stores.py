@@ -12,6 +12,7 @@ from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, filled, finish
 from tests.kit.servers import KINDS, Server, single
 
 from capline.campaign.deliver import Cancelled, Paused, Steps
+from capline.campaign.erase import ErasedFrom, erase
 from capline.campaign.part import Part
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.stop import Stop
@@ -342,6 +343,56 @@ def test_what_is_finished_is_forgotten_when_it_was_kept_as_long_as_it_says(queue
     assert queue.look(1).campaigns == []
     assert queue.find("sale") is None
     assert (queue.page("", 9), [*queue.steps("sale", range(3))]) == ([], [])
+
+
+# ---- erase
+
+
+def test_a_subject_is_erased_from_what_waits_what_was_decided_and_what_was_settled(queue: CampaignStore) -> None:
+    filled(queue)
+    assert finish(queue, claimed(queue, "a"))
+    second = claimed(queue, "a")
+    assert queue.record(second, rows_of(second), decided=True)
+    assert erase(queue, 4) == [ErasedFrom("sale", 0, 0, 1)], "a worker has it"
+    assert queue.release(second, "give_back")
+    before = queue.state("sale")
+    assert [erase(queue, subject) for subject in (1, 4, 7, 99, "1")] == [
+        [ErasedFrom("sale", 0, 1, 0)],
+        [ErasedFrom("sale", 0, 1, 0)],
+        [ErasedFrom("sale", 1, 0, 0)],
+        [],
+        [],
+    ]
+    assert queue.state("sale") == replace(before, done=2)
+    assert QueueStatus(queue, "sale").report().total.audience == 6
+    assert [(rows.number, rows.ids.tolist()) for rows in queue.steps("sale", range(3))] == [(0, [0, 2]), (1, [3, 5])]
+    again, third = claimed(queue, "a"), claimed(queue, "b")
+    assert again.number == 1
+    assert again.fence > second.fence
+    for batch, ids in ((again, [3, 5]), (third, [6, 8])):
+        assert (batch.rows, Part.claimed(batch, RUN).ids.tolist()) == (2, ids)
+    assert not queue.rewrite(third, replace(third, rows=0), None, 0, done=False)
+
+
+def test_a_batch_of_which_all_are_erased_is_settled_as_any(queue: CampaignStore) -> None:
+    filled(queue)
+    for subject in range(3):
+        assert erase(queue, subject) == [ErasedFrom("sale", 1, 0, 0)]
+    batch = claimed(queue, "a")
+    assert (batch.number, len(Part.claimed(batch, RUN))) == (0, 0)
+    assert queue.record(batch, rows_of(batch, DELIVERED, count=0), decided=True)
+    for _ in range(2):
+        assert finish(queue, claimed(queue, "a"))
+    state, report = queue.state("sale"), QueueStatus(queue, "sale").report()
+    assert (state.finished, state.done, report.total.audience, report.total.sent) == (True, 6, 6, 6)
+
+
+def test_who_is_retried_is_erased_from_both_batches(queue: CampaignStore) -> None:
+    first, *_ = ended(queue)
+    assert queue.put_again(RUN, [further(3, first)]) == 1
+    done = queue.state("sale").done
+    assert erase(queue, 1) == [ErasedFrom("sale", 1, 1, 0)]
+    assert (queue.state("sale").done, QueueStatus(queue, "sale").report().total.audience) == (done, 8)
 
 
 # ---- what failed, again

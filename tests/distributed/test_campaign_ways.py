@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.kit.campaign import Receiver, Site, answer, capline, comparable, environment, receiver
@@ -165,7 +166,7 @@ def ways(tmp_path: Path, server: Server) -> Generator[Ways]:
         first, second = (f"{server.url.rstrip('/0').rstrip('/')}/{database}" for database in (0, 1))
         folder = sites[2].path
         file = TokenFile(folder / "tokens.json", create=True)
-        tokens = {role: file.create(role, [role]) for role in ("decide", "read", "compose", "steer")}
+        tokens = {role: file.create(role, [role]) for role in ("decide", "read", "compose", "steer", "admin")}
         (folder / "token").write_text(file.create(who(), ["read", "compose", "steer"]))
         serving = Serving(folder, "--queue", second, "--tokens", "tokens.json")
         opened.append(serving)
@@ -311,6 +312,26 @@ def test_ids_of_text_and_of_64_bits_are_the_same_in_each_way(ways: Ways, ids: li
         assert rows == {(one["subject"], one["outcome"], one["key"]) for one in each}
         said.append(told([report(way), each, line(way, "outcome", "8"), repr(parquet.read_schema(file).types)], way))
     assert said[0] == said[1] == said[2]
+    run, workers, http = there
+    assert isinstance(http, Served)
+    assert http.serving is not None
+    word = f"s:{ids[0]}" if kind == "text" else str(ids[0])
+    source = ("--policies", run.site.path / "policies.yaml", "--store", run.site.store)
+    ledger = f"sqlite://{run.site.path}/campaign.run/ledger.sqlite"
+    erased = [{"campaign": "summer-sale", "audience": 0, "outcomes": 1, "in_work": 0}]
+    for queue in (ledger, workers.where[1]):
+        found = answer("erase", word, *source, "--queue", queue)
+        assert found["campaigns"] == erased
+        again = capline("erase", word, *source, "--queue", queue)
+        assert again.stdout.endswith("no campaign had it\n")
+    header = {"Authorization": f"Bearer {http.tokens['admin']}"}
+    for expected in (erased, []):
+        found = http.serving.client.delete(f"/v1/subjects/{quote(word, safe='')}", headers=header).json()
+        assert found.get("campaigns", []) == expected
+    for way in there:
+        assert way.say("outcome", str(ids[0])).startswith("2 ")
+        total = report(way)["total"]
+        assert (total["audience"], total["undecided"]) == (len(ids) - 1, 0)
 
 
 def _forget(receiving: Receiver) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,12 @@ class Part:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def take(self, which: NDArray[np.bool_]) -> Part:
+        """Those of the subjects that this says."""
+        columns = {name: [*compress(texts, which)] for name, texts in self.columns.items()}
+        zone_codes = None if self.zone_codes is None else self.zone_codes[which]
+        return Part(self.number, self.ids[which], self.codes[which], columns, zone_codes)
+
     def pack(self) -> bytes:
         """As bytes; `CampaignError` where the columns are too large."""
         pieces = [pack_ids(self.ids), self.codes.astype("<u2").tobytes()]
@@ -75,7 +82,7 @@ class Part:
         `segments`: how many there are, none included; `zones` likewise, the policy's included, and 0 for no column.
         """
         raw = inflate(data, LARGEST_PART_BYTES, number)
-        if not 0 < rows <= LARGEST_BATCH:
+        if not 0 <= rows <= LARGEST_BATCH:
             raise damaged(number)
         ids, end = unpack_ids(raw, rows, number)
         coded: list[NDArray[np.uint16]] = []
@@ -84,7 +91,7 @@ class Part:
                 raise damaged(number)
             coded.append(np.frombuffer(raw, "<u2", rows, end).astype(np.uint16))
             end += 2 * rows
-            if int(coded[-1].max()) >= kinds:
+            if rows and int(coded[-1].max()) >= kinds:
                 raise damaged(number)
         columns: dict[str, Sequence[str]] = {}
         for name in names:

@@ -161,7 +161,8 @@ class _Run:
 
     def _deliver(self, claimed: Claimed) -> None:
         job = self._job
-        part, rows = self._part(claimed), self._read(claimed)
+        rows = self._read(claimed)
+        part = self._part(claimed, rows)
         steps = Steps(self._ledger.store, claimed, self._stop)
         kinds = job.audience.segments, job.audience.zones
         delivery = Delivery(
@@ -183,12 +184,13 @@ class _Run:
                 steps.save(rows)
         delivery.deliver(part, rows)
 
-    def _part(self, claimed: Claimed) -> Part:
+    def _part(self, claimed: Claimed, rows: BatchRows | None) -> Part:
         """A batch of the audience, or a further one of those that failed, or one that is asked about again."""
         job, run = self._job, self._ledger.run
-        if not claimed.data:
-            return job.part(claimed.number)
-        return Part.claimed(claimed, run)
+        if claimed.data:
+            return Part.claimed(claimed, run)
+        # Some of those that were decided may have been erased since.
+        return job.part(claimed.number) if rows is None else job.part_of(claimed.number, rows.ids)
 
     def _read(self, claimed: Claimed) -> BatchRows | None:
         try:

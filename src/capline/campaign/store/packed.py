@@ -86,7 +86,7 @@ def unpack_texts(raw: bytes, start: int, rows: int, number: int) -> tuple[list[s
     lengths = np.frombuffer(raw, "<u4", rows, start)
     ends: list[int] = np.cumsum(lengths, dtype=np.uint64).tolist()
     start += 4 * rows
-    end = start + ends[-1]
+    end = start + (ends[-1] if ends else 0)
     if end > len(raw):
         raise damaged(number)
     joined = raw[start:end]

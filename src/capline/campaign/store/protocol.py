@@ -7,6 +7,7 @@ script, so a worker that lost its lease writes nothing. A lease that ended makes
     create   begin, put_files, steer, put          work   look, store, freeze_store, claim, renew, record, release
     retry    put_again
     steer    steer, halt                           read   ages_s, page, find, state, steps, holding
+    erase    stored, rewrite
 
 Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten; what is finished,
 after its `keep:` where it has one.
@@ -165,8 +166,22 @@ class CampaignStore(Protocol):
         """The recorded steps of those batches that were decided. A batch is read in one piece."""
         ...
 
-    def holding(self, campaign: str, subject: Subject) -> list[int]:
-        """The batches that were decided and may hold a subject, by their first and last one; the newest first."""
+    def holding(self, campaign: str, subject: Subject, *, undecided: bool = False) -> list[int]:
+        """The batches that may hold a subject, by their first and last one; the newest first.
+
+        Of those that are not decided that is not known: all of them, or none.
+        """
+        ...
+
+    def stored(self, campaign: str, number: int) -> Claimed | None:
+        """A batch as it is, whoever has it; None where there is none."""
+        ...
+
+    def rewrite(self, was: Claimed, now: Claimed, rows: BatchRows | None, fewer: int | None, *, done: bool) -> bool:
+        """Put other subjects into a batch that nobody has; False where it is no more as it `was`, or a worker has it.
+
+        `rows` are its new steps. `fewer`: the segment that has one subject fewer, which was `done` or was not.
+        """
         ...
 
 

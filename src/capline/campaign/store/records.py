@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +35,13 @@ class RunFacts:
     run_id: str = ""
     ids: str = "uint32"
     is_test: bool = False
+
+    def without(self, code: int | None) -> RunFacts:
+        """The same with one subject of a segment fewer; None: with none fewer."""
+        if code is None:
+            return self
+        sizes = [(name, size - (place == code)) for place, (name, size) in enumerate(self.segments)]
+        return replace(self, audience=self.audience - 1, segments=tuple(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +240,6 @@ def read_steps(number: int, decided: bytes, outcome: bytes | None) -> BatchRows:
         second = msgspec.msgpack.decode(outcome or b"", type=_Outcome)
     except msgspec.DecodeError:
         raise damaged(number) from None
-    if not 0 < rows <= LARGEST_BATCH:
+    if not 0 <= rows <= LARGEST_BATCH:
         raise damaged(number)
     return BatchRows.unpack(number, at_us, rows, limits, first, second.columns, second.reasons, second.delays)

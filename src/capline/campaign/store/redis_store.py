@@ -31,6 +31,7 @@ from capline.campaign.store.records import (
     InWork,
     Look,
     Over,
+    RunFacts,
     State,
     StoredRun,
     Waiting,
@@ -173,7 +174,7 @@ class RedisCampaignStore:
 
     def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
         """As in `protocol`."""
-        done_rows = len(rows) if rows.is_done else 0
+        done_rows = len(rows) if rows.is_done else ""
         return self._write(
             "record", claimed, *step_bytes(rows, decided=decided), done_rows, msgspec.msgpack.encode(rows.span)
         )
@@ -304,7 +305,7 @@ class RedisCampaignStore:
                 if decided is not None:
                     yield read_steps(number, decided, outcome)
 
-    def holding(self, campaign: str, subject: Subject) -> list[int]:
+    def holding(self, campaign: str, subject: Subject, *, undecided: bool = False) -> list[int]:
         """As in `protocol`."""
         numbers = range(self.state(campaign).queued)
         key, steps = sort_key(subject), _keys(campaign)[3]
@@ -313,10 +314,32 @@ class RedisCampaignStore:
             some = numbers[start : start + _READ_SPANS]
             found = self.server.call("HMGET", steps, *(f"{number}:ids" for number in some))
             for number, span in zip(some, found, strict=True):
-                first, last = msgspec.msgpack.decode(span) if span else (b"\xff", b"")
-                if first <= key <= last:
+                first, last = msgspec.msgpack.decode(span) if span else (b"", b"")
+                if first <= key <= last if span else undecided:
                     holding.append(number)
         return holding[::-1]
+
+    def stored(self, campaign: str, number: int) -> Claimed | None:
+        """As in `protocol`."""
+        run, steps = _keys(campaign)[0], _keys(campaign)[3]
+        names = [f"{number}:{name}" for name in ("fence", "rows", "data", "decided", "outcome")]
+        (run_id,), (fence, rows, data, decided, outcome) = self.server.calls(
+            [("HMGET", run, "run_id"), ("HMGET", steps, *names)]
+        )
+        if run_id is None or rows is None:
+            return None
+        return Claimed(campaign, run_id.decode(), number, int(fence or 0), int(rows), data or b"", decided, outcome)
+
+    def rewrite(self, was: Claimed, now: Claimed, rows: BatchRows | None, fewer: int | None, *, done: bool) -> bool:
+        """As in `protocol`."""
+        facts = self.server.call("HGET", _keys(was.campaign)[0], "facts")
+        if facts is None:
+            return False
+        left = msgspec.json.encode(msgspec.json.decode(facts, type=RunFacts).without(fewer))
+        pairs = (facts, left, was.data, now.data, was.decided, now.decided, was.outcome, now.outcome)
+        words = ["" if each is None else each for each in pairs]
+        span = b"" if rows is None else msgspec.msgpack.encode(rows.span)
+        return bool(self._run("rewrite", was.campaign, was.number, EXPIRY_MS, now.rows, int(done), *words, span))
 
     def _run(self, script: str, campaign: str, *arguments: object) -> Any:
         return self.server.run(script, _keys(campaign), *arguments)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,7 +99,12 @@ class BatchRows:
     @property
     def span(self) -> tuple[bytes, bytes]:
         """The first and the last subject, as keys that sort."""
-        return sort_key(self.ids[0]), sort_key(self.ids[-1])
+        return (sort_key(self.ids[0]), sort_key(self.ids[-1])) if len(self) else (b"", b"")
+
+    def take(self, which: NDArray[Any]) -> BatchRows:
+        """Some of the rows."""
+        columns = ("ids", "codes", "limit", "hit", "retry_us", "state", "attempts", "reason")
+        return replace(self, **{name: getattr(self, name)[which] for name in columns})
 
     @property
     def is_done(self) -> bool:
@@ -198,7 +203,7 @@ class BatchRows:
         delays: dict[int, list[int]] | None = None,
     ) -> BatchRows:
         """What was packed; `CampaignError` where it is not that."""
-        raw = inflate(decided, rows * _LARGEST_ROW, number)
+        raw = inflate(decided, 1 + rows * _LARGEST_ROW, number)
         ids, end = unpack_ids(raw, rows, number)
         codes, limit, hit, retry_us = _unpack(_DECIDED, raw, end, rows, number)
         state, attempts, reason = _unpack(_OUTCOME, inflate(outcome, 3 * rows, number), 0, rows, number)

@@ -34,6 +34,7 @@ import contextlib
 import math
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
@@ -187,12 +188,10 @@ class SqliteCampaignStore:
         """Delete them, so that the file keeps no bytes of theirs."""
         names = self.expired(untouched_us)
         if names:
-            self._db.execute("PRAGMA secure_delete = ON")
-            with self._changes():
+            with self._wipes():
                 for name in names:
                     self._db.execute("DELETE FROM batch WHERE campaign = ?", (name,))
                     self._db.execute("DELETE FROM run WHERE campaign = ?", (name,))
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def replace(self, campaign: str, run: StoredRun) -> None:
         """Put other inputs, perhaps another name, in the place of a run in which nothing was decided.
@@ -611,10 +610,41 @@ class SqliteCampaignStore:
                         f"{self.path.parent}: the ledger is damaged at batch {number}; restore it from a copy"
                     ) from None
 
-    def holding(self, campaign: str, subject: Subject) -> list[int]:
+    def holding(self, campaign: str, subject: Subject, *, undecided: bool = False) -> list[int]:
         """As in `protocol`."""
-        query = "SELECT number FROM batch WHERE campaign = ? AND ? BETWEEN first AND last ORDER BY number DESC"
-        return [number for (number,) in self._all(query, campaign, sort_key(subject))]
+        query = (
+            "SELECT number FROM batch WHERE campaign = ? AND coalesce(? BETWEEN first AND last, ?) ORDER BY number DESC"
+        )
+        return [number for (number,) in self._all(query, campaign, sort_key(subject), undecided)]
+
+    def stored(self, campaign: str, number: int) -> Claimed | None:
+        """As in `protocol`."""
+        found = self._all(
+            "SELECT run_id, number, fence, rows, data, decided, outcome FROM batch JOIN run USING (campaign) "
+            "WHERE campaign = ? AND number = ?",
+            campaign,
+            number,
+        )
+        return Claimed(campaign, *found[0]) if found else None
+
+    def rewrite(self, was: Claimed, now: Claimed, rows: BatchRows | None, fewer: int | None, *, done: bool) -> bool:
+        """As in `protocol`. The file keeps no bytes of what was there."""
+        span = (None, None) if rows is None else rows.span
+        before = was.data, was.decided, was.outcome
+        with self._wipes():
+            run = self.find(was.campaign)
+            written = self._db.execute(
+                "UPDATE batch SET rows = ?, data = ?, decided = ?, outcome = ?, first = ?, last = ? WHERE campaign = ? "
+                "AND number = ? AND (settled OR owner IS NULL) AND data = ? AND decided IS ? AND outcome IS ?",
+                (now.rows, now.data, now.decided, now.outcome, *span, was.campaign, was.number, *before),
+            ).rowcount
+            if run is None or not written:
+                return False
+            fields = msgspec.msgpack.encode(replace(run, facts=run.facts.without(fewer)).fields())
+            self._db.execute(
+                "UPDATE run SET fields = ?, done = done - ? WHERE campaign = ?", (fields, done, was.campaign)
+            )
+            return True
 
     def _value(self, column: str, campaign: str) -> Any:
         found = self._all(_VALUES[column], campaign)
@@ -628,6 +658,17 @@ class SqliteCampaignStore:
     def _changes(self) -> Generator[None]:
         with sqlite_errors(self.path), commits(self._db):
             yield
+
+    @contextlib.contextmanager
+    def _wipes(self) -> Generator[None]:
+        """Changes after which the file has no bytes of what they delete or replace."""
+        self._db.execute("PRAGMA secure_delete = ON")
+        try:
+            with self._changes():
+                yield
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            self._db.execute("PRAGMA secure_delete = OFF")
 
     @contextlib.contextmanager
     def _reads(self) -> Generator[None]:

@@ -7,6 +7,7 @@ A subject of digits is an integer, as in campaigns; `s:42` or `--text` makes it 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated
 
@@ -121,15 +122,35 @@ def explain(
         return explanation_answer(why, found.attempt.segment, other)
 
 
-@app.answers("capline erase user:42")
-def erase(subject: SubjectArgument, source: Source, text: TextOption = False) -> Answer:
-    """Forget a subject in every policy of the file."""
+@app.answers("capline erase user:42", "capline erase user:42 --queue redis://127.0.0.1:6379/0")
+def erase(
+    subject: SubjectArgument,
+    source: Source,
+    text: TextOption = False,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="URL", help="Erase it in the campaigns of this store too.")
+    ] = None,
+) -> Answer:
+    """Forget a subject in every policy of the file, and with --queue in campaigns: their audiences and outcomes."""
     who = parse_subject(subject, as_text=text)
     with source.limiter() as limiter:
         held = limiter.erase(who)
         if not held:
             warn_of_twin(limiter, who)
-    return Answer({"erased_logs": held}, f"erased from {held} log(s)" if held else "nothing was held")
+    said = f"erased from {held} log(s)" if held else "nothing was held"
+    if queue is None:
+        return Answer({"erased_logs": held}, said)
+    from capline.campaign.erase import erase as erase_from  # noqa: PLC0415 - `--help` stays instant
+    from capline.campaign.store.open import open_store  # noqa: PLC0415 - as above
+
+    with closing(open_store(queue)) as store:
+        found = erase_from(store, who)
+    lines = [
+        f"{one.campaign}: erased from {one.audience} batch(es) of the audience and {one.outcomes} of outcomes"
+        + (f"; {one.in_work} are with a worker: erase again when they are settled" if one.in_work else "")
+        for one in found
+    ]
+    return Answer({"erased_logs": held, "campaigns": found}, "\n".join([said, *(lines or ["no campaign had it"])]))
 
 
 @app.answers("capline sweep --store lmdb:///var/lib/capline")

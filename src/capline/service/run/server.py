@@ -119,9 +119,9 @@ async def open_parts(
             counting = AsyncLimiter(settings.store, [bound], namespace=NAMESPACE, create=create)
             stack.push_async_callback(counting.close)
             subject_bound = NewSubjects(counting)
-        public = routes(limiter, settings.bounds.batch_rows, subject_bound, local=settings.is_local) | segments.routes(
-            source
-        )
+        public = routes(
+            limiter, settings.bounds.batch_rows, subject_bound, local=settings.is_local, queue=settings.queue
+        ) | segments.routes(source)
         public |= check_route(limiter)
         if settings.queue is not None:
             from capline.service.verbs.campaigns import campaign_routes  # noqa: PLC0415 - few services have campaigns

@@ -18,13 +18,21 @@ if TYPE_CHECKING:
 
 
 def routes(
-    limiter: AsyncLimiter, most_rows: int = MOST_ROWS, subject_bound: NewSubjects | None = None, *, local: bool = False
+    limiter: AsyncLimiter,
+    most_rows: int = MOST_ROWS,
+    subject_bound: NewSubjects | None = None,
+    *,
+    local: bool = False,
+    queue: str | None = None,
 ) -> dict[str, Route]:
-    """The routes of this limiter. Where its store is `local` no policy is set that waits for replicas."""
+    """The routes of this limiter. Where its store is `local` no policy is set that waits for replicas.
+
+    A subject is erased in the campaigns of `queue` too.
+    """
     return routes_of(
         Attempts(limiter, subject_bound),
         JointVerbs(limiter, subject_bound),
         Batch(limiter, subject_bound, most_rows),
-        Subjects(limiter),
+        Subjects(limiter, queue),
         ConfigurationVerbs(limiter, local=local),
     )

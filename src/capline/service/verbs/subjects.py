@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import msgspec
@@ -76,17 +78,19 @@ class Explained(TypedDict):
     hits: list[HitNow]
 
 
-class Erased(msgspec.Struct):
-    """How many logs the subject had."""
+class Erased(msgspec.Struct, omit_defaults=True):
+    """How many logs the subject had, and what it had in campaigns: rows of audiences, outcomes, batches in work."""
 
     erased_logs: int
+    campaigns: list[dict[str, str | int]] = []
 
 
 class Subjects:
     """See `Limiter` for what each does."""
 
-    def __init__(self, limiter: AsyncLimiter) -> None:
+    def __init__(self, limiter: AsyncLimiter, queue: str | None) -> None:
         self._limiter = limiter
+        self._queue = queue
 
     @post("/v1/usage", UsageRequest, Used, roles=LOOK)
     async def usage(self, _request: Request, body: UsageRequest) -> Used:
@@ -118,5 +122,15 @@ class Subjects:
 
     @delete("/v1/subjects/{subject}", Erased)
     async def erase(self, _request: Request, subject: Subject) -> Erased:
-        """Forget the subject: its logs under all policies."""
-        return Erased(await self._limiter.erase(subject))
+        """Forget the subject: its logs under all policies, and in all campaigns."""
+        return Erased(await self._limiter.erase(subject), await asyncio.to_thread(self._from_campaigns, subject))
+
+    def _from_campaigns(self, subject: Subject) -> list[dict[str, str | int]]:
+        if self._queue is None:
+            return []
+        # Few services have campaigns.
+        from capline.campaign.erase import erase  # noqa: PLC0415
+        from capline.campaign.store.open import open_store  # noqa: PLC0415
+
+        with closing(open_store(self._queue, make=True, patience_s=0.0)) as store:
+            return [*map(msgspec.structs.asdict, erase(store, subject))]

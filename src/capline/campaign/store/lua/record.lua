@@ -2,13 +2,13 @@
 -- settles it; the last batch finishes the run.
 --
 -- ARGV   1 fence; 2 expiry in ms; 3 number; 4 campaign; to write: 5 decided, or empty to keep it; 6 outcome; 7 the
---        batch's rows where this step settles it, else 0; 8 its first and last subject
+--        batch's rows where this step settles it, else empty; 8 its first and last subject
 -- Reply  1 where it is written, or was by the same call before; 0 where another worker has claimed it, or nobody has it
 --
 -- O(length of the bytes).
 
 local number, campaign = ARGV[3], ARGV[4]
-local settles = ARGV[7] and ARGV[7] ~= '0'
+local settles = ARGV[7] and ARGV[7] ~= ''
 
 if not owned(number, ARGV[1]) then
   local was = redis.call('HMGET', steps, number .. ':fence', number .. ':outcome')

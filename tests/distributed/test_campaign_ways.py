@@ -315,7 +315,7 @@ def test_ids_of_text_and_of_64_bits_are_the_same_in_each_way(ways: Ways, ids: li
     run, workers, http = there
     assert isinstance(http, Served)
     assert http.serving is not None
-    word = f"s:{ids[0]}" if kind == "text" else str(ids[0])
+    word = f"{'s' if kind == 'text' else 'i'}:{ids[0]}"
     source = ("--policies", run.site.path / "policies.yaml", "--store", run.site.store)
     ledger = f"sqlite://{run.site.path}/campaign.run/ledger.sqlite"
     erased = [{"campaign": "summer-sale", "audience": 0, "outcomes": 1, "in_work": 0}]

@@ -153,7 +153,7 @@ def read(source: AudienceSource, snapshot: Snapshot | None) -> Audience:
     kind = _kind(ids)
     if kind != snapshot.kind and (kind, snapshot.kind) != ("uint32", "uint64"):
         raise CampaignError(f"the ids of the segments are {snapshot.kind}, the audience's {kind}: build them so")
-    parts = [ids[start : start + _SOME] for start in range(0, len(ids), _SOME)]
+    parts = (ids[start : start + _SOME] for start in range(0, len(ids), _SOME))
     codes = np.concatenate([snapshot.codes(part.tolist() if kind == "text" else part) for part in parts])
     return Audience(ids, codes, (None, *snapshot.names), texts, zones, zone_codes)
 
@@ -218,7 +218,7 @@ def _read_rows(
 
 def _repeats(ids: Ids | TextIds) -> NDArray[np.bool_]:
     """Which ids, of the second on, are the same as the one before."""
-    spans = [ids[start : start + _SOME + 1] for start in range(0, len(ids) - 1, _SOME)]
+    spans = (ids[start : start + _SOME + 1] for start in range(0, len(ids) - 1, _SOME))
     return np.concatenate([np.empty(0, bool), *(np.equal(span[1:], span[:-1]).astype(bool) for span in spans)])
 
 
@@ -274,8 +274,9 @@ class _Texts:
         """The ids, ascending; and the row of each."""
         pa: Any = import_module("pyarrow")
         ends = np.concatenate(self._ends)
+        self._ends.clear()
         texts = pa.LargeStringArray.from_buffers(self.count, pa.py_buffer(ends), pa.py_buffer(self._data))
-        order = import_module("pyarrow.compute").sort_indices(texts).to_numpy().astype(np.intp)
+        order = import_module("pyarrow.compute").sort_indices(texts).to_numpy().view(np.intp)
         return TextIds(texts, order), order
 
 

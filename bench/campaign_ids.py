@@ -94,7 +94,7 @@ def prepared(directory: Path, ids: int, kind: str) -> dict[str, float]:
     began = time.process_time()
     job = prepare(load_campaign(directory / "campaign.yaml"))
     prepare_s = time.process_time() - began
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     last, count = None, 0
     for number in range(job.batches):
         some = job.part(number).ids.tolist()

@@ -273,6 +273,7 @@ class _Texts:
     def sorted(self) -> tuple[TextIds, NDArray[np.intp]]:
         """The ids, ascending; and the row of each."""
         pa: Any = import_module("pyarrow")
+        pa.default_memory_pool().release_unused()  # what reading took
         ends = np.concatenate(self._ends)
         self._ends.clear()
         texts = pa.LargeStringArray.from_buffers(self.count, pa.py_buffer(ends), pa.py_buffer(self._data))

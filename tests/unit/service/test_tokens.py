@@ -8,7 +8,9 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
+from threading import Semaphore
 
 import pytest
 from tests.kit.cli import CommandLine
@@ -19,6 +21,7 @@ from capline.model.errors import InvalidValueError
 from capline.service.access.guard import Guard
 from capline.service.access.tokens import Token, TokenFile, is_of
 from capline.service.http.problems import Problem
+from capline.service.settings.last_good import KEPT, make_key
 
 CHOSEN = "correct horse battery"
 
@@ -95,7 +98,7 @@ def test_a_chosen_secret_is_sent_with_its_name(service: Service, tokens: TokenFi
 def test_when_too_many_show_secrets_the_next_is_to_come_again(
     service: Service, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capline.service.access.guard._MOST_WAIT", (0, 0, 0))
+    monkeypatch.setattr("capline.service.access.turns._MOST_WAIT", (0, 0, 0))
     shown = tokens.create("billing", ["decide"])
     tokens.create("ann", ["decide"], CHOSEN)
     answer = service("POST", "/v1/decide", headers={"Authorization": basic("ann", CHOSEN)}, json={})
@@ -106,7 +109,7 @@ def test_when_too_many_show_secrets_the_next_is_to_come_again(
 def test_wrong_secrets_one_after_the_other_keep_nobody_out(
     service: Service, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capline.service.access.guard._MOST_WAIT", (1, 1, 1))
+    monkeypatch.setattr("capline.service.access.turns._MOST_WAIT", (1, 1, 1))
     tokens.create("ann", ["decide"], CHOSEN)
     shown = [basic("ann", "no"), basic("ann", "no"), basic("ann", CHOSEN)]
     assert [status(service, header) for header in shown] == [401, 401, 200]
@@ -180,8 +183,78 @@ async def test_those_who_leave_keep_nobody_out(tokens: TokenFile, monkeypatch: p
     assert await who(CHOSEN, has_left=False) == "ann"
     assert checked == [CHOSEN]
     assert all(isinstance(answer, Problem) for answer in await asyncio.gather(*left, return_exceptions=True))
-    assert not guard._waiting  # pyright: ignore[reportPrivateUsage] - nothing stays of any line
-    assert not guard._turns  # pyright: ignore[reportPrivateUsage] - as above
+    turns = guard._turns  # pyright: ignore[reportPrivateUsage] - nothing stays of any line
+    assert (turns._waiting, turns._turn) == ([], {})  # pyright: ignore[reportPrivateUsage] - as above
+
+
+async def test_who_was_turned_away_is_checked_when_it_asks_again_however_many_guess(
+    tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the right one's own address, at its own name, and nobody of them waits before the next guess."""
+    tokens.create("ann", ["decide"], CHOSEN)
+    guard, checked, numbers, turn = Guard(tokens), list[str](), count(), Semaphore(0)
+
+    def in_turn(_token: Token | None, chosen: str) -> bool:
+        turn.acquire()
+        checked.append(chosen)
+        return chosen == CHOSEN
+
+    monkeypatch.setattr("capline.service.access.guard.is_of", in_turn)
+
+    async def status_of(secret: str) -> int:
+        await asyncio.sleep(0)
+        try:
+            await guard.who([(b"authorization", basic("ann", secret).encode())], ("decide",), "192.0.2.1")
+        except Problem as problem:
+            return problem.status
+        return 200
+
+    async def guess() -> None:
+        while True:
+            turned_away.add(await status_of(f"guess {next(numbers)}"))
+
+    turned_away = set[int]()
+    guessing = [asyncio.create_task(guess()) for _ in range(100)]
+    while not turned_away:  # noqa: ASYNC110 - no event tells of it
+        await asyncio.sleep(0)
+    assert await status_of(CHOSEN) == 503
+    turn.release()
+    while not checked:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0)
+    turned_away.clear()
+    while not turned_away:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0)
+    turn.release(65)
+    assert await status_of(CHOSEN) == 200
+    assert CHOSEN in checked[62:], "those before it came before it"
+    for task in guessing:
+        task.cancel()
+    turn.release(100)
+    await asyncio.gather(*guessing, return_exceptions=True)
+
+
+async def test_a_secret_that_was_right_for_one_worker_is_known_to_all(
+    tokens: TokenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared").mkdir()
+    make_key(str(tmp_path / "shared"))
+    monkeypatch.setenv(KEPT, str(tmp_path / "shared"))
+    tokens.create("ann", ["decide"], CHOSEN)
+    header = [(b"authorization", basic("ann", CHOSEN).encode())]
+    assert await Guard(tokens).who(header, ("decide",)) == "ann"
+    with monkeypatch.context() as patched:
+        patched.setattr("capline.service.access.turns._MOST_WAIT", (0, 0, 0))
+        other = Guard(TokenFile(tokens.path))
+        assert await other.who(header, ("decide",)) == "ann"
+        for name, secret in (("ann", CHOSEN + "x"), ("bob", CHOSEN)):
+            with pytest.raises(Problem, match="too many"):
+                await other.who([(b"authorization", basic(name, secret).encode())], ("decide",))
+        tokens.revoke("ann")
+        tokens.create("ann", ["decide"], CHOSEN)
+        with pytest.raises(Problem, match="too many"):
+            await Guard(tokens).who(header, ("decide",))
+    for file in (tmp_path / "shared").iterdir():
+        assert CHOSEN.encode() not in file.read_bytes()
 
 
 def test_a_chosen_secret_in_the_form_of_a_generated_one_is_still_sent_with_its_name(

@@ -4,34 +4,28 @@
     Authorization: Basic name:secret         a chosen one: scrypt, some 80 ms once; then a keyed hash
 
 The rule: without a good token no body is read, and an answer does not tell a wrong name from a wrong secret. scrypt
-runs in a thread, one at a time: clients' addresses in turn, and of each address its names in turn, known or not. So
-guessing secrets slows neither tokens nor secrets that were shown before, and those of other addresses or names little.
-Whoever has left meanwhile is not checked, so that guessing with short timeouts fills no line.
+runs one at a time, in `turns`. So guessing secrets slows neither tokens nor secrets that were shown before to any of
+the service's workers, and those of other addresses or names little.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
-import secrets
-from collections import defaultdict
 from collections.abc import Callable
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
 from capline.service.access.tokens import Token, is_of, name_of
+from capline.service.access.turns import Turns
 from capline.service.http.problems import RETRY_AFTER_S, Problem
+from capline.service.settings.last_good import keep, kept, kept_key
 
 if TYPE_CHECKING:
     from capline.service.access.tokens import TokenFile
 
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="capline", Basic realm="capline"'}
-_MOST_WAIT = 64, 128, 256
-"""How many wait for scrypt at once: of one address with one name, some five seconds long; of one address; of all, well
-below `bounds.requests`."""
-_MOST_PROVEN = 1024
 _LONGEST = 1024
 """Characters of a header that can hold a token."""
 
@@ -43,11 +37,9 @@ class Guard:
 
     def __init__(self, file: TokenFile) -> None:
         self._file = file
-        self._key = secrets.token_bytes(32)
-        self._proven: dict[bytes, Token] = {}
-        self._waiting = defaultdict[tuple[str, ...], list[Callable[[], bool]]](list)
-        self._turns = defaultdict[tuple[str, ...], asyncio.Lock](asyncio.Lock)
-        """By address and name, by address, and of all: the first of each line waits in the next."""
+        self._key = kept_key()
+        self._proven: dict[str, bytes] = {}
+        self._turns = Turns()
 
     async def who(
         self,
@@ -88,42 +80,28 @@ class Guard:
         except ValueError:
             return None
         token = self._file.tokens.get(name, _NOBODY)
-        digest = hashlib.blake2b(header, key=self._key).digest()
-        if self._proven.get(digest) == token:  # also once another token has changed the file
+        asked = hashlib.blake2b(f"{name}:{chosen}".encode(), key=self._key).digest()
+        proof = asked + token.hash.encode()
+        if self._is_proven(token.name, proof):
             return token
         if not token.hash.startswith("scrypt:"):
             token = _NOBODY
-        near = _network(client)
-        if not await self._is_of(token, chosen, [(near, name), (near,), ()], has_left):
-            return None
-        if len(self._proven) >= _MOST_PROVEN:
-            self._proven.clear()
-        self._proven[digest] = token
-        return token
-
-    async def _is_of(
-        self, token: Token, chosen: str, lines: list[tuple[str, ...]], has_left: Callable[[], bool]
-    ) -> bool:
-        """Whether this is the token's secret, once it was the first of each line."""
-        if any(self._is_full(line, most) for line, most in zip(lines, _MOST_WAIT, strict=True)):
+        is_right = await self._turns.checked(_network(client), name, asked, lambda: is_of(token, chosen), has_left)
+        if is_right is None:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many ask who they are", {"Retry-After": str(RETRY_AFTER_S)}
             )
-        for line in lines:
-            self._waiting[line].append(has_left)
-        named, near, everybody = lines
-        try:
-            async with self._turns[named], self._turns[near], self._turns[everybody]:
-                return not has_left() and await asyncio.to_thread(is_of, token, chosen)
-        finally:
-            for line in lines:
-                self._waiting[line].remove(has_left)
-                if not self._waiting[line]:
-                    del self._waiting[line], self._turns[line]
+        if not is_right:
+            return None
+        self._proven[name] = proof
+        keep(f"proven-{name}", proof)
+        return token
 
-    def _is_full(self, line: tuple[str, ...], most: int) -> bool:
-        waiting = self._waiting.get(line, ())
-        return len(waiting) >= most and sum(not has_left() for has_left in waiting) >= most
+    def _is_proven(self, name: str, proof: bytes) -> bool:
+        """Whether this secret was right before, of the token as it is now: here, or in another worker."""
+        if name and self._proven.get(name) != proof and kept(f"proven-{name}") == proof:
+            self._proven[name] = proof
+        return self._proven.get(name) == proof
 
 
 def _network(client: str) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 import msgspec
 
 from capline.model.errors import CaplineError
-from capline.service.settings.last_good import KEPT
+from capline.service.settings.last_good import KEPT, make_key
 from capline.service.settings.values import Settings
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def serve_by_workers(
         _Signals() as signals,
         tempfile.TemporaryDirectory(prefix="capline-metrics-", ignore_cleanup_errors=True) as folder,
     ):
+        make_key(folder)
         jobs = [_job(settings, workers)] * settings.http.workers + [_job(settings, admin)]
         children: list[_Child] = []
         drain_s = 0.0

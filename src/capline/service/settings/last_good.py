@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -66,6 +67,31 @@ def last_good_tls(name: str, tls: Tls) -> LastGood[Tls]:
         return b"\n".join(Path(path).read_bytes() for path in (tls.certificate, tls.key))
 
     return LastGood(name, made, data)
+
+
+def kept_key() -> bytes:
+    """A key that the service's workers share, in the parent's folder; without workers one of this process."""
+    path = _path("key")
+    return secrets.token_bytes(32) if path is None else path.read_bytes()
+
+
+def make_key(folder: str) -> None:
+    """Make the key of the workers that have this folder."""
+    Path(folder, "key.good").write_bytes(secrets.token_bytes(32))
+
+
+def keep(name: str, data: bytes) -> None:
+    """Keep this for all workers under a name."""
+    _write(_path(name), lambda: data)
+
+
+def kept(name: str) -> bytes | None:
+    """What any worker has kept under this name."""
+    path = _path(name)
+    if path is not None:
+        with suppress(OSError):
+            return path.read_bytes()
+    return None
 
 
 def _path(name: str) -> Path | None:

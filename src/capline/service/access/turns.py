@@ -1,0 +1,112 @@
+"""Slow checks, one at a time in a thread, by whoever is in turn.
+
+    addresses in turn   of each address its names in turn   of each name who came first
+
+The rule: who waits is in a line by address and name, and each line has its turn, however long others are. Of a line
+that is too long the newest is turned away at once. Who was turned away, or left, keeps the place of when it first came:
+so it is checked when it asks again, however many others have come meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+
+_Line = tuple[str, ...]
+
+_MOST_WAIT = 64, 128, 256
+"""How many wait at once: of one address with one name, some five seconds long; of one address; of all, well below
+`bounds.requests`."""
+_MOST_PLACES = 4096
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    near: _Line
+    named: _Line
+    came: int
+    check: Callable[[], bool]
+    has_left: Callable[[], bool]
+    answer: asyncio.Future[bool | None]
+
+
+class Turns:
+    """Who waits to be checked. One event loop uses it."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._waiting: list[_Waiting] = []
+        self._turn: dict[_Line, int] = {}
+        """Of each line with somebody in it: the lowest is next."""
+        self._places: dict[bytes, int] = {}
+        self._work: asyncio.Task[None] | None = None
+
+    async def checked(
+        self, near: str, name: str, asked: bytes, check: Callable[[], bool], has_left: Callable[[], bool]
+    ) -> bool | None:
+        """What `check` says in its turn; None if it was not called: too many wait, or the client has left.
+
+        `asked` stands for the question: the same one keeps its place.
+        """
+        came = self._places.pop(asked, None) or next(self._numbers)
+        answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        one = _Waiting((near,), (near, name), came, check, has_left, answer)
+        self._waiting.append(one)
+        for line in (one.near, one.named):
+            self._turn.setdefault(line, next(self._numbers))
+        self._turn_away(one)
+        if self._work is None:
+            self._work = asyncio.create_task(self._check_all())
+        found = None
+        try:
+            found = await answer
+        finally:
+            self._take_out(one)
+            if found is None:
+                self._places[asked] = came
+                if len(self._places) > _MOST_PLACES:
+                    del self._places[next(iter(self._places))]
+        return found
+
+    def _turn_away(self, newest: _Waiting) -> None:
+        """Where too many wait beside this one: the newest of the longest line, or one that has left."""
+        lines = (
+            [one for one in self._waiting if one.named == newest.named],
+            [one for one in self._waiting if one.near == newest.near],
+            self._waiting,
+        )
+        for line, most in zip(lines, _MOST_WAIT, strict=True):
+            if len(line) > most:
+                size = Counter(name for one in line for name in (one.near, one.named))
+                out = max(line, key=lambda one: (one.has_left(), size[one.near], size[one.named], one.came))
+                self._take_out(out)
+                _tell(out.answer, None)
+                return
+
+    def _take_out(self, one: _Waiting) -> None:
+        if one in self._waiting:
+            self._waiting.remove(one)
+            for line in {one.near, one.named} - {line for other in self._waiting for line in (other.near, other.named)}:
+                del self._turn[line]
+
+    async def _check_all(self) -> None:
+        while self._waiting:
+            one = min(self._waiting, key=lambda one: (self._turn[one.near], self._turn[one.named], one.came))
+            self._take_out(one)
+            for line in {one.near, one.named} & self._turn.keys():
+                self._turn[line] = next(self._numbers)
+            found = None
+            if not one.answer.done() and not one.has_left():
+                with suppress(MemoryError, ValueError):  # no memory for scrypt: to be asked again
+                    found = await asyncio.to_thread(one.check)
+            _tell(one.answer, found)
+        self._work = None
+
+
+def _tell(answer: asyncio.Future[bool | None], found: bool | None) -> None:
+    if not answer.done():  # else its request was cancelled
+        answer.set_result(found)

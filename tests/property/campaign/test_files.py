@@ -147,7 +147,7 @@ def ids_or_refusal(path: Path, data: bytes, kind: str) -> list[int] | None:
     except CaplineError as error:
         check_error(error, path.name)
         return None
-    return audience.ids.tolist()
+    return audience.ids[:].tolist()
 
 
 CELLS = st.integers(0, 2**32 + 5).map(str) | st.sampled_from(

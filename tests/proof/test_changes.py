@@ -5,8 +5,11 @@ import re
 import pytest
 from hypothesis import Phase, settings
 from proof.changes.__main__ import main
+from tests.kit.servers import shared
 from tests.profiles import load_profile
 
+from capline.model.attempt import Attempt
+from capline.model.policy import Policy
 from capline.testing.machine import StoreMachine
 
 
@@ -29,3 +32,23 @@ def test_a_difference_ends_it_with_1(capsys: pytest.CaptureFixture[str], monkeyp
     out = capsys.readouterr().out
     assert ", a difference with --steps 1; seed " in out
     assert "another answer" in out
+
+
+def test_what_aged_under_a_change_is_learnt_when_the_clock_steps_back() -> None:
+    class OnRedis(StoreMachine):
+        store_url = staticmethod(lambda: shared("redis").url)
+        changing = True
+
+    narrow, wide = Policy("p", ["5/10us"]), Policy("p", ["3/40us", "9/90us"])
+    machine = OnRedis()
+    machine.begin([narrow, wide], narrow)
+    try:
+        for gap_us in (0, 11):
+            machine.step_clock(gap_us)
+            machine.ask("charge", machine.oracle.charged, Attempt("p", 9))
+        machine.step_clock(82)
+        machine.put_in_force(wide)
+        machine.step_clock(-5)
+        machine.ask("charge", machine.oracle.charged, Attempt("p", 9))
+    finally:
+        machine.teardown()

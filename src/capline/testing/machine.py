@@ -176,9 +176,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
-        self.others = data.draw(st.sampled_from(CHANGES if self.changing else POLICY_SETS))
-        self.policy = data.draw(st.sampled_from(self.others))
-        policies, self.changed = [self.policy], False
+        others = data.draw(st.sampled_from(CHANGES if self.changing else POLICY_SETS))
+        self.begin(others, data.draw(st.sampled_from(others)))
+
+    def begin(self, others: list[Policy], first: Policy) -> None:
+        self.others, self.policy = others, first
+        policies, self.changed = [first], False
         url = self.store_url().format(tmp=self.tmp)
         laid_out = [_laid_out(policy, self.store_layout) for policy in policies]
         namespace = f"t{secrets.token_hex(8)}"
@@ -414,7 +417,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(by_us=st.one_of(st.integers(0, 15), st.integers(0, 2000), st.integers(-30, -1)))
     def move_clock(self, by_us: int) -> None:
+        self.step_clock(by_us)
+
+    def step_clock(self, by_us: int) -> None:
         self.clock.advance_us(by_us)
+        if by_us < 0:  # what was in no window at the last change may be in one again
+            self.learn_what_aged()
 
     @precondition(lambda self: self.policy.needs_zone)
     @rule(by_us=st.sampled_from([39_999_990, 3_600_000_000, 72_000_000_000, 86_400_000_000, 500_000_000_000]))
@@ -492,6 +500,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.policy = policy
         self.reference.use([policy])
         self.oracle.use([policy])
+        self.learn_what_aged()
+
+    def learn_what_aged(self) -> None:
         for subject in self.reference.aged("p"):
             self.reference.forget_as("p", subject, self.history(subject))
             self.compare_history(subject)
@@ -538,7 +549,7 @@ class StoreMachine(RuleBasedStateMachine):
         ahead = self.part(data, asked[0], 1, data.draw(ids))
         for attempt in [ahead] + [msgspec.structs.replace(ahead, id=None)] * burst:
             self.all_or_none([attempt])
-        self.clock.advance_us(step_us)
+        self.step_clock(step_us)
         self.all_or_none([ahead, self.part(data, asked[1], data.draw(costs), data.draw(ids))])
 
     @rule(

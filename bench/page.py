@@ -47,6 +47,7 @@ PROGRAMS = {
     "envoy_filter": "--requests=500 --rounds=1",
     "web": "--short",
     "tasks": "--tasks=60",
+    "campaign_ids": "--ids=20000",
     "webhook": "--users=2000 --single=400",
     "replay": "",
     "segments_country": "--users=1000000 --audience=10000",

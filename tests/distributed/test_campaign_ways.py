@@ -58,7 +58,8 @@ class Way:
         self.running = Program(
             self.site.path, "-m", "capline.cli", "campaign", "run", "campaign.yaml", env=environment()
         )
-        self.running.says(re.compile("waits until|finished|segment"))
+        # The segments are told before it is known to wait.
+        self.running.says(re.compile("waits until|finished" if "send_at" in self.site.settings else "finished|segment"))
 
     def work(self) -> None:
         assert self.running is not None

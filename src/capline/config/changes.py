@@ -31,6 +31,7 @@ from capline.model.limit import Limit
 from capline.model.policy import Policy
 from capline.policy.shared_log import check_shared_log
 from capline.support.instant import instant_text
+from capline.support.system import who as account
 
 if TYPE_CHECKING:
     from capline.config.backend import Backend
@@ -196,12 +197,7 @@ def instant_us(effective_at: str | datetime, now_us: int) -> int:
 def check_who(who: str | None) -> str:
     """The author of a change: as given, or the user of this process."""
     if who is None:
-        import getpass  # noqa: PLC0415 - loaded where a change is made
-
-        try:
-            return getpass.getuser()[:LONGEST_WHO]
-        except (OSError, KeyError, ImportError):
-            return "unknown"
+        return account()[:LONGEST_WHO]
     if not isinstance(who, str) or not who.isprintable() or not 1 <= len(who.encode(errors="replace")) <= LONGEST_WHO:  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
         raise InvalidValueError(
             f"who is a name of 1 to {LONGEST_WHO} bytes, without control characters, not {quoted(who)}"

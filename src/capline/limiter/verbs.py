@@ -784,12 +784,13 @@ class Verbs(CheckedCalls):
 
     def _asked_all(self, kind: Kind, attempts: Any) -> Joint | None:
         """The answer of a store at hand to several attempts, where nothing else looks at any of them; else None."""
-        store, parts = self._at_hand(), attempts if type(attempts) in _LISTS else ()
-        if store is None or not 0 < len(parts) <= self._most_joint:
-            return None
+        parts = attempts if type(attempts) in _LISTS else ()
         operations: list[Operation] = []
         logs: set[tuple[str, Subject]] = set()
         try:
+            store = self._at_hand()
+            if store is None or not 0 < len(parts) <= self._most_joint:
+                return None
             for attempt in parts:
                 compiled = self._direct_rule(attempt) if type(attempt) is Attempt and attempt.limits is None else None
                 if compiled is None:
@@ -797,9 +798,14 @@ class Verbs(CheckedCalls):
                 operation = direct_operation(kind, compiled, attempt)
                 operations.append(operation)
                 logs.add((compiled.rule.logs[0].log, operation.subject))
-            return store.joint(operations) if len(logs) == len(parts) else None
         except CaplineError:
             return None  # which the general way says
+        if len(logs) < len(parts):
+            return None
+        try:
+            return store.joint(operations)
+        except StoreError as error:
+            return self._outage.joint(kind, error, self._joint_attempts(parts))
 
     def _acquisition(
         self, attempt: Attempt, timeout: float | None, not_before: float, slack: float | None

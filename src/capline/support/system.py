@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import getpass
 import os
 import stat
 import sys
@@ -130,6 +129,8 @@ def readable(wire: socket.socket) -> bool:
 
 def who() -> str:
     """The name of this process's account, for what is written down; its number where it has none."""
+    import getpass  # noqa: PLC0415 - loaded where something is written down
+
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

@@ -115,19 +115,29 @@ def test_handshakes_are_by_the_whole_of_what_was_renewed(tmp_path: Path, tls: Tl
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("step", "calls"), [("contents", 2), ("tls_context", 1)])
 def test_a_file_that_breaks_while_it_is_checked(
-    tmp_path: Path, tls: Tls, way: Callable[[Path], None], name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    tls: Tls,
+    way: Callable[[Path], None],
+    name: str,
+    step: str,
+    calls: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listening, reload = followed(tls)
-    first, check = client_of(tls), module.tls_context
+    first, check, left = client_of(tls), getattr(module, step), [None] * calls
 
-    def checked(of: Tls) -> ssl.SSLContext:
-        context = check(of)
-        way(tmp_path / name)
-        return context
+    def checked(of: Tls) -> object:
+        found = check(of)
+        left.pop()
+        if not left:
+            way(tmp_path / name)
+            monkeypatch.undo()
+        return found
 
     written(tmp_path)
-    monkeypatch.setattr(module, "tls_context", checked)
+    monkeypatch.setattr(module, step, checked)
     with pytest.raises(InvalidValueError, match=name.replace(".", r"\.")):
         any(reload() for _ in range(2))
     shake(listening, first)

@@ -305,7 +305,7 @@ def _channel_path(of_own: Quick, of_channel: Quick) -> Quick:
             return None
         answers: Any = one if kind == "peek" else of_own(own, cost, fingerprint, kind, None, now_us), other
         least = min(answers, key=_remaining)
-        reset_us = answers[0].reset_after_us
+        reset_us = max(one.reset_after_us or 0, other.reset_after_us or 0)
         return Decision(
             True, least.limit, least.remaining, 0, reset_us, other.hit, "store", 0, 0, (_states_of_all, answers)
         )

@@ -185,7 +185,11 @@ def flip(path: Path) -> None:
 
 BAD: dict[str, tuple[dict[str, str], Callable[[Site], object], str]] = {
     "negative": ({}, lambda site: site.audience([1, -3]), "users.csv, row 2: id -3 is negative"),
-    "too large": ({}, lambda site: site.audience([2**64]), "row 1: id 18446744073709551616 is above 18446744073709551615"),
+    "too large": (
+        {},
+        lambda site: site.audience([2**64]),
+        "row 1: id 18446744073709551616 is above 18446744073709551615",
+    ),
     "no number": ({}, lambda site: site.audience([1, "0x10"]), "row 2: id '0x10' is not a number"),
     "twice": ({}, lambda site: site.audience([5, 1, 5]), "1 id comes more than once (1 row too many): 5"),
     "nobody": ({}, lambda site: site.audience([]), "an empty audience"),

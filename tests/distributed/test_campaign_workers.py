@@ -432,7 +432,7 @@ def test_workers_heed_a_pause_before_the_next_hand_over(redis_server: Server, tm
 def test_the_server_may_be_killed_and_come_back(tmp_path: Path) -> None:
     alone, expected, expected_delivered = one_process(tmp_path / "alone")
     site = make_site(tmp_path / "site")
-    with single("redis", "appendonly yes") as server, receiver(answered) as far:
+    with single("redis", "appendonly yes", "appendfsync always") as server, receiver(answered) as far:
         by_webhook(site, far)
         done = capline("campaign", "enqueue", site.file, "--queue", server.url)
         assert (done.returncode, done.stderr) == (0, "")
@@ -454,7 +454,7 @@ def test_the_server_may_be_killed_and_come_back(tmp_path: Path) -> None:
 @pytest.mark.deep
 def test_a_worker_that_starts_while_its_server_restarts_waits_for_it(tmp_path: Path) -> None:
     site = make_site(tmp_path / "site", 20)
-    with single("redis", "appendonly yes") as server, receiver() as far:
+    with single("redis", "appendonly yes", "appendfsync always") as server, receiver() as far:
         by_webhook(site, far)
         enqueue(site, server)
         server.kill()
@@ -466,7 +466,7 @@ def test_a_worker_that_starts_while_its_server_restarts_waits_for_it(tmp_path: P
 
 
 def test_a_store_that_goes_away_and_comes_back_ends_no_worker(tmp_path: Path) -> None:
-    with single("redis") as queue, single("redis", "appendonly yes") as store, receiver() as far:
+    with single("redis") as queue, single("redis", "appendonly yes", "appendfsync always") as store, receiver() as far:
         site = make_site(tmp_path / "site", 200, store=store.url)
         by_webhook(site, far)
         enqueue(site, queue)

@@ -10,7 +10,7 @@ import pytest
 from proof.checker.report import Report
 from proof.concurrency.callers import run
 from proof.concurrency.cases import LIMITS, OPTIONS, STORES, SUBJECTS, Case, cases
-from tests.conformance.test_oracle import consumes_part_by_part, forgets_commits, records_only_the_first
+from tests.conformance.test_oracle import consumes_part_by_part, forgets_commits, no_fast_path, records_only_the_first
 from tests.kit.server import SLOW
 from tests.kit.servers import shared
 
@@ -136,6 +136,7 @@ def test_an_engine_that_is_wrong_about_joint_attempts_is_found(
 ) -> None:
     """Under the limit that shows its fault hundreds of times a run; a busy machine may need another run."""
     monkeypatch.setattr(local, "joint", engine)
+    monkeypatch.setattr(local, "_quick_joint", no_fast_path)
     case = Case("memory", limit, "threads", 4, 0.8, joint=True)
     reports = (run(longer, "memory://")[0] for longer in runs_of(case))
     assert any(report.kinds() & {"final-extra", "final-lost"} for report in reports)

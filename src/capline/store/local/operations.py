@@ -19,6 +19,7 @@ from capline.store.protocol import Kind, Operation
 from capline.window.bound_log import BoundLog, table_of
 from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
+from capline.window.log import NEVER
 from capline.window.reservation import Pending, forget, reserve, take_along
 from capline.window.rule import Slot, attempt, move, peek
 
@@ -92,7 +93,7 @@ def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) 
     compiled, subject, kind = operation.compiled, operation.subject, operation.kind
     if compiled.numbers is not None:
         return numbers_step(transaction, operation, kind, now_us)
-    logs = _logs_of(transaction, compiled.refs, subject)
+    logs = _logs_of(transaction, compiled, subject)
     if logs is None:
         return None
     decision = compiled.quick(logs, operation.cost, operation.fingerprint, kind, operation.max_wait_us, now_us)
@@ -101,10 +102,12 @@ def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) 
     return decision
 
 
-def _logs_of(transaction: LogTransaction, refs: Sequence[LogRef], subject: Subject) -> Any:
+def _logs_of(transaction: LogTransaction, compiled: LocalRule, subject: Subject) -> Any:
     """The log, or the logs, as a fast path takes them; None where a reservation may be pending."""
+    refs, record = compiled.refs, compiled.record
     log = transaction.load(refs[0], subject)
-    if log.reserved:
+    # A record outlives the log whose hit has aged, where the channel's window is wider.
+    if log.reserved or (record is not None and transaction.load(record, subject).last_us() != NEVER):
         return None
     return log if len(refs) == 1 else [log, *[transaction.load(ref, subject) for ref in refs[1:]]]
 
@@ -158,7 +161,7 @@ def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], n
         if compiled.numbers is not None:
             quick = on_numbers
         else:
-            value = _logs_of(transaction, compiled.refs, operation.subject)
+            value = _logs_of(transaction, compiled, operation.subject)
             if value is None:
                 return None
         parts.append((quick, value, operation.cost, operation.fingerprint))

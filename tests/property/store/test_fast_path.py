@@ -333,6 +333,18 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PL
         limiter.close()
 
 
+def test_what_is_refused_leaves_a_reservation_that_ended_to_be_given_back() -> None:
+    policy = Policy("p", ["9/300us"], channels={"c": ["30/calendar day"]}, zone="UTC", reservations=True)
+    clock = ManualClock(START_US)
+    with Limiter("memory://", [policy, Policy("q", ["9/300us"])], clock=clock) as limiter:
+        assert limiter.reserve("p", "one", 5, ttl=0.0002, channel="c")
+        clock.advance_us(400)
+        assert limiter.decide("p", "one")  # the policy's own log forgets the hit, which has aged there
+        clock.advance_us(1)
+        assert not limiter.decide_all([Attempt("p", "one", 9, channel="c"), Attempt("q", "one")])
+        assert limiter.peek("p", "one", channel="c").limits[1].remaining == 29
+
+
 def test_a_peek_at_numbers_that_take_over_from_hits_counts_them() -> None:
     with Limiter("memory://", [Policy("p", ["2/day"])], clock=ManualClock(START_US)) as limiter:
         assert [limiter.decide("p", "one").allowed for _ in range(3)] == [True, True, False]

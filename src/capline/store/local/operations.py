@@ -19,7 +19,6 @@ from capline.store.protocol import Kind, Operation
 from capline.window.bound_log import BoundLog, table_of
 from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
-from capline.window.log import NEVER
 from capline.window.reservation import Pending, forget, reserve, take_along
 from capline.window.rule import Slot, attempt, move, peek
 
@@ -104,10 +103,9 @@ def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) 
 
 def _logs_of(transaction: LogTransaction, compiled: LocalRule, subject: Subject) -> Any:
     """The log, or the logs, as a fast path takes them; None where a reservation may be pending."""
-    refs, record = compiled.refs, compiled.record
+    refs = compiled.refs
     log = transaction.load(refs[0], subject)
-    # A record outlives the log whose hit has aged, where the channel's window is wider.
-    if log.reserved or (record is not None and transaction.load(record, subject).last_us() != NEVER):
+    if log.reserved:
         return None
     return log if len(refs) == 1 else [log, *[transaction.load(ref, subject) for ref in refs[1:]]]
 

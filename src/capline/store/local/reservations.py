@@ -67,7 +67,8 @@ def save_changed(
     transaction: LogTransaction, refs: Sequence[LogRef], subject: Subject, logs: Sequence[BoundLog], record: OpenRecord
 ) -> None:
     """Keep the logs that were changed, and the numbers; the policy's own log says whether anything is pending."""
-    logs[0].log.reserved = bool(record.pending)  # pyright: ignore[reportAttributeAccessIssue] - it came from `load`
+    if logs[0].changed:  # else it stays as it is, and so does the record
+        logs[0].log.reserved = bool(record.pending)  # pyright: ignore[reportAttributeAccessIssue] - it came from `load`
     for ref, bound in zip(refs, record.numbers.save(logs), strict=False):
         if bound.changed:
             if bound.rewrites:

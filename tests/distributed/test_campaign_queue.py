@@ -13,9 +13,8 @@ from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, filled, finish
 from tests.kit.servers import KINDS, Server, single
 
 from capline.campaign.breaker import Breaker
-from capline.campaign.deliver import Delivery, Lost, Steps
+from capline.campaign.deliver import Delivery, Later, Lost, Steps
 from capline.campaign.queue.status import QueueStatus
-from capline.campaign.rate import Later
 from capline.campaign.senders.protocol import TRANSIENT, RunInfo
 from capline.campaign.stop import CampaignStopped, Stop
 from capline.campaign.store.records import Over

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MOST_ZONES = 1024
 """Distinct zones in one audience; some 600 names exist."""
 
-_SOME = 1 << 16
+_SLICE = 1 << 16
 _LISTED = 10
 _MOST_DIGITS = len(str(LARGEST_ID))
 
@@ -124,8 +124,8 @@ class Audience:
     def digest(self) -> str:
         """SHA-256 over everything but the segments, which are an input of their own."""
         digest = hashlib.sha256()
-        for start in range(0, len(self), _SOME):
-            some = self.ids[start : start + _SOME]
+        for start in range(0, len(self), _SLICE):
+            some = self.ids[start : start + _SLICE]
             little = some.astype(some.dtype.newbyteorder("<"), copy=False)
             digest.update("\0".join(["", *some.tolist()]).encode() if some.dtype == object else little.data)
         for name, values in self.texts.items():
@@ -153,7 +153,7 @@ def read(source: AudienceSource, snapshot: Snapshot | None) -> Audience:
     kind = _kind(ids)
     if kind != snapshot.kind and (kind, snapshot.kind) != ("uint32", "uint64"):
         raise CampaignError(f"the ids of the segments are {snapshot.kind}, the audience's {kind}: build them so")
-    parts = (ids[start : start + _SOME] for start in range(0, len(ids), _SOME))
+    parts = (ids[start : start + _SLICE] for start in range(0, len(ids), _SLICE))
     codes = np.concatenate([snapshot.codes(part.tolist() if kind == "text" else part) for part in parts])
     return Audience(ids, codes, (None, *snapshot.names), texts, zones, zone_codes)
 
@@ -171,8 +171,8 @@ def _read_set(source: AudienceSource, snapshot: Snapshot | None) -> Ids | TextId
         return numbers
     pa: Any = import_module("pyarrow")
     gathered = _Texts()
-    for start in range(0, numbers.size, _SOME):
-        texts = [snapshot.ids.text(number) for number in numbers[start : start + _SOME].tolist()]
+    for start in range(0, numbers.size, _SLICE):
+        texts = [snapshot.ids.text(number) for number in numbers[start : start + _SLICE].tolist()]
         gathered.add(pa.array(texts, pa.large_string()))
     return gathered.sorted()[0]
 
@@ -218,7 +218,7 @@ def _read_rows(
 
 def _repeats(ids: Ids | TextIds) -> NDArray[np.bool_]:
     """Which ids, of the second on, are the same as the one before."""
-    spans = (ids[start : start + _SOME + 1] for start in range(0, len(ids) - 1, _SOME))
+    spans = (ids[start : start + _SLICE + 1] for start in range(0, len(ids) - 1, _SLICE))
     return np.concatenate([np.empty(0, bool), *(np.equal(span[1:], span[:-1]).astype(bool) for span in spans)])
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from capline.campaign.breaker import SenderFailingError
 from capline.campaign.prepare import limiter_kinds, local_instant_us
-from capline.campaign.rate import Later, Pace
+from capline.campaign.rate import LONGEST_WAIT_S, Pace
 from capline.campaign.senders.protocol import (
     DELIVERED,
     PERMANENT,
@@ -38,6 +38,7 @@ from capline.campaign.store.packed import subjects
 from capline.campaign.store.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
 from capline.campaign.store_facts import claim_run
 from capline.model.clock import SystemClock
+from capline.model.decision import LimitExceeded
 from capline.model.errors import CampaignError, CaplineError, StoreError
 
 if TYPE_CHECKING:
@@ -64,6 +65,15 @@ class Lost(Exception):  # noqa: N818 - not an error: another worker owns the bat
 
 class Paused(Exception):  # noqa: N818 - not an error: what was asked for
     """The campaign was paused."""
+
+
+class Later(Exception):  # noqa: N818 - not an error: the batch is due later
+    """The batch cannot go on before `wait_s` seconds; with `all_of_it` no batch of its campaign can."""
+
+    def __init__(self, wait_s: float, *, all_of_it: bool) -> None:
+        super().__init__(f"in {wait_s:g} s")
+        self.wait_s = wait_s
+        self.all_of_it = all_of_it
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error: what was asked for
@@ -205,13 +215,13 @@ class Delivery:
         self, rows: BatchRows, due: NDArray[np.intp], messages_of_batch: Messages, pace: Pace | None, due_us: int
     ) -> float:
         first = rows.attempts[due] == 0
-        until = math.inf if pace is None else pace.turn(due.size)
+        until = math.inf if pace is None else _turn(pace, due.size)
         before = rows.state[due]
         unsure = rows.hand_over(due)
         self.record.save(rows)
         if pace is not None and time.monotonic() > until:  # the store took longer than the slot
             try:
-                pace.turn(due.size)
+                _turn(pace, due.size)
             except Later:
                 rows.state[due] = before
                 self.record.save(rows)
@@ -270,6 +280,13 @@ class Delivery:
             self.limiter.refund_many(self.policy.name, subjects(rows.ids[failed]), rows.hit[failed], self.file.cost)
             rows.state[failed] = REFUNDED
             self.record.save(rows)
+
+
+def _turn(pace: Pace, messages: int) -> float:
+    try:
+        return pace.turn(messages)
+    except LimitExceeded as refused:
+        raise Later(refused.decision.retry_after or LONGEST_WAIT_S, all_of_it=True) from None
 
 
 def backoff_s(tries: int, retry: Retry, asked_s: float, jitter: float) -> float:

@@ -16,18 +16,16 @@ import msgspec
 import numpy as np
 
 from capline.campaign.part import Part
-from capline.campaign.store.protocol import UnreadableRunError
+from capline.campaign.store.protocol import UnreadableRunError, names_of
 from capline.campaign.store.records import step_bytes
 from capline.campaign.store.rows import RETRIED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from capline.campaign.store.protocol import CampaignStore
     from capline.campaign.store.records import StoredRun
     from capline.model.subject import Subject
 
-_A_PAGE, _TRIES = 1000, 3
+_TRIES = 3
 
 
 class ErasedFrom(msgspec.Struct, frozen=True):
@@ -45,7 +43,7 @@ class ErasedFrom(msgspec.Struct, frozen=True):
 def erase(store: CampaignStore, subject: Subject) -> list[ErasedFrom]:
     """Erase a subject from each campaign that has it; by name. Those of another version of capline are left alone."""
     found: list[ErasedFrom] = []
-    for name in _names(store):
+    for name in names_of(store):
         try:
             run = store.find(name)
         except UnreadableRunError:
@@ -60,13 +58,6 @@ def erase(store: CampaignStore, subject: Subject) -> list[ErasedFrom]:
         if erased.audience or erased.outcomes or erased.in_work:
             found.append(erased)
     return found
-
-
-def _names(store: CampaignStore) -> Iterator[str]:
-    names = store.page("", _A_PAGE)
-    while names:
-        yield from names
-        names = store.page(names[-1], _A_PAGE)
 
 
 def _from_batch(store: CampaignStore, run: StoredRun, number: int, subject: Subject) -> str:

@@ -132,7 +132,6 @@ class Job:
             by = who() if is_new else ""
             store.steer(file.campaign, due_us=file.send_at_us, until_us=file.until_us or 0, by=by)
         store.put_files(wanted)
-        store.steer(file.campaign)
 
     def facts(self) -> RunFacts:
         """The facts of a run that begins now, which has no id yet."""

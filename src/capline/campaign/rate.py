@@ -9,7 +9,7 @@ The rule: the receiver never sees more. What leaves at its slot arrives up to a 
 window, so the window is widened by that (`Limit.margin`): 96 % of the rate is used. Who is late for a slot takes
 another. Messages of one hand-over leave together, so it has at most as many as the sender sends at once.
 
-A slot within a second is waited for; else nothing is taken, and the batch is due later (`Later`).
+A slot within a second is waited for; else nothing is taken, and the batch is due later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capline.model.decision import LimitExceeded
 from capline.model.errors import CampaignConflictError
 from capline.model.limit import Limit
 from capline.model.policy import Policy
@@ -28,20 +27,11 @@ if TYPE_CHECKING:
     from capline.limiter.limiter import Limiter
 
 _RATE, _RATES, _ONE_RATE = "capline-rate", "capline/rates", "1/day"
-_LONGEST_WAIT_S = 1.0
+LONGEST_WAIT_S = 1.0
 _JITTERS = 25
 """Jitters in a window. Half of one is for the way, a quarter to wake up, a quarter to store what is handed over."""
 _PIECES = 10
 """A window has room for at least so many hand-overs, so that its messages do not all come at once."""
-
-
-class Later(Exception):  # noqa: N818 - not an error: the batch is due later
-    """The batch cannot go on before `wait_s` seconds; with `all_of_it` no batch of its campaign can."""
-
-    def __init__(self, wait_s: float, *, all_of_it: bool) -> None:
-        super().__init__(f"in {wait_s:g} s")
-        self.wait_s = wait_s
-        self.all_of_it = all_of_it
 
 
 def claim_rate(limiter: Limiter, file: CampaignFile) -> None:
@@ -76,9 +66,9 @@ class Pace:
         return cls(limiter.beside([Policy(_RATE, limits)]), file.rate_key, most, jitter_us / 4e6)
 
     def turn(self, messages: int) -> float:
-        """Wait for the slot of so many messages; returns until when they may leave, by `time.monotonic`."""
-        try:
-            with self.limiter.acquire(_RATE, self.key, messages, timeout=_LONGEST_WAIT_S, slack=self.slack_s):
-                return time.monotonic() + self.slack_s
-        except LimitExceeded as refused:
-            raise Later(refused.decision.retry_after or _LONGEST_WAIT_S, all_of_it=True) from None
+        """Wait for the slot of so many messages; returns until when they may leave, by `time.monotonic`.
+
+        Raises `LimitExceeded` where there is none within a second.
+        """
+        with self.limiter.acquire(_RATE, self.key, messages, timeout=LONGEST_WAIT_S, slack=self.slack_s):
+            return time.monotonic() + self.slack_s

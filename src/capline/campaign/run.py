@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from capline.campaign import retry
 from capline.campaign.breaker import Breaker
-from capline.campaign.deliver import AGAIN, Delivery, Paused, Steps, as_campaign_errors
+from capline.campaign.deliver import AGAIN, Delivery, Later, Paused, Steps, as_campaign_errors
 from capline.campaign.ledger import Ledger
 from capline.campaign.part import Part
-from capline.campaign.rate import Later
 from capline.campaign.senders.protocol import RunInfo, asks_again
 from capline.campaign.store.records import Claimed, Over
 from capline.campaign.store.rows import NOT_KNOWN

@@ -68,19 +68,18 @@ class QueueFigures(Protocol):
 class WorkerMetrics:
     """Exports them in this registry. `worked` is read at each scrape; the queue is what `show` was last given."""
 
-    def __init__(self, worked: WorkedFigures, registry: CollectorRegistry) -> None:
+    def __init__(self, worked: WorkedFigures, registry: CollectorRegistry, bounds_s: Sequence[int]) -> None:
         self._worked = worked
-        self._bounds_s: Sequence[int] = ()
+        self._bounds_s = bounds_s
         self._queue: QueueFigures | None = None
         self._delays: dict[str, dict[str, list[int]]] = {}
         registry.register(self)
 
-    def add(self, campaign: str, delays: Mapping[str, Sequence[int]], bounds_s: Sequence[int]) -> None:
-        """Count a batch's messages by segment: within each of these bounds, and later, and the sum of their delays.
+    def add(self, campaign: str, delays: Mapping[str, Sequence[int]]) -> None:
+        """Count a batch's messages by segment: within each of the bounds, and later, and the sum of their delays.
 
         Of the last 100 campaigns.
         """
-        self._bounds_s = bounds_s
         known = self._delays[campaign] = self._delays.pop(campaign, {})
         for segment, counts in delays.items():
             known[segment] = [a + b for a, b in zip(known.get(segment, [0] * len(counts)), counts, strict=True)]

@@ -23,7 +23,7 @@ def render(name: str, counted: Sequence[ReplayCounts], subjects: Sequence[Subjec
         f'<header><p class="eyebrow">capline replay &middot; {escape(name)}</p>',
         f"<h1>{escape(_headline(counted))}</h1>",
         f'<p class="lead">{first.events:,} events of {len(subjects):,} subjects, each decided at its own time, from',
-        f"{instant_text(first.first_us)} to {instant_text(first.last_us)} UTC.</p></header>",
+        f"{time_label(first.first_us)} to {time_label(first.last_us)} UTC.</p></header>",
     ]
     if len(counted) > 1:
         parts.append(_side_by_side(counted))
@@ -63,7 +63,7 @@ def _side_by_side(counted: Sequence[ReplayCounts]) -> str:
 
 def _over_time(counts: ReplayCounts) -> str:
     events, refused = counts.over_time.tolist(), counts.refused_over_time.tolist()
-    times = [instant_text(counts.start_us + place * counts.width_us, counts.width_us) for place in range(len(events))]
+    times = [time_label(counts.start_us + place * counts.width_us, counts.width_us) for place in range(len(events))]
     name = counts.policy.name
     title = f"{name} refuses nothing"
     if any(refused):
@@ -108,7 +108,7 @@ def _by_subject(counts: ReplayCounts, subjects: Sequence[Subject]) -> str:
     return section(title, chart, table(("subject", "refused", "share of refusals"), rows))
 
 
-def instant_text(at_us: int, width_us: int = 1) -> str:
+def time_label(at_us: int, width_us: int = 1) -> str:
     """An instant in UTC, as exactly as stretches of this width need it."""
     at = datetime.fromtimestamp(at_us / 1e6, UTC)
     return (

@@ -27,7 +27,7 @@ def batches(registry: CollectorRegistry, state: str) -> float | None:
 
 def test_the_queue_is_what_was_shown_last_and_the_worker_what_it_is_now() -> None:
     registry, worked = CollectorRegistry(), WorkerReport("me")
-    metrics = WorkerMetrics(worked, registry)
+    metrics = WorkerMetrics(worked, registry, (1, 5))
     assert registry.get_sample_value("capline_queue_up") == 0
     metrics.show(QueueDepth(1, [depth("a")]))
     worked.settled, worked.sent, worked.not_known = 2, 9, 1
@@ -38,15 +38,15 @@ def test_the_queue_is_what_was_shown_last_and_the_worker_what_it_is_now() -> Non
     assert registry.get_sample_value("capline_worker_batches_total", {"outcome": "delivered"}) == 2
     assert registry.get_sample_value("capline_worker_recipients_total", {"outcome": "sent"}) == 9
     assert registry.get_sample_value("capline_worker_recipients_total", {"outcome": "not_known"}) == 1
-    metrics.add("a", {"new": [3, 0, 1, 6]}, (1, 5))
-    metrics.add("a", {"new": [1, 1, 0, 3], "": [2, 0, 0, 1]}, (1, 5))
+    metrics.add("a", {"new": [3, 0, 1, 6]})
+    metrics.add("a", {"new": [1, 1, 0, 3], "": [2, 0, 0, 1]})
     of = {"campaign": "a", "segment": "new"}
     within = [registry.get_sample_value("capline_campaign_delay_seconds_bucket", {**of, "le": le}) for le in ("1", "5")]
     assert within == [4, 5]
     assert registry.get_sample_value("capline_campaign_delay_seconds_count", of) == 6
     assert registry.get_sample_value("capline_campaign_delay_seconds_sum", of) == 9
     for number in range(100):
-        metrics.add(f"c{number}", {}, (1, 5))
+        metrics.add(f"c{number}", {})
     assert registry.get_sample_value("capline_campaign_delay_seconds_count", of) is None
     metrics.show(None)
     assert (registry.get_sample_value("capline_queue_up"), batches(registry, "waiting")) == (0, None)

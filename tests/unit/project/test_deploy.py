@@ -40,7 +40,7 @@ PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 
 def exported() -> set[str]:
     """The names of all series that a service and a worker export."""
-    worker = WorkerMetrics(WorkerReport("a worker"), CollectorRegistry())
+    worker = WorkerMetrics(WorkerReport("a worker"), CollectorRegistry(), (1, 60))
     worker.show(QueueDepth(0, []))
     metrics = Metrics()
     EnvoyMetrics(metrics.figures)

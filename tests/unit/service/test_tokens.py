@@ -21,7 +21,7 @@ from capline.model.errors import InvalidValueError
 from capline.service.access.guard import Guard
 from capline.service.access.tokens import Token, TokenFile, is_of
 from capline.service.http.problems import Problem
-from capline.service.settings.last_good import KEPT, make_key
+from capline.service.settings.kept import KEPT, make_key
 
 CHOSEN = "correct horse battery"
 

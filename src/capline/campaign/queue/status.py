@@ -13,7 +13,7 @@ import msgspec
 
 from capline.campaign.ledger import Ledger
 from capline.campaign.report import OutcomeCounts, Report, state_now
-from capline.campaign.store.protocol import UnreadableRunError
+from capline.campaign.store.protocol import UnreadableRunError, names_of
 from capline.campaign.store.records import InWork
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from capline.campaign.store.protocol import CampaignStore
     from capline.campaign.store.records import State
     from capline.campaign.store.rows import BatchRows
-
-
-_A_PAGE = 1000
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -118,7 +115,4 @@ def listed(store: CampaignStore, campaign: str) -> Listed | None:
 
 def every(store: CampaignStore) -> Iterator[Listed]:
     """The lines of all campaigns in a store, by name."""
-    names = store.page("", _A_PAGE)
-    while names:
-        yield from filter(None, (listed(store, name) for name in names))
-        names = store.page(names[-1], _A_PAGE)
+    return filter(None, (listed(store, name) for name in names_of(store)))

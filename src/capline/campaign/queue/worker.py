@@ -26,13 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.campaign.breaker import Breaker, SenderFailingError
-from capline.campaign.deliver import AGAIN, Delivery, Lost, Paused, Steps, as_campaign_errors
+from capline.campaign.deliver import AGAIN, Delivery, Later, Lost, Paused, Steps, as_campaign_errors
 from capline.campaign.file import loads_campaign
 from capline.campaign.part import Part
 from capline.campaign.prepare import open_limiter, pick_policy
 from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
-from capline.campaign.rate import Later
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
 from capline.campaign.store.inputs import changed_inputs

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
 
 EXPIRY_MS = 30 * 86_400_000
+_PAGE_NAMES = 1000
 MOST_CLAIMS = 10
 """A batch that was claimed so often without being finished becomes a dead letter: it may be what kills the workers."""
 
@@ -183,6 +184,14 @@ class CampaignStore(Protocol):
         `rows` are its new steps. `fewer`: the segment that has one subject fewer, which was `done` or was not.
         """
         ...
+
+
+def names_of(store: CampaignStore) -> Iterator[str]:
+    """The names of all campaigns, in order."""
+    names = store.page("", _PAGE_NAMES)
+    while names:
+        yield from names
+        names = store.page(names[-1], _PAGE_NAMES)
 
 
 def halt_of(store: CampaignStore, campaign: str, paused: bool, cancelled: bool, until_us: int) -> Change:

@@ -90,6 +90,7 @@ class RedisCampaignStore:
         """As in `protocol`."""
         flat = [word for pair in run.texts().items() for word in pair]
         self.server.call("HSET", _keys(run.facts.campaign)[0], *flat)
+        self.steer(run.facts.campaign)  # by its priority and how long it is kept
 
     def steer(
         self,
@@ -251,20 +252,9 @@ class RedisCampaignStore:
             ]
         )
         now_us = int(seconds) * 1_000_000 + int(micros)
-        (
-            batches,
-            queued,
-            settled,
-            done,
-            finished,
-            elapsed_us,
-            due_us,
-            paused,
-            cancelled,
-            until_us,
-            changes,
-            changed_us,
-        ) = (int(each or 0) for each in numbers)
+        values = [int(each or 0) for each in numbers]
+        batches, queued, settled, done, finished, elapsed_us, due_us, paused, cancelled = values[:9]
+        until_us, changes, changed_us = values[9:]
         in_work = tuple(self._in_work(steps, _pairs(leases), now_us))
         return State(
             batches,

@@ -566,14 +566,9 @@ class SqliteCampaignStore:
             aside = self._db.execute(
                 "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", (campaign,)
             ).fetchall()
-        batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled, *numbers, changed_by = (
-            found
-            or (
-                *[0] * 12,
-                "",
-            )
-        )
-        until_us, changes, changed_us = map(int, numbers)
+        *values, changed_by = found or (*[0] * 12, "")
+        batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled = values[:9]
+        until_us, changes, changed_us = values[9:]
         in_work = tuple(
             InWork(number, owner, since_us, max(now_us - renewed_us, 0) / 1e6, claims, error)
             for number, owner, since_us, renewed_us, claims, error in leased

@@ -146,9 +146,9 @@ def erase(
     with closing(open_store(queue)) as store:
         found = erase_from(store, who)
     lines = [
-        f"{one.campaign}: erased from {one.audience} batch(es) of the audience and {one.outcomes} of outcomes"
-        + (f"; {one.in_work} are with a worker: erase again when they are settled" if one.in_work else "")
-        for one in found
+        f"{part.campaign}: erased from {part.audience} batch(es) of the audience and {part.outcomes} of outcomes"
+        + (f"; {part.in_work} are with a worker: erase again when they are settled" if part.in_work else "")
+        for part in found
     ]
     return Answer({"erased_logs": held, "campaigns": found}, "\n".join([said, *(lines or ["no campaign had it"])]))
 

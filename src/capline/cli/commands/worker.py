@@ -74,7 +74,7 @@ def worker(
 
     def report(batch: DeliveredBatch) -> None:
         if figures is not None:
-            figures.add(batch.campaign, batch.delays, DELAYS_S)
+            figures.add(batch.campaign, batch.delays)
         if not quiet:
             note.print(
                 f"{batch.campaign}: batch {batch.batch}: {batch.sent:,} sent, {batch.refused:,} refused, "
@@ -93,7 +93,7 @@ def worker(
         stack.enter_context(closing(working))
         if metrics is not None and registry is not None:
             note.print(f"metrics at {stack.enter_context(served(registry, metrics))}", markup=False)
-            figures = WorkerMetrics(working.worked, registry)
+            figures = WorkerMetrics(working.worked, registry, DELAYS_S)
             stack.enter_context(watching(queue, figures.show))
         for warning in working.warnings():
             warn(f"warning: {warning}")

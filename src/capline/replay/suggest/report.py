@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from capline.replay.page import Html, page, share, table
-from capline.replay.report import instant_text, section
+from capline.replay.report import section, time_label
 from capline.replay.suggest.policy_file import forecast
 from capline.replay.suggest.suggestion import rows_of
 from capline.replay.svg import bars, curves
@@ -42,7 +42,7 @@ def render(
         f'<header><p class="eyebrow">capline suggest &middot; {escape(name)}</p>',
         f"<h1>{escape(headline)}</h1>",
         f'<p class="lead">{escape(asked)}. {whole.events:,} events by {whole.subjects:,} subjects, from',
-        f"{instant_text(past.first_us)} to {instant_text(past.last_us)} UTC.</p>",
+        f"{time_label(past.first_us)} to {time_label(past.last_us)} UTC.</p>",
         f'<p class="note">{_HOW_TO_READ}</p></header>',
     ]
     for choice in whole.choices:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from capline.service.access.tokens import Token, is_of, name_of
 from capline.service.access.turns import Turns
 from capline.service.http.problems import RETRY_AFTER_S, Problem
-from capline.service.settings.last_good import keep, kept, kept_key
+from capline.service.settings.kept import keep, kept, kept_key, path_of
 
 if TYPE_CHECKING:
     from capline.service.access.tokens import TokenFile
@@ -94,12 +94,12 @@ class Guard:
         if not is_right:
             return None
         self._proven[name] = proof
-        keep(f"proven-{name}", proof)
+        keep(path_of(f"proven-{name}"), lambda: proof)
         return token
 
     def _is_proven(self, name: str, proof: bytes) -> bool:
         """Whether this secret was right before, of the token as it is now: here, or in another worker."""
-        if name and self._proven.get(name) != proof and kept(f"proven-{name}") == proof:
+        if name and self._proven.get(name) != proof and kept(path_of(f"proven-{name}")) == proof:
             self._proven[name] = proof
         return self._proven.get(name) == proof
 

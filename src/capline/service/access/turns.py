@@ -33,6 +33,10 @@ class _Waiting:
     has_left: Callable[[], bool]
     answer: asyncio.Future[bool | None]
 
+    @property
+    def lines(self) -> set[_Line]:
+        return {self.near, self.named}
+
 
 class Turns:
     """Who waits to be checked. One event loop uses it."""
@@ -54,18 +58,18 @@ class Turns:
         """
         came = self._places.pop(asked, None) or next(self._numbers)
         answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
-        one = _Waiting((near,), (near, name), came, check, has_left, answer)
-        self._waiting.append(one)
-        for line in (one.near, one.named):
+        waiting = _Waiting((near,), (near, name), came, check, has_left, answer)
+        self._waiting.append(waiting)
+        for line in (waiting.near, waiting.named):
             self._turn.setdefault(line, next(self._numbers))
-        self._turn_away(one)
+        self._turn_away(waiting)
         if self._work is None:
             self._work = asyncio.create_task(self._check_all())
         found = None
         try:
             found = await answer
         finally:
-            self._take_out(one)
+            self._take_out(waiting)
             if found is None:
                 self._places[asked] = came
                 if len(self._places) > _MOST_PLACES:
@@ -75,35 +79,35 @@ class Turns:
     def _turn_away(self, newest: _Waiting) -> None:
         """Where too many wait beside this one: the newest of the longest line, or one that has left."""
         lines = (
-            [one for one in self._waiting if one.named == newest.named],
-            [one for one in self._waiting if one.near == newest.near],
+            [each for each in self._waiting if each.named == newest.named],
+            [each for each in self._waiting if each.near == newest.near],
             self._waiting,
         )
         for line, most in zip(lines, _MOST_WAIT, strict=True):
             if len(line) > most:
-                size = Counter(name for one in line for name in (one.near, one.named))
-                out = max(line, key=lambda one: (one.has_left(), size[one.near], size[one.named], one.came))
+                size = Counter(name for each in line for name in each.lines)
+                out = max(line, key=lambda each: (each.has_left(), size[each.near], size[each.named], each.came))
                 self._take_out(out)
                 _tell(out.answer, None)
                 return
 
-    def _take_out(self, one: _Waiting) -> None:
-        if one in self._waiting:
-            self._waiting.remove(one)
-            for line in {one.near, one.named} - {line for other in self._waiting for line in (other.near, other.named)}:
+    def _take_out(self, waiting: _Waiting) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+            for line in waiting.lines.difference(*(other.lines for other in self._waiting)):
                 del self._turn[line]
 
     async def _check_all(self) -> None:
         while self._waiting:
-            one = min(self._waiting, key=lambda one: (self._turn[one.near], self._turn[one.named], one.came))
-            self._take_out(one)
-            for line in {one.near, one.named} & self._turn.keys():
+            waiting = min(self._waiting, key=lambda each: (self._turn[each.near], self._turn[each.named], each.came))
+            self._take_out(waiting)
+            for line in waiting.lines & self._turn.keys():
                 self._turn[line] = next(self._numbers)
             found = None
-            if not one.answer.done() and not one.has_left():
+            if not waiting.answer.done() and not waiting.has_left():
                 with suppress(MemoryError, ValueError):  # no memory for scrypt: to be asked again
-                    found = await asyncio.to_thread(one.check)
-            _tell(one.answer, found)
+                    found = await asyncio.to_thread(waiting.check)
+            _tell(waiting.answer, found)
         self._work = None
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 import msgspec
 
 from capline.model.errors import CaplineError
-from capline.service.settings.last_good import KEPT, make_key
+from capline.service.settings.kept import KEPT, make_key
 from capline.service.settings.values import Settings
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""What `capline serve` is told: values, the files that they name, and the last good version of each."""
+"""What `capline serve` is told: values, their files, the last good of each, what its workers keep for each other."""

@@ -1,29 +1,23 @@
 """The last good version of each file that is followed, for processes that take the place of others while it is broken.
 
-Workers keep them in the folder that their parent makes for them; without workers nobody takes a place. A certificate's
-key is among them: only the service's own user gets into the folder (0700), which ends with the service, and that user
-reads the key as it is. To hand it on in memory, the parent would have to read and to check it, too.
+They are in the folder of `kept`. A certificate's key is among them: only the service's own user gets into the folder,
+and that user reads the key as it is. To hand it on in memory, the parent would have to read and to check it, too.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from capline.model.errors import CaplineError
+from capline.service.settings.kept import keep, path_of
 from capline.service.settings.tls import tls_context
 from capline.service.settings.values import Tls
 
 log = logging.getLogger("capline.service")
-
-KEPT = "CAPLINE_LAST_GOOD"
-"""Names the folder of a service's workers, where they keep the last good files."""
 
 _T = TypeVar("_T")
 
@@ -35,8 +29,8 @@ class LastGood(Generic[_T]):
     """
 
     def __init__(self, name: str, make: Callable[[Path | None], _T], data: Callable[[_T], bytes]) -> None:
-        kept = _path(name)
-        self._keep = partial(_write, kept, lambda: data(self.used))
+        kept = path_of(name)
+        self._keep = partial(keep, kept, lambda: data(self.used))
         try:
             self.used = make(None)
         except CaplineError as error:
@@ -54,7 +48,7 @@ class LastGood(Generic[_T]):
 
 def last_good_tls(name: str, tls: Tls) -> LastGood[Tls]:
     """The files of a certificate; what was kept of them is one file with the key, and one of the client_ca."""
-    kept_ca = _path(f"{name}.client_ca") if tls.client_ca else None
+    kept_ca = path_of(f"{name}.client_ca") if tls.client_ca else None
 
     def made(kept: Path | None) -> Tls:
         if kept is not None:
@@ -63,47 +57,7 @@ def last_good_tls(name: str, tls: Tls) -> LastGood[Tls]:
         return tls
 
     def data(_: Tls) -> bytes:
-        _write(kept_ca, lambda: Path(tls.client_ca or "").read_bytes())
+        keep(kept_ca, lambda: Path(tls.client_ca or "").read_bytes())
         return b"\n".join(Path(path).read_bytes() for path in (tls.certificate, tls.key))
 
     return LastGood(name, made, data)
-
-
-def kept_key() -> bytes:
-    """A key that the service's workers share, in the parent's folder; without workers one of this process."""
-    path = _path("key")
-    return secrets.token_bytes(32) if path is None else path.read_bytes()
-
-
-def make_key(folder: str) -> None:
-    """Make the key of the workers that have this folder."""
-    Path(folder, "key.good").write_bytes(secrets.token_bytes(32))
-
-
-def keep(name: str, data: bytes) -> None:
-    """Keep this for all workers under a name."""
-    _write(_path(name), lambda: data)
-
-
-def kept(name: str) -> bytes | None:
-    """What any worker has kept under this name."""
-    path = _path(name)
-    if path is not None:
-        with suppress(OSError):
-            return path.read_bytes()
-    return None
-
-
-def _path(name: str) -> Path | None:
-    folder = os.environ.get(KEPT)
-    return None if folder is None else Path(folder) / f"{name}.good"
-
-
-def _write(path: Path | None, data: Callable[[], bytes]) -> bool:
-    if path is not None:
-        written = path.with_suffix(f".{os.getpid()}")
-        with suppress(OSError):  # then an older one stays
-            written.touch(0o600)
-            written.write_bytes(data())
-            written.replace(path)
-    return True

@@ -23,7 +23,7 @@ from capline.store.local.batches import NO_ANSWER, Work, as_columns, decided_onc
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
-from capline.store.local.operations import joint_step, step
+from capline.store.local.operations import step
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import Batch, Kind, Mode, Operation
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision, Joint
+    from capline.model.decision import Decision
     from capline.store.local.fast_path import FastRule, Quick
 else:
     from capline.model.arrays import np
@@ -98,11 +98,6 @@ class MemoryStore(LocalStore, LogTransaction):
     def step(self, operation: Operation, /) -> Any:
         with self._lock:
             return step(self, operation, self._clock.now_us())
-
-    @override
-    def joint(self, operations: Sequence[Operation], /) -> Joint:
-        with self._lock:
-            return joint_step(self, operations, self._clock.now_us())
 
     def _fast_path(
         self,

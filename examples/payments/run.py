@@ -159,7 +159,7 @@ def _line(process: subprocess.Popen[bytes]) -> str:
 
 
 def _ready(process: subprocess.Popen[bytes]) -> None:
-    """Wait until it charges. One that is killed before that is replaced as any other; one that gives up has said why."""
+    """Wait until it charges. Who is killed before that is replaced as any other; who gives up has said why."""
     if _line(process) != "ready" and process.wait() >= 0:
         sys.exit("a worker ended before its first order")
 

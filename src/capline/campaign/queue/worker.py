@@ -6,7 +6,7 @@
       │        └── lease lost: another worker owns the batch; write nothing, claim the next
       ├── damaged: set aside as a dead letter and reported; claim the next
       ├── stopped, or the campaign paused: released at once, for the next worker
-      ├── to be tried again, no slot of its rate soon, a receiver that takes nothing: released, due later
+      ├── to be tried again, no slot of its rate soon, a receiver or a store that is away: released, due later
       └── failed: released, due after `takeover_s`, and the worker ends with the error
 
 A thread renews the lease every second, however long sending takes. A process that was killed or suspended renews
@@ -57,10 +57,11 @@ if TYPE_CHECKING:
 LEAST_TAKEOVER_S, LONGEST_TAKEOVER_S = 1.0, 86_400.0
 START_S = 5.0
 """How long a starting worker waits for the queue's server: longer than a restart takes."""
-OUTAGE_S = 30.0
-"""How long a campaign's store may be unreachable before the worker ends with its error."""
 _POLL_S = 0.5
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_AWAY_S = 1.0
+"""How often it is tried whether a campaign's store answers again."""
+_TELL_S = 60.0
+"""A line about what waits for a receiver or a store is said so often."""
 _LONGEST_RENEWAL_S = 1.0
 _RENEWALS = 4
 """Renewals per lease, and at least one a second, which a status shows."""
@@ -98,10 +99,10 @@ class Worker:
         self._queue = open_store(url, work=True, make=True, pause=stop.wait)
         self._lease_keeper = LeaseKeeper(url, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
         self._runs: dict[str, _Run] = {}
-        self._outage: _Outage | None = None
         self._shut_until: dict[str, float] = {}
         self._later: dict[str, float] = {}
         self._breakers: dict[str, Breaker] = {}
+        self._told_until: dict[str, float] = {}
         self._busy_until = 0.0
         self._until_idle = False
 
@@ -194,8 +195,6 @@ class Worker:
             if self._queue.release(claimed, "set_aside", str(error)):
                 self._set_aside(claimed.campaign, claimed.number, str(error))
             return
-        if self._outage is not None and self._outage.is_over(began):
-            self._outage = None
         steps = Steps(self._queue, claimed, self._stop)
         with self._releasing(claimed), self._lease_keeper.renewing(claimed):
             try:
@@ -203,10 +202,9 @@ class Worker:
             except SenderFailingError as error:
                 if self._until_idle:
                     raise
-                self._say(f"{claimed.campaign}: {error.why}; it is tried again every {self._takeover_s:g} s")
+                self._tell(claimed.campaign, f"{error.why}; it is tried again every {self._takeover_s:g} s")
                 raise Later(self._takeover_s, all_of_it=True) from None
             done = delivered_batch(claimed.campaign, rows, time.monotonic() - began, run.segments)
-            self._outage = None
             self.worked.add(done)
             self._delivered(done)
 
@@ -223,12 +221,14 @@ class Worker:
                 raise
         except Later as later:
             self._queue.release(claimed, "give_back", wait_s=later.wait_s)
-            self._wait(claimed.campaign, later)
+            breaker = self._runs[claimed.campaign].breaker
+            others = (name for name, run in self._runs.items() if later.all_of_it and run.breaker is breaker)
+            self._wait(later.wait_s, *others)
         except (StoreUnavailableError, StoreUnknownError) as error:
-            # Every step of a batch may be repeated: it is released now, and claimed again when the store answers.
-            self._queue.release(claimed, "give_back")
-            self._outage = self._outage or _Outage(time.monotonic())
-            self._stop.wait(self._outage.pause(error, self._say))
+            # Every step of a batch may be repeated, so a lost answer is an outage too.
+            self._tell(claimed.campaign, f"the store does not answer ({error}); its batches wait for it")
+            self._queue.release(claimed, "give_back", wait_s=_AWAY_S)
+            self._wait(_AWAY_S, claimed.campaign)
         except CaplineError as error:
             with suppress(CampaignError):
                 if not self._queue.release(claimed, "fail", str(error), wait_s=self._takeover_s):
@@ -239,13 +239,17 @@ class Worker:
                 raise type(error)(f"{error}; {AGAIN}") from None
             raise
 
-    def _wait(self, campaign: str, later: Later) -> None:
-        """Claim nothing of the campaign, and of the others with its receiver, before."""
-        until = time.monotonic() + later.wait_s
+    def _wait(self, wait_s: float, *campaigns: str) -> None:
+        """There is something to do later; claim nothing of these campaigns before."""
+        until = time.monotonic() + wait_s
         self._busy_until = max(self._busy_until, until)
-        if later.all_of_it:
-            breaker = self._runs[campaign].breaker
-            self._later |= {name: until for name, run in self._runs.items() if run.breaker is breaker}
+        self._later |= dict.fromkeys(campaigns, until)
+
+    def _tell(self, campaign: str, line: str) -> None:
+        now = time.monotonic()
+        if self._told_until.get(campaign, now) <= now:
+            self._told_until[campaign] = now + _TELL_S
+            self._say(f"{campaign}: {line}")
 
     def _lose(self, claimed: Claimed) -> None:
         self.worked.lost += 1
@@ -257,29 +261,6 @@ class Worker:
             f"{campaign}: batch {number} is set aside: {why}; the others go on; "
             "to put it back: capline campaign enqueue, as before"
         )
-
-
-class _Outage:
-    """A store that does not answer: the backoff between two claims, and its end. Instants are monotonic."""
-
-    def __init__(self, began: float) -> None:
-        self._until = began + OUTAGE_S
-        self._failed = began
-        self._pause_s = 0.0
-
-    def is_over(self, now: float) -> bool:
-        """Whether a batch that begins now meets another outage. Idle workers do not see the store come back."""
-        return now > self._failed + OUTAGE_S
-
-    def pause(self, error: StoreError, say: Callable[[str], object]) -> float:
-        """Seconds to wait, doubling; raises the error when the outage has lasted too long. Calls `say` once."""
-        if not self._pause_s:
-            say(f"the store does not answer ({error}); waiting for it")
-        self._failed = time.monotonic()
-        if self._failed > self._until:
-            raise error
-        self._pause_s = min(2 * self._pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        return self._pause_s
 
 
 class _Run:

@@ -1,6 +1,7 @@
 """Refusals counted by columns equal the specification, event by event, for every set of quotas."""
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tests.profiles import size
 from capline import Policy
 from capline.limiter.policies.rules import Rules
 from capline.replay.suggest import refusals as columns
+from capline.replay.suggest import suggestion
 from capline.replay.suggest.histories import Histories, window_of
 from capline.replay.suggest.refusals import refusals
 from capline.replay.suggest.suggestion import curve_of
@@ -50,6 +52,8 @@ def test_each_count_is_the_specification_s(seed: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(columns, "MOST_CELLS", cells := random.choice((40, 9999)))
     monkeypatch.setattr(columns, "_BLOCK_CELLS", cells)
     monkeypatch.setattr(columns, "_LEAST_AHEAD", random.choice((0, 99)))
+    monkeypatch.setattr(suggestion, "_FEW_QUOTAS", random.choice((1, 99)))
+    monkeypatch.setattr(suggestion, "_COLUMNS", random.choice((2, 16)))
     subjects, instants = (np.array(column) for column in zip(*rows, strict=True))
     histories = Histories(subjects.astype(np.int32), instants)
     windows = [window_of(histories, each * scale) for each in (width, other)]
@@ -66,3 +70,24 @@ def test_each_count_is_the_specification_s(seed: int, monkeypatch: pytest.Monkey
         limits = [f"{quota}/{window.width_us}us" for quota, window in zip(sets[:, column], windows, strict=True)]
         found = zip(histories.codes[counted.places].tolist(), counted.counts[:, column].tolist(), strict=True)
         assert {subject: count for subject, count in found if count} == by_rule(rows, limits)
+
+
+@pytest.mark.parametrize("width", [7_200, 21_600, 86_400])
+def test_what_is_counted_for_a_busy_subject_grows_less_than_its_events(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+
+    def counting(*asked: Any) -> columns.Refusals:
+        counted.append(asked[2].shape[1] * len(asked[3]))
+        return refusals(*asked)
+
+    monkeypatch.setattr(suggestion, "refusals", counting)
+    work: list[int] = []
+    for events in (5_000, 20_000):
+        at_us = np.sort(np.random.default_rng(1).integers(0, 86_400_000_000, events))
+        histories = Histories(np.zeros(events, np.int32), at_us)
+        counted.clear()
+        curve_of(histories, window_of(histories, width * 1_000_000))
+        work.append(sum(counted))
+    assert work[1] / work[0] < 9  # of every quota at every instant it would be 16

@@ -6,9 +6,10 @@ search is by halves. A limit of a policy counts in the presence of the others: w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from capline.model.errors import InvalidValueError
 from capline.model.limit import Limit, window_text
 from capline.replay.suggest.histories import Histories, Window, window_of
-from capline.replay.suggest.refusals import MOST_CELLS, over, refusals
+from capline.replay.suggest.refusals import MOST_CELLS, Refusals, over, refusals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +27,8 @@ MOST_PAIRS = 200
 _MOST_TOP = 10
 _COLUMNS = 16
 """Sets of quotas that a search counts at once."""
+_FEW_QUOTAS = 256
+"""Below such a peak each quota is counted: all of them are quicker than those that matter found in rounds."""
 
 
 class Bound(NamedTuple):
@@ -132,29 +135,89 @@ def curve_of(histories: Histories, window: Window) -> Curve:
     """Count for every quota, subjects of like peaks together."""
     found = np.zeros((3, int(window.peaks.max())), np.int64)
     steps = over([window], [1])
-    classes = np.frexp(window.peaks)[1][histories.subjects[steps]]  # by the binary digits of the peak
+    subjects = histories.subjects[steps]
+    classes = np.frexp(window.peaks)[1][subjects]  # by the binary digits of the peak
+    convex = ~window.uneven[subjects] & (window.peaks[subjects] >= _FEW_QUOTAS)
     for one in np.unique(classes):
-        _add(found, histories, window, steps[classes == one])
+        for add, rows in ((_add, ~convex), (_add_convex, convex)):
+            if (rows := rows & (classes == one)).any():
+                add(found, histories, window, steps[rows])
     last = int(np.argmin(found[0])) + 1
     return Curve(*found[:, :last])
 
 
 def _add(found: NDArray[np.int64], histories: Histories, window: Window, steps: NDArray[np.int64]) -> None:
-    """Add what some subjects have refused at each quota; `steps` are the instants at which they have some at 1.
+    """Add what some subjects have refused at each quota; `steps` are the instants at which they have some at 1."""
+    peak = int(window.within[steps].max())
+    for quotas, counted in _counted(histories, window, steps, np.arange(1, peak)):
+        rows = found[:, quotas - 1]
+        rows[:2] += counted.events, counted.subjects
+        np.maximum(rows[2], counted.counts.max(axis=0), out=rows[2])
+        found[:, quotas - 1] = rows
+
+
+def _add_convex(found: NDArray[np.int64], histories: Histories, window: Window, steps: NDArray[np.int64]) -> None:
+    """The same for large peaks, of which not every quota need be counted.
+
+    By `refusals`, the refusals of a subject are the most, over all k, of `(events that k windows apart can hold) - k *
+    quota`: convex, and straight between few quotas, at most the square root of twice its events. Three quotas in line
+    have all between them in line, also in a sum. So where two neighbours are not in line with a third, it is counted
+    next where their lines meet.
+    """
+    subjects = np.unique(histories.subjects[steps])
+    peaks = window.peaks[subjects]
+    known = np.array([int(peaks.max())])
+    counts = np.zeros((1, len(subjects)), np.int64)
+    asked = np.unique(np.geomspace(1, max(1, known[0] - 1), _COLUMNS).astype(np.int64))
+    while len(asked):
+        more = np.zeros((len(asked), len(subjects)), np.int64)
+        for quotas, counted in _counted(histories, window, steps, asked):
+            more[np.searchsorted(asked, quotas)[:, None], np.searchsorted(subjects, counted.places)] = counted.counts.T
+        known, counts = np.append(known, asked), np.concatenate((counts, more))
+        order = np.argsort(known)
+        known, counts = known[order], counts[order]
+        asked = _to_ask(known, counts.sum(axis=1))
+    for at, (low, high) in enumerate(pairwise(known.tolist())):
+        slopes = (counts[at + 1] - counts[at]) // (high - low)
+        for start in range(low, high, many := max(1, MOST_CELLS // 8 // len(subjects))):
+            quotas = np.arange(start, min(high, start + many), dtype=np.int64)
+            of_each: NDArray[np.int64] = counts[at] + slopes * (quotas - low)[:, None]
+            rows = found[:, quotas[0] - 1 : quotas[-1]]
+            rows[:2] += of_each.sum(axis=1), np.count_nonzero(of_each, axis=1)
+            np.maximum(rows[2], of_each.max(axis=1), out=rows[2])
+
+
+def _to_ask(quotas: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Quotas between known ones where a convex function of them may bend."""
+    gaps, falls = np.diff(quotas), np.diff(counts)
+    straight = falls[1:] * gaps[:-1] == falls[:-1] * gaps[1:]
+    bends = (gaps > 1) & ~(np.append(straight, False) | np.insert(straight, 0, False))
+    asked: list[int] = []
+    for at in np.flatnonzero(bends).tolist():
+        low, high = int(quotas[at]), int(quotas[at + 1])
+        meet = (low + high) // 2
+        if 0 < at < len(gaps) - 1:
+            left, right = falls[at - 1] / gaps[at - 1], falls[at + 1] / gaps[at + 1]
+            meet = int(low + (counts[at + 1] - counts[at] - right * (high - low)) / (left - right))
+        asked += [min(max(each, low + 1), high - 1) for each in (meet, meet + 1)]
+    return np.unique(np.array(asked, np.int64))
+
+
+def _counted(
+    histories: Histories, window: Window, steps: NDArray[np.int64], quotas: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], Refusals]]:
+    """Count at these rising quotas, below the largest peak of these subjects.
 
     Quotas are taken some at a time: as many as refuse at half of the instants or more where the first does, and as fit
     in memory.
     """
-    quota, peak = 1, int(window.within[steps].max())
-    while quota < peak:
-        steps = over([window], [quota], steps)
-        half = int(np.median(window.within[steps]))
-        end = min(peak, quota + max(1, min(half - quota, MOST_CELLS // peak)))
-        counted = refusals(histories, [window], np.arange(quota, end, dtype=np.int32)[None], steps)
-        rows = found[:, quota - 1 : end - 1]
-        rows[:2] += counted.events, counted.subjects
-        np.maximum(rows[2], counted.counts.max(axis=0), out=rows[2])
-        quota = end
+    most, low = max(1, MOST_CELLS // int(window.within[steps].max())), 0
+    while low < len(quotas):
+        steps = over([window], [int(quotas[low])], steps)
+        half = int(np.searchsorted(quotas, int(np.median(window.within[steps]))))
+        high = min(len(quotas), low + max(1, min(half - low, most)))
+        yield quotas[low:high], refusals(histories, [window], quotas[None, low:high].astype(np.int32), steps)
+        low = high
 
 
 def _choice(histories: Histories, window: Window, bound: Bound, most: int) -> Choice:

@@ -54,7 +54,7 @@ HIDDEN = {
     "requests": ("requests",),
     "prometheus": ("prometheus_client",),
     "otel": ("opentelemetry",),
-    "serve": ("uvicorn", "httptools", "uvloop"),
+    "serve": ("uvicorn", "httptools", "uvloop", "jinja2"),
     "grpc": ("grpc", "grpc_health", "grpc_reflection", "envoy"),
 }
 

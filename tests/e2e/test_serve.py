@@ -39,7 +39,7 @@ def test_with_nothing_else_it_decides_and_keeps_what_it_decided(
             elsewhere = admin.post("/v1/decide", json={"policy": "promo", "subject": "u"})
             assert (elsewhere.status_code, elsewhere.json()["detail"]) == (
                 404,
-                "there is nothing at this path; there are /healthz, /readyz, /metrics",
+                "there is nothing at this path; there are /healthz, /readyz, /metrics, /console",
             )
             metrics = admin.get("/metrics").text
         assert 'policy="promo",segment="",verb="decide",verdict="allowed"} 1.0' in metrics

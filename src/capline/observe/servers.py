@@ -43,7 +43,8 @@ class ServerMetrics:
         with needs_prometheus():
             from prometheus_client import REGISTRY, Gauge  # noqa: PLC0415 - an extra, not always there
         into = REGISTRY if registry is None else registry
-        self._states: dict[str, Sequence[ServerState]] = {}
+        self.states: dict[str, Sequence[ServerState]] = {}
+        """What was shown last, by store."""
         try:
             into.register(self)
             self._breaker = Gauge(
@@ -59,7 +60,7 @@ class ServerMetrics:
 
     def show(self, states: Sequence[ServerState], store: str = "main") -> None:
         """Export these states of the store from now on."""
-        self._states[store] = states
+        self.states[store] = states
         broken = {(store, state.server): state.breaker != "closed" for state in states if state.breaker is not None}
         for gone in self._broken - broken.keys():
             if gone[0] == store:
@@ -74,7 +75,7 @@ class ServerMetrics:
 
         up = GaugeMetricFamily("capline_server_up", "1 if the server answered when last asked", labels=LABELS)
         gauges = [up]
-        states = [(store, state) for store, states in self._states.items() for state in states]
+        states = [(store, state) for store, states in self.states.items() for state in states]
         for store, state in states:
             up.add_metric([store, state.server], state.up)
         for name, what in _FIGURES.items():

@@ -116,8 +116,11 @@ def serve(
 
 def _say_started(settings: Settings, public: Address, private: Address) -> None:
     decisions, metrics = ("https" if listener.tls else "http" for listener in (settings.http, settings.admin))
+    admin = f"{metrics}://{private}"
     note.print(
-        f"decisions at {decisions}://{public}, metrics at {metrics}://{private}/metrics; Ctrl-C ends it", markup=False
+        f"decisions at {decisions}://{public}, metrics at {admin}/metrics, console at {admin}/console; Ctrl-C ends it",
+        markup=False,
+        soft_wrap=True,
     )
     if settings.tokens is None:
         note.print("no token is configured: it listens on loopback only", style="dim", markup=False)

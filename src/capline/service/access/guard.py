@@ -54,15 +54,22 @@ class Guard:
         """
         if not roles:
             return ""
+        token = await self.token(headers, client, has_left)
+        check_role(token, roles)
+        return token.name
+
+    async def token(self, headers: list[tuple[bytes, bytes]], client: str, has_left: Callable[[], bool]) -> Token:
+        """The caller's token; raises the `Problem` where it shows none that is known."""
         shown = next((value for name, value in headers if name == b"authorization"), b"")
         token = await self._token(shown, client, has_left) if len(shown) <= _LONGEST else None
         if token is None:
             said = "this token is not known" if shown else "who asks? send Authorization: Bearer, and a token"
             raise Problem(HTTPStatus.UNAUTHORIZED, said, _CHALLENGE)
-        if "admin" not in token.roles and not any(role in token.roles for role in roles):
-            may = " or ".join((*roles, "admin") if "admin" not in roles else roles)
-            raise Problem(HTTPStatus.FORBIDDEN, f"token {token.name} has not the role {may}")
-        return token.name
+        return token
+
+    def named(self, name: str) -> Token | None:
+        """The token of this name, as the file has it now."""
+        return self._file.tokens.get(name)
 
     async def _token(self, header: bytes, client: str, has_left: Callable[[], bool]) -> Token | None:
         kind, _, rest = header.partition(b" ")
@@ -102,6 +109,18 @@ class Guard:
         if name and self._proven.get(name) != proof and kept(path_of(f"proven-{name}")) == proof:
             self._proven[name] = proof
         return self._proven.get(name) == proof
+
+
+def may(token: Token, roles: tuple[str, ...]) -> bool:
+    """Whether the token has one of these roles, or may do all."""
+    return "admin" in token.roles or any(role in token.roles for role in roles)
+
+
+def check_role(token: Token, roles: tuple[str, ...]) -> None:
+    """Raise the `Problem` where the token may not."""
+    if not may(token, roles):
+        said = " or ".join((*roles, "admin") if "admin" not in roles else roles)
+        raise Problem(HTTPStatus.FORBIDDEN, f"token {token.name} has not the role {said}")
 
 
 def _network(client: str) -> str:

@@ -232,7 +232,8 @@ class App:
         self._pages = Pages(hosts) if guard is None else None
         self.draining = asyncio.Event() if draining is None else draining
         self._under_way = 0
-        self._listed = "/docs lists those there are" if "/docs" in routes else f"there are {', '.join(routes)}"
+        tops = [path for path in routes if path != "/" and path.rfind("/") == 0]
+        self._listed = "/docs lists those there are" if "/docs" in routes else f"there are {', '.join(tops)}"
         self.direct = frozenset(path.encode() for path, route in routes.items() if route.direct)
         """Paths whose POST may be answered without ASGI."""
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -51,13 +52,21 @@ SERVERS_EVERY_S = 10.0
 """How often a process asks each server; one INFO costs a server some 0.1 ms."""
 
 
+class StoreSeen(NamedTuple):
+    """When the store last recorded for this process, in seconds since 1970; whether it does now, and why not."""
+
+    at: float | None = None
+    up: bool = False
+    why: str = ""
+
+
 class Metrics:
     """What this process counts: hand `observer` to the limiter, then `add` it."""
 
     def __init__(self, role: str = "service") -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
-        folder = os.environ.get(FOLDER)
+        folder = self._folder = os.environ.get(FOLDER)
         self.figures = figures = Figures(folder)
         registry.register(figures)
         self.observer = DecisionMetrics(
@@ -93,6 +102,9 @@ class Metrics:
             self.asked.register(Collected(partial(_processes, Path(folder))))
         self._stores, self._segments = StoreMetrics(self.asked), SegmentMetrics(self.asked)
         self.servers = ServerMetrics(self.asked, registry)
+        self.store = StoreSeen()
+        self.refused: set[str] = set()
+        """What changed and was refused, so that the last good one goes on."""
 
     def add(self, limiter: AsyncLimiter, segments: SegmentSource | None = None) -> None:
         """Export its store, too, its segments and its configuration."""
@@ -106,8 +118,13 @@ class Metrics:
     def reloaded(self, what: str, *, refused: bool, changed: bool) -> None:
         """Record that a change was taken over or refused."""
         self._refused.labels(what).set(refused)
+        (self.refused.add if refused else self.refused.discard)(what)
         if changed:
             (self._failures if refused else self._reloads).labels(what).inc()
+
+    def counted(self) -> Iterable[Metric]:
+        """What every request and decision adds to, of all workers; takes some milliseconds."""
+        return self.figures.collect() if self._folder is None else process_files(Path(self._folder))
 
     async def watch(self, limiter: AsyncLimiter) -> None:
         """Try every two seconds whether the store would record, until this is cancelled."""
@@ -117,9 +134,11 @@ class Metrics:
             try:
                 async with asyncio.timeout(STORE_WITHIN_S):
                     await limiter.try_write()
-                self._store_up.set(1)
-            except (StoreError, TimeoutError):
-                self._store_up.set(0)
+                self.store = StoreSeen(time.time(), True)
+            except (StoreError, TimeoutError) as error:
+                why = str(error) or f"it did not answer within {STORE_WITHIN_S:g} s"
+                self.store = StoreSeen(self.store.at, False, why)
+            self._store_up.set(self.store.up)
             await asyncio.sleep(STORE_EVERY_S)
 
     def answered(self, status: int, seconds: float) -> None:

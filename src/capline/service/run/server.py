@@ -11,7 +11,7 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,9 +47,10 @@ from capline.service.verbs.routes import routes
 
 if TYPE_CHECKING:
     import socket
+    import ssl
 
     from capline.limiter.policies.segments import SegmentSource
-    from capline.service.settings.values import Grpc, Settings
+    from capline.service.settings.values import Grpc, Settings, Tls
 
 log = logging.getLogger("capline.service")
 
@@ -65,7 +66,7 @@ class Parts:
 
     `followed` is checked for changes every second and on SIGHUP; `draining` are called when the service is told to end,
     `ending` when that begins: each takes no new connections from then on, and ends what it has within these seconds;
-    `stack` closes everything.
+    `beside` run as long as it serves; `stack` closes everything.
     """
 
     limiter: AsyncLimiter
@@ -74,6 +75,9 @@ class Parts:
     followed: list[Followed] = field(default_factory=list[Followed])
     draining: list[Callable[[], Awaitable[object]]] = field(default_factory=list[Callable[[], Awaitable[object]]])
     ending: list[_End] = field(default_factory=list[_End])
+    beside: list[Callable[[], Coroutine[Any, Any, None]]] = field(
+        default_factory=list[Callable[[], Coroutine[Any, Any, None]]]
+    )
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
@@ -165,6 +169,27 @@ async def _haproxy(parts: Parts, listening: socket.socket) -> None:
     parts.ending.append(stop)
 
 
+def _console(parts: Parts, metrics: Metrics, guard: Guard | None) -> dict[str, Route]:
+    """The console's pages over these parts; what they show is followed beside."""
+    from capline.service.console.pages import Console  # noqa: PLC0415 - a worker has no pages
+
+    console = Console(parts.public, parts.limiter, parts.segments, metrics, guard)
+    parts.beside.append(console.follow)
+    return console.routes()
+
+
+def _context(name: str, tls: Tls | None, followed: list[Followed]) -> ssl.SSLContext | None:
+    """What this listener speaks TLS by, renewed as its files change; None where it speaks none."""
+    if tls is None:
+        return None
+    files = last_good_tls(f"{name}.tls", tls)
+    seen = contents(files.used)  # before it is used: a change meanwhile is one
+    context = tls_context(files.used)
+    use = renewable(context)
+    followed.append(Followed(f"{name}.tls", files.keeping(renewed(tls, lambda newest, _: use(newest), seen))))
+    return context
+
+
 def check(settings: Settings) -> int:
     """Check whether it could start, without creating a store; returns the number of policies. Raises what is wrong."""
 
@@ -225,6 +250,8 @@ async def _serve(
         draining = asyncio.Event()
         health = probes(parts.limiter, parts.segments, allows=settings.on_store_error == "allow", draining=draining)
         of = {PUBLIC: described(parts.public | health), ADMIN: health | metrics.routes()}
+        if ADMIN in sockets:
+            of[ADMIN] |= _console(parts, metrics, guard)
         parts.followed.extend(followed)
         observers: tuple[Observer, ...] = ()
         if settings.observers.access_log is not None:
@@ -236,14 +263,7 @@ async def _serve(
         tls = {PUBLIC: settings.http.tls, ADMIN: settings.admin.tls}
         listeners: dict[str, Listener] = {}
         for name in over_http:
-            named, context = tls[name], None
-            if named is not None:
-                files = last_good_tls(f"{name}.tls", named)
-                seen = contents(files.used)  # before it is used: a change meanwhile is one
-                context = tls_context(files.used)
-                use = renewable(context)
-                reload = renewed(named, lambda newest, _, use=use: use(newest), seen)
-                parts.followed.append(Followed(f"{name}.tls", files.keeping(reload)))
+            context = _context(name, tls[name], parts.followed)
             public = name == PUBLIC
             app = App(
                 of[name],
@@ -264,6 +284,7 @@ async def _serve(
                 beside.create_task(follow(parts.followed, metrics, reload_now)),
                 beside.create_task(metrics.watch(parts.limiter)),
                 beside.create_task(watch_servers(parts.limiter, metrics.servers)),
+                *(beside.create_task(follow()) for follow in parts.beside),
             ]
             async with asyncio.TaskGroup() as group:
                 for name, listener in listeners.items():

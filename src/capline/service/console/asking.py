@@ -1,0 +1,47 @@
+"""Asks the service's own verbs in this process, as somebody: the console can do nothing that they cannot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from capline.service.access.guard import check_role, may
+from capline.service.http.app import Reply, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capline.service.access.tokens import Token
+    from capline.service.http.app import Route
+
+
+class Asker:
+    """Asks these routes."""
+
+    def __init__(self, routes: Mapping[str, Route]) -> None:
+        self._routes = routes
+
+    def has(self, path: str) -> bool:
+        """Whether the service answers at this path."""
+        return path in self._routes
+
+    def may(self, token: Token, method: str, path: str) -> bool:
+        """Whether there is such a verb, and the token may use it."""
+        route = self._routes.get(path)
+        return route is not None and method in route.handlers and may(token, route.roles_of(method))
+
+    async def __call__(
+        self, token: Token, method: str, path: str, *names: str, form: object = None, **query: str | int | None
+    ) -> Any:
+        """What the verb at this template answers, as plain values; raises the `Problem` or error that it does."""
+        route = self._routes[path]
+        check_role(token, route.roles_of(method))
+        asked = urlencode({name: value for name, value in query.items() if value is not None})
+        body = b"" if form is None else msgspec.json.encode(form)
+        request = Request(method, path.encode(), asked.encode(), [], "console", lambda: False, body)
+        request.route, request.who = path, token.name
+        request.names = tuple(quote(name, safe="").encode() for name in names)
+        answer = await route.handlers[method](request)
+        return msgspec.to_builtins(answer.body if isinstance(answer, Reply) else answer)

@@ -1,0 +1,169 @@
+"""The console's pages and what their forms do.
+
+    GET   /console                 the overview
+    GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
+
+A page is a view, plain values, in a template; a form is a POST that leads back to its page. An error is a page too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from capline.model.errors import CaplineError
+from capline.service.access.guard import check_role
+from capline.service.console.asking import Asker
+from capline.service.console.history import History
+from capline.service.console.overview import Overview
+from capline.service.console.sessions import READ, Caller, Sessions, check_form
+from capline.service.console.shown import files, moved, shown, wants_json
+from capline.service.http.app import Reply, Route
+from capline.service.http.forms import query_of
+from capline.service.http.problems import Problem, problem_of
+from capline.support.status_title import status_title
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capline.limiter.aio import AsyncLimiter
+    from capline.limiter.policies.segments import SegmentSource
+    from capline.service.access.guard import Guard
+    from capline.service.http.app import Request
+    from capline.service.metrics.registry import Metrics
+
+    Answered = Callable[[Request, Caller], Awaitable[Reply]]
+
+TOP = "/console"
+_FORM_BYTES = 8192
+_AT_ONCE = 4
+_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
+_NAV = (("Overview", TOP),)
+
+
+class Console:
+    """The pages over these routes of the service; `follow` keeps their history while it runs."""
+
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        limiter: AsyncLimiter,
+        segments: SegmentSource | None,
+        metrics: Metrics,
+        guard: Guard | None,
+    ) -> None:
+        self.ask = Asker(routes)
+        self._sessions = Sessions(guard)
+        self._history = History(metrics)
+        self._overview = Overview(limiter, segments, metrics, self._history)
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self.follow = self._history.follow
+
+    def routes(self) -> dict[str, Route]:
+        """The routes: who may ask is looked up here, since a browser is led to the sign-in."""
+
+        def route(**handlers: Any) -> Route:
+            return Route(handlers, _FORM_BYTES if "POST" in handlers else 0, types=None, roles=())
+
+        pages = {
+            "/": route(GET=_to_the_top),
+            TOP: route(GET=self._page(self._home)),
+            f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
+            f"{TOP}/sign-out": route(POST=self._form(self._sign_out)),
+        }
+        return pages | {path: route(GET=_file(kind, data)) for path, (kind, data) in files().items()}
+
+    def _page(self, page: Answered) -> Callable[[Request], Awaitable[Reply]]:
+        async def answer(request: Request) -> Reply:
+            caller: Caller | None = None
+            try:
+                caller = await self._sessions.caller(request)
+                if caller is None:
+                    return self._unknown(request)
+                check_role(caller.token, READ)
+                async with self._turns:
+                    return await page(request, caller)
+            except (Problem, CaplineError) as error:
+                return self._problem(request, caller, error)
+
+        return answer
+
+    def _form(
+        self, act: Callable[[Request, Caller, dict[str, str]], Awaitable[Reply]], *fields: str
+    ) -> Callable[[Request], Awaitable[Reply]]:
+        async def answer(request: Request, caller: Caller) -> Reply:
+            form = query_of(request.body, ("forgery", *fields))
+            check_form(request, caller, form.get("forgery", ""))
+            return await act(request, caller, form)
+
+        return self._page(answer)
+
+    def _unknown(self, request: Request) -> Reply:
+        if wants_json(request):
+            raise Problem(HTTPStatus.UNAUTHORIZED, "who asks? send Authorization: Bearer, and a token")
+        there = request.path + (b"?" + request.query if request.query else b"")
+        return moved(self._sign_in_at(there.decode("latin-1") if request.method != "POST" else TOP))
+
+    @staticmethod
+    def _sign_in_at(then: str) -> str:
+        return f"{TOP}/sign-in?{urlencode({'then': then})}"
+
+    def _problem(self, request: Request, caller: Caller | None, error: Problem | CaplineError) -> Reply:
+        problem = error if isinstance(error, Problem) else problem_of(error)
+        if wants_json(request):
+            raise problem
+        view = {"status": problem.status.value, "title": status_title(problem.status), "detail": str(problem)}
+        return self._shown(request, caller, "problem.html", view, status=problem.status.value)
+
+    def _shown(
+        self,
+        request: Request,
+        caller: Caller | None,
+        template: str,
+        view: dict[str, Any],
+        *,
+        status: int = 200,
+        **around: Any,
+    ) -> Reply:
+        around |= {"who": caller, "has_tokens": self._sessions.has_tokens, "nav": _NAV, "path": request.route}
+        return shown(request, template, view, status=status, **around)
+
+    # --- signing in ---------------------------------------------------------------------------------------------
+
+    async def _sign_in_page(self, request: Request) -> Reply:
+        then = query_of(request.query, ("then",)).get("then", TOP)
+        return self._shown(request, None, "sign_in.html", {"then": then, "detail": ""})
+
+    async def _sign_in(self, request: Request) -> Reply:
+        form = query_of(request.body, ("name", "secret", "then"))
+        then = form.get("then", "")
+        try:
+            cookie = await self._sessions.sign_in(request, form.get("name", "").strip(), form.get("secret", "").strip())
+        except Problem as problem:
+            view = {"then": then, "detail": str(problem)}
+            return self._shown(request, None, "sign_in.html", view, status=problem.status.value)
+        here = then == TOP or then.startswith((f"{TOP}/", f"{TOP}?"))
+        return moved(then if here and then.isprintable() and then.isascii() else TOP, {"Set-Cookie": cookie})
+
+    async def _sign_out(self, request: Request, _caller: Caller, _form: dict[str, str]) -> Reply:
+        return moved(f"{TOP}/sign-in", {"Set-Cookie": self._sessions.sign_out(request)})
+
+    # --- pages --------------------------------------------------------------------------------------------------
+
+    async def _home(self, request: Request, caller: Caller) -> Reply:
+        view = await self._overview.view()
+        return self._shown(request, caller, "overview.html", view, chart=self._overview.chart(view["at"]))
+
+
+async def _to_the_top(_request: Request) -> Reply:
+    return moved(TOP)
+
+
+def _file(kind: str, data: bytes) -> Callable[[Request], Awaitable[Reply]]:
+    async def answer(_request: Request) -> Reply:
+        return Reply(data, _FOREVER, type=kind)
+
+    return answer

@@ -1,0 +1,146 @@
+"""Who looks at the console: signs in with a token of the service, stays by a cookie.
+
+The rule: a session is its token's. It ends with it, after `_LASTS_S`, at the sign-out, and with the process. Every POST
+comes from a page of ours and has the session's forgery token. Without tokens all on this machine read, nobody changes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+
+from capline.service.access.guard import check_role
+from capline.service.access.tokens import PREFIX, Token
+from capline.service.http.problems import Problem
+
+if TYPE_CHECKING:
+    from capline.service.access.guard import Guard
+    from capline.service.http.app import Request
+
+READ = ("read",)
+_LASTS_S = 12 * 3600
+_MOST = 1_000
+_ANYBODY = Token("", READ, "", "")
+
+
+class Caller(NamedTuple):
+    """Who asks for a page: the token; what its forms send back against forgery, "" where it can send none."""
+
+    token: Token
+    forgery: str = ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether its pages have forms that change something."""
+        return bool(self.forgery)
+
+
+class _Session(NamedTuple):
+    token: Token
+    forgery: str
+    until_s: float
+
+
+class Sessions:
+    """The sessions of this process; of more than a thousand the oldest ends. Without a `guard` there are none."""
+
+    def __init__(self, guard: Guard | None) -> None:
+        self._guard = guard
+        self._open: dict[str, _Session] = {}
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether one can sign in."""
+        return self._guard is not None
+
+    async def caller(self, request: Request) -> Caller | None:
+        """Who asks: by its session, or by a token as it is sent to the API; None where it must sign in first."""
+        if self._guard is None:
+            return Caller(_ANYBODY)
+        session = self._session(request)
+        if session is not None:
+            return Caller(session.token, session.forgery)
+        if _header(request, b"authorization"):
+            return Caller(await self._guard.token(request.headers, request.client, request.has_left))
+        return None
+
+    async def sign_in(self, request: Request, name: str, secret: str) -> str:
+        """The cookie of a new session; raises the `Problem` of a token that is not known or may not read."""
+        check_own(request)
+        if self._guard is None:
+            raise Problem(HTTPStatus.CONFLICT, "there are no tokens here, so there is nothing to sign in with")
+        shown = f"Bearer {secret}"
+        if not secret.startswith(PREFIX):
+            shown = f"Basic {base64.b64encode(f'{name}:{secret}'.encode()).decode()}"
+        head = [(b"authorization", shown.encode("latin-1", "replace"))]
+        token = await self._guard.token(head, request.client, request.has_left)
+        check_role(token, READ)
+        if len(self._open) >= _MOST:
+            del self._open[next(iter(self._open))]
+        key = secrets.token_urlsafe(32)
+        self._open[key] = _Session(token, secrets.token_urlsafe(16), time.monotonic() + _LASTS_S)
+        return _cookie(request, key, _LASTS_S)
+
+    def sign_out(self, request: Request) -> str:
+        """End the session; the cookie that takes its place."""
+        self._open.pop(_shown(request), None)
+        return _cookie(request, "", 0)
+
+    def _session(self, request: Request) -> _Session | None:
+        key = _shown(request)
+        session = self._open.get(key)
+        if session is None or self._guard is None:
+            return None
+        # A token that was revoked and made again has another hash; one whose roles changed is another value.
+        if time.monotonic() > session.until_s or self._guard.named(session.token.name) != session.token:
+            del self._open[key]
+            return None
+        return session
+
+
+def check_form(request: Request, caller: Caller, forgery: str) -> None:
+    """Raise the `Problem` of a form that does not come from a page that this caller was shown."""
+    check_own(request)
+    if not caller.changes:
+        raise Problem(
+            HTTPStatus.FORBIDDEN, "without a session the console only reads; serve with --tokens FILE, and sign in"
+        )
+    if not hmac.compare_digest(forgery.encode(), caller.forgery.encode()):
+        raise Problem(
+            HTTPStatus.FORBIDDEN, "this form is of another session; go back, load the page anew, and try again"
+        )
+
+
+def check_own(request: Request) -> None:
+    """Raise the `Problem` of a form that another site sent."""
+    site, origin = _header(request, b"sec-fetch-site"), _header(request, b"origin")
+    host = _header(request, b"host").lower()
+    if site not in (b"", b"same-origin", b"none") or (origin and origin.lower().partition(b"://")[2] != host):
+        raise Problem(HTTPStatus.FORBIDDEN, "another site sent this form, which is refused")
+
+
+def _cookie(request: Request, key: str, lasts_s: int) -> str:
+    return f"{_name(request)}={key}; Path=/console; Max-Age={lasts_s}; HttpOnly; SameSite=Strict"
+
+
+def _shown(request: Request) -> str:
+    name = _name(request)
+    for part in _header(request, b"cookie").decode("latin-1").split(";"):
+        called, _, value = part.strip().partition("=")
+        if called == name:
+            return value
+    return ""
+
+
+def _name(request: Request) -> str:
+    """The cookie's: browsers share cookies between the ports of a host, and a session is one service's."""
+    port = _header(request, b"host").rpartition(b":")[2].decode("latin-1")
+    return f"capline_{port}" if port.isascii() and port.isdecimal() else "capline"
+
+
+def _header(request: Request, name: bytes) -> bytes:
+    return next((value for called, value in request.headers if called == name), b"")

@@ -1,0 +1,148 @@
+"""A page as HTML from its template, or the same as JSON where Accept asks for that.
+
+The rule: what comes from outside is escaped by the templates. A character that cannot be seen (a control, an override
+of direction) is written out, so that a name is never taken for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlencode
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from capline import __version__
+from capline.service.http.app import Reply
+from capline.service.http.body import JSON
+from capline.support.instant import instant_text
+
+if TYPE_CHECKING:
+    from capline.service.http.app import Request
+
+_HERE = Path(__file__).parent
+_HTML = "text/html; charset=utf-8"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+    "Vary": "Accept",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_FILES = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def shown(request: Request, template: str, view: Mapping[str, Any], *, status: int = 200, **around: Any) -> Reply:
+    """The page of this view; `around` is what only the template needs."""
+    if wants_json(request):
+        return Reply(msgspec.json.encode(view), HEADERS, status=status)
+    body = _environment().get_template(template).render(**view, **around)
+    return Reply(body.encode("utf-8", "replace"), HEADERS, status=status, type=_HTML)
+
+
+def moved(to: str, headers: Mapping[str, str] | None = None) -> Reply:
+    """An answer that sends the browser there, by GET."""
+    return Reply(b"", {**HEADERS, "Location": to, **(headers or {})}, status=303, type="text/plain")
+
+
+def wants_json(request: Request) -> bool:
+    """Whether Accept asks for JSON, and not for a page."""
+    accept = b",".join(value for name, value in request.headers if name == b"accept").lower()
+    return JSON.encode() in accept and b"text/html" not in accept
+
+
+@cache
+def files() -> dict[str, tuple[str, bytes]]:
+    """What the pages load: by a path that changes with the file, its type and its bytes."""
+    found: dict[str, tuple[str, bytes]] = {}
+    for name, kind in _FILES.items():
+        data = (_HERE / name).read_bytes()
+        stem, _, ending = name.partition(".")
+        found[f"/console/{stem}-{hashlib.sha256(data).hexdigest()[:12]}.{ending}"] = kind, data
+    return found
+
+
+@cache
+def _environment() -> Environment:
+    loaded = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    paths = {path.rpartition(".")[2]: path for path in files()}
+    cast("dict[str, Any]", loaded.globals).update(version=__version__, files=paths, link=link)
+    loaded.filters.update({filter.__name__: filter for filter in (seen, clock, instant, span, number, rate, size)})
+    return loaded
+
+
+def link(path: str, **query: object) -> str:
+    """A path with its query; what is None or empty is left out."""
+    asked = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+    return f"{path}?{asked}" if asked else path
+
+
+def seen(text: object) -> str:
+    """The text with what cannot be seen written out: U+202E is a character that turns the writing round."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text))
+
+
+def instant(at_us: float) -> str:
+    """Microseconds since 1970 as date and time."""
+    return instant_text(int(at_us), "seconds").replace("T", " ").replace("Z", " UTC")
+
+
+def clock(at: float) -> str:
+    """Seconds since 1970 as the time of day in UTC."""
+    return instant_text(int(at) * 1_000_000, "seconds")[11:19]
+
+
+def span(seconds: float | None) -> str:
+    """Seconds in one or two units, as people say them: `3 h 20 min`; None is never."""
+    if seconds is None:
+        return "never"
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    whole = round(seconds)
+    for unit, name, below, below_name in (
+        (_DAY, "d", _HOUR, "h"),
+        (_HOUR, "h", _MINUTE, "min"),
+        (_MINUTE, "min", 1, "s"),
+    ):
+        if whole >= unit:
+            rest = whole % unit // below
+            return f"{whole // unit} {name}{f' {rest} {below_name}' if rest else ''}"
+    return f"{whole} s"
+
+
+def number(value: float) -> str:
+    """A whole number with its thousands apart."""
+    return f"{value:,.0f}"
+
+
+def rate(value: float) -> str:
+    """A rate a second, in as many digits as one reads."""
+    if value >= 100 or value == 0:  # noqa: PLR2004 - three digits
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def size(value: float) -> str:
+    """Bytes in the largest unit of which there is one."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:  # noqa: PLR2004 - the unit's
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"

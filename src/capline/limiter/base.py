@@ -16,7 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -66,6 +66,19 @@ MOST_JOINT = 16
 
 _AT_SERVICE: Any = LazyModule("capline.limiter.over_http.limiter")
 LONG_SUBJECTS = ("refuse", "hash")
+
+
+class Options(TypedDict, total=False):
+    """What `from_file` and `from_config` hand on to the limiter that they make; `Limiter` says what each does."""
+
+    clock: Clock | None
+    on_store_error: str | Insurance
+    deny_cache: int
+    subject_key: bytes | None
+    long_subjects: str
+    observers: Iterable[Observer]
+    segments: str | Path | SegmentSource | Snapshot | None
+    create: bool
 
 
 class LimiterBase(ABC):
@@ -151,38 +164,18 @@ class LimiterBase(ABC):
         path: str | Path | PolicyWatch,
         url: str = DEFAULT_URL,
         *,
-        clock: Clock | None = None,
-        on_store_error: str | Insurance = "raise",
-        deny_cache: int = 0,
-        subject_key: bytes | None = None,
-        long_subjects: str = "refuse",
-        observers: Iterable[Observer] = (),
-        segments: str | Path | SegmentSource | Snapshot | None = None,
-        create: bool = True,
         config: str | Configuration | None = None,
+        **options: Unpack[Options],
     ) -> Self:
         """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there.
 
-        `path` is the file's, or a `PolicyWatch` of it that nobody else polls.
+        `path` is the file's, or a `PolicyWatch` of it that nobody else polls. The options are those of `Limiter`.
         """
         from capline.policy.watch import PolicyWatch  # noqa: PLC0415 - YAML is loaded where a file is read
 
         watch = path if isinstance(path, PolicyWatch) else PolicyWatch(path)
         file = watch.current
-        limiter = cls(
-            url,
-            file.policies,
-            clock=clock,
-            on_store_error=on_store_error,
-            namespace=file.namespace,
-            deny_cache=deny_cache,
-            subject_key=subject_key,
-            long_subjects=long_subjects,
-            observers=observers,
-            segments=segments,
-            create=create,
-            config=config,
-        )
+        limiter = cls(url, file.policies, namespace=file.namespace, config=config, **options)
         limiter._watch = watch
         return limiter
 
@@ -193,33 +186,15 @@ class LimiterBase(ABC):
         url: str = DEFAULT_URL,
         *,
         namespace: str = DEFAULT_NAMESPACE,
-        clock: Clock | None = None,
-        on_store_error: str | Insurance = "raise",
-        deny_cache: int = 0,
-        subject_key: bytes | None = None,
-        long_subjects: str = "refuse",
-        observers: Iterable[Observer] = (),
-        segments: str | Path | SegmentSource | Snapshot | None = None,
-        create: bool = True,
+        **options: Unpack[Options],
     ) -> Self:
         """A limiter of the policies and overrides in a configuration store; docs/reference/configuration.md.
 
         `config` is its URL, or a `Configuration` that several limiters share and that its maker closes. A change is in
         force within two seconds. Raises `StoreError` if it does not answer now; in a later outage what is known serves.
+        The options are those of `Limiter`.
         """
-        return cls(
-            url,
-            clock=clock,
-            on_store_error=on_store_error,
-            namespace=namespace,
-            deny_cache=deny_cache,
-            subject_key=subject_key,
-            long_subjects=long_subjects,
-            observers=observers,
-            segments=segments,
-            create=create,
-            config=config,
-        )
+        return cls(url, namespace=namespace, config=config, **options)
 
     @staticmethod
     @abstractmethod

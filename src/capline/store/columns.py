@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision
@@ -24,13 +25,20 @@ NEVER_US = -1
 
 NO_HIT = -1
 """In `hit`: nothing was recorded (a `Decision` says None)."""
-
-
 _WAS_DAMAGED = "the stored log was damaged when this receipt's batch was decided; nothing was recorded"
 
-_DTYPES = ("bool", "int16", "int64", "int64", "int64", "int64")
+_COLUMNS = {
+    "allowed": ("bool", False),
+    "limit_index": ("int16", -1),
+    "remaining": ("int64", 0),
+    "retry_after_us": ("int64", NEVER_US),
+    "reset_after_us": ("int64", NEVER_US),
+    "hit": ("int64", NO_HIT),
+}
+"""The type of each column, and what stands in it for a row without an answer."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Decisions:
     """The answers to a batch, one row for each attempt, in order.
 
@@ -44,42 +52,27 @@ class Decisions:
     origin          str     who answered, as in `Decision`; `origins` has the rows with another origin
     """
 
-    __slots__ = (
-        "allowed",
-        "errors",
-        "hit",
-        "limit_index",
-        "limits",
-        "origin",
-        "origins",
-        "remaining",
-        "reset_after_us",
-        "retry_after_us",
-    )
+    limits: tuple[Limit, ...]
+    allowed: NDArray[np.bool_]
+    limit_index: NDArray[np.int16]
+    remaining: NDArray[np.int64]
+    retry_after_us: NDArray[np.int64]
+    reset_after_us: NDArray[np.int64]
+    hit: NDArray[np.int64]
+    errors: dict[int, CaplineError] = field(default_factory=dict[int, "CaplineError"])
+    origin: str = "store"
+    origins: dict[int, str] = field(default_factory=dict[int, str])
 
-    def __init__(
-        self,
-        limits: tuple[Limit, ...],
-        allowed: NDArray[np.bool_],
-        limit_index: NDArray[np.int16],
-        remaining: NDArray[np.int64],
-        retry_after_us: NDArray[np.int64],
-        reset_after_us: NDArray[np.int64],
-        hit: NDArray[np.int64],
-        errors: dict[int, CaplineError] | None = None,
-        origin: str = "store",
-        origins: dict[int, str] | None = None,
-    ) -> None:
-        self.limits = limits
-        self.allowed = allowed
-        self.limit_index = limit_index
-        self.remaining = remaining
-        self.retry_after_us = retry_after_us
-        self.reset_after_us = reset_after_us
-        self.hit = hit
-        self.errors = errors or {}
-        self.origin = origin
-        self.origins = origins or {}
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """The arrays, in the order in which they are listed above."""
+        return self.allowed, self.limit_index, self.remaining, self.retry_after_us, self.reset_after_us, self.hit
+
+    @classmethod
+    def unanswered(cls, limits: tuple[Limit, ...], rows: int) -> Decisions:
+        """So many rows without an answer, to be filled in."""
+        columns: list[Any] = [np.full(rows, empty, dtype) for dtype, empty in _COLUMNS.values()]
+        return cls(limits, *columns)
 
     @classmethod
     def of(cls, decisions: Sequence[Decision], limits: tuple[Limit, ...]) -> Decisions:
@@ -103,15 +96,8 @@ class Decisions:
         """The rows of all parts, one behind the other; the parts share these limits, and have no errors."""
         if len(parts) < 2:  # noqa: PLR2004 - nothing to join
             return parts[0] if parts else cls.of((), limits)
-        return cls(
-            limits,
-            np.concatenate([part.allowed for part in parts]),
-            np.concatenate([part.limit_index for part in parts]),
-            np.concatenate([part.remaining for part in parts]),
-            np.concatenate([part.retry_after_us for part in parts]),
-            np.concatenate([part.reset_after_us for part in parts]),
-            np.concatenate([part.hit for part in parts]),
-        )
+        joined: list[Any] = [np.concatenate(column) for column in zip(*(part.columns for part in parts), strict=True)]
+        return cls(limits, *joined)
 
     def put(self, rows: NDArray[np.intp], part: Decisions) -> None:
         """Take over the answers to these rows from a batch of their own."""
@@ -119,21 +105,21 @@ class Decisions:
         self.limits += tuple(limit for limit in dict.fromkeys(part.limits) if limit not in known)
         places = {limit: place for place, limit in enumerate(self.limits)}
         index = [places[limit] for limit in part.limits]
-        self.allowed[rows] = part.allowed
+        self.place(rows, part)
         self.limit_index[rows] = np.array([*index, -1], np.int16)[part.limit_index]
-        self.remaining[rows] = part.remaining
-        self.retry_after_us[rows] = part.retry_after_us
-        self.reset_after_us[rows] = part.reset_after_us
-        self.hit[rows] = part.hit
         self.errors |= {int(rows[row]): error for row, error in part.errors.items()}
+
+    def place(self, rows: NDArray[Any], part: Decisions) -> None:
+        """Take over the columns of a batch of these rows, under the same limits."""
+        for column, given in zip(self.columns, part.columns, strict=True):
+            column[rows] = given
 
     def pack(self) -> bytes:
         """The columns as bytes, for a receipt; limits are left to whoever unpacks.
 
         An error is kept as a refusal without an end, which no answer is.
         """
-        columns = (self.allowed, self.limit_index, self.remaining, self.retry_after_us, self.reset_after_us, self.hit)
-        return zlib.compress(b"".join(column.tobytes() for column in columns), level=1)
+        return zlib.compress(b"".join(column.tobytes() for column in self.columns), level=1)
 
     @classmethod
     def unpack(cls, data: bytes, limits: tuple[Limit, ...]) -> tuple[Decisions, bytes]:
@@ -143,20 +129,19 @@ class Decisions:
             raw = unpacked.decompress(data)
         except zlib.error as error:
             raise StoreDamagedError(f"a receipt is damaged ({error}); its batch cannot be answered again") from None
-        row_bytes = sum(np.dtype(dtype).itemsize for dtype in _DTYPES)
+        dtypes = [dtype for dtype, _ in _COLUMNS.values()]
+        row_bytes = sum(np.dtype(dtype).itemsize for dtype in dtypes)
         n, rest = divmod(len(raw), row_bytes)
         if rest or not unpacked.eof:
             raise StoreDamagedError("a receipt is damaged: not whole rows; its batch cannot be answered again")
-        columns: list[NDArray[Any]] = []
+        columns: list[Any] = []
         offset = 0
-        for dtype in _DTYPES:
+        for dtype in dtypes:
             columns.append(np.frombuffer(raw, dtype, n, offset).copy())
             offset += columns[-1].nbytes
-        allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = columns
-        errors: dict[int, CaplineError] = dict.fromkeys(
-            np.flatnonzero(~allowed & (reset_after_us == NEVER_US)).tolist(), StoreDamagedError(_WAS_DAMAGED)
-        )
-        decided = cls(limits, allowed, limit_index, remaining, retry_after_us, reset_after_us, hit, errors)
+        decided = cls(limits, *columns)
+        unanswered = np.flatnonzero(~decided.allowed & (decided.reset_after_us == NEVER_US))
+        decided.errors = dict.fromkeys(unanswered.tolist(), StoreDamagedError(_WAS_DAMAGED))
         return decided, unpacked.unused_data
 
     def __len__(self) -> int:

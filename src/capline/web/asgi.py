@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import parse_qs
 
 from capline.limiter.aio import AsyncLimiter
+from capline.limiter.steps import run_awaited
 from capline.model.errors import CaplineError, InvalidTypeError
 from capline.web.answer import Answer, Refusal, answer_to, check_size, json_of, named
-from capline.web.gate import Gate, Refused, Visit, awaited
+from capline.web.gate import Gate, Refused, Visit
 
 if TYPE_CHECKING:
     from capline.web.gate import Options
@@ -162,7 +163,7 @@ class CaplineMiddleware:
             await _refuse(scope, send, refused.refusal, visit)
         except Exception:
             if not began and visit.may_refund:
-                await awaited(visit.leave(Answer(500, {})))
+                await run_awaited(visit.leave(Answer(500, {})))
             raise
 
     def check_routes(self, app: App) -> None:
@@ -197,7 +198,7 @@ def visit_of(scope: Mapping[str, Any]) -> Visit:
 
 
 async def _leave(message: Message, send: Send, visit: Visit) -> None:
-    await awaited(visit.leave(Answer(message["status"], _fields(message.get("headers", ())))))
+    await run_awaited(visit.leave(Answer(message["status"], _fields(message.get("headers", ())))))
     await send(_with_limits(message, visit))
 
 

@@ -26,9 +26,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from capline.limiter.limiter import Limiter
+from capline.limiter.steps import run
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, quoted
 from capline.web import key as keys
-from capline.web.gate import Gate, Visit, run
+from capline.web.gate import Gate, Visit
 from capline.web.rule import Fields, Rule, is_async
 
 try:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from capline.limiter.steps import run
 from capline.model.errors import CaplineError
 from capline.web.django import VISIT, gate, key_of
-from capline.web.gate import run
 from capline.web.rule import Rule
 
 try:

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from capline.limiter.limiter import Limiter
+from capline.limiter.steps import run
 from capline.model.errors import CaplineError, InvalidTypeError, PolicyError
-from capline.web.gate import Gate, Refused, run
+from capline.web.gate import Gate, Refused
 from capline.web.rule import Fields, Rule
 
 try:

@@ -7,7 +7,7 @@
     visit.headers()                               for whatever is answered
 
 `enter` and `leave` are generators that yield what the limiter returned: a `Limiter`'s decision, or an `AsyncLimiter`'s
-awaitable. So sync and async are one code; `run` and `awaited` drive it.
+awaitable. So sync and async are one code; `run` and `run_awaited` of `limiter.steps` drive it.
 
 The rule: the rules of one `enter` are one attempt, but for rules that share a log and differ otherwise: these come in a
 later round. A refusal gives back what was consumed before, so a refused request has consumed nothing. An outage is
@@ -20,11 +20,12 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
 from capline.limiter.outage.outage import is_outage
+from capline.limiter.steps import run_awaited
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, StoreError, quoted
 from capline.model.headers import headers_of
@@ -54,7 +55,6 @@ _FORMS: dict[str | None, tuple[HeaderForm, ...]] = {
     None: (),
 }
 _ON_ERROR = ("allow", "deny")
-T = TypeVar("T")
 
 
 class Options(TypedDict, total=False):
@@ -175,7 +175,7 @@ class Visit:
         """`enter` with an `AsyncLimiter`; a first rule by itself that only awaits its decision takes 1 µs less."""
         rule = rules[0] if len(rules) == 1 and self.rules is None and self.gate.on_outcome is None else None
         if rule is None or rule.awaits or rule.limits is not None:
-            return await awaited(self.enter(request, rules))
+            return await run_awaited(self.enter(request, rules))
         self.rules = rules
         attempt = rule.attempt_now(request)
         if attempt is None:
@@ -186,14 +186,14 @@ class Visit:
                 policy, subject, cost, segment=attempt.segment, channel=attempt.channel
             )
         except StoreError as error:
-            await awaited(self._failed(error))
+            await run_awaited(self._failed(error))
         else:
             asked = Round([attempt], [rule])
             if answer.allowed:
                 self._parts.append(_Part(asked, answer))
                 self.may_refund = rule.refund_if is not None
             else:
-                await awaited(self._answered(asked, answer))
+                await run_awaited(self._answered(asked, answer))
         return self.refusal
 
     def enter(self, request: Any, rules: Sequence[Rule]) -> Generator[Any, Any, Refusal | None]:
@@ -372,31 +372,6 @@ def _with_more(state: LimitStatus, more: int) -> LimitStatus:
     left = state.remaining - state.past + more
     now = msgspec.structs.replace(state, remaining=max(left, 0), past=max(-left, 0))
     return now if now.used > 0 else msgspec.structs.replace(now, frees_in_us=0, whole_in_us=0)
-
-
-def run(steps: Generator[Any, Any, T]) -> T:
-    """Drive the steps with a `Limiter`: what they yield is the answer already."""
-    try:
-        answer = next(steps)
-        while True:
-            answer = steps.send(answer)
-    except StopIteration as done:
-        return done.value
-
-
-async def awaited(steps: Generator[Any, Any, T]) -> T:
-    """Drive the steps with an `AsyncLimiter`: what they yield is awaited."""
-    try:
-        waiting = next(steps)
-        while True:
-            try:
-                answer = await waiting
-            except BaseException as error:  # noqa: BLE001 - it is raised where it was yielded
-                waiting = steps.throw(error)
-            else:
-                waiting = steps.send(answer)
-    except StopIteration as done:
-        return done.value
 
 
 def _paths(exempt: Iterable[str]) -> tuple[str, ...]:

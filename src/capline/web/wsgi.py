@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import parse_qs
 
 from capline.limiter.limiter import Limiter
+from capline.limiter.steps import run
 from capline.support.status_title import status_title
 from capline.web.answer import MOST_BODY_BYTES, Answer, answer_to, check_size, json_of, named
-from capline.web.gate import Gate, run
+from capline.web.gate import Gate
 
 if TYPE_CHECKING:
     from capline.web.gate import Options, Visit

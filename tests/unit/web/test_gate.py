@@ -10,8 +10,9 @@ import pytest
 from tests.kit.web import NOON_US, QUOTA_EXCEEDED, Down, left, limits_said, local, policies
 
 from capline import AsyncLimiter, CaplineError, Limiter, ManualClock, Policy, StoreClosedError, StoreUnavailableError
+from capline.limiter.steps import run, run_awaited
 from capline.web import Rule, key
-from capline.web.gate import Gate, Visit, awaited, run
+from capline.web.gate import Gate, Visit
 
 
 def asking(**fields: Any) -> Any:
@@ -335,10 +336,10 @@ def test_one_code_for_both_kinds_of_limiter() -> None:
             gate = Gate(limiter, AsyncLimiter, [Rule("user", name_later), Rule("ip", "1")], may_await=True)
             answers: list[int] = []
             for _ in range(4):
-                refusal = await awaited(gate.visit().enter(asking(name="ann"), gate.rules))
+                refusal = await run_awaited(gate.visit().enter(asking(name="ann"), gate.rules))
                 answers.append(200 if refusal is None else refusal.status)
             with Down(limiter):
-                assert await awaited(gate.visit().enter(asking(name="ann"), gate.rules)) is None
+                assert await run_awaited(gate.visit().enter(asking(name="ann"), gate.rules)) is None
             return answers
 
     assert asyncio.run(statuses()) == [200, 200, 200, 429]

@@ -24,11 +24,12 @@ from tests.unit.web.test_wsgi import ask as ask_wsgi
 from tests.unit.web.test_wsgi import plain
 
 from capline import AsyncLimiter, CaplineError, Insurance, Limiter, ManualClock, Policy
+from capline.limiter.steps import run, run_awaited
 from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError
 from capline.web import Rule, asgi, fastapi, flask, key, wsgi
 from capline.web.django import limited
 from capline.web.drf import CaplineThrottle
-from capline.web.gate import Gate, awaited, run
+from capline.web.gate import Gate
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette asks for another client than httpx
@@ -211,8 +212,8 @@ def test_what_is_given_back_is_of_the_same_limits(policy: str) -> None:
             seen: list[int] = []
             for status in (500, 500, 200):
                 visit, Answered.status_code = gate.visit(), status
-                assert await awaited(visit.enter(None, gate.rules)) is None
-                await awaited(visit.leave(Answered))
+                assert await run_awaited(visit.enter(None, gate.rules)) is None
+                await run_awaited(visit.leave(Answered))
                 seen += left(visit.headers()).values()
             return seen
 

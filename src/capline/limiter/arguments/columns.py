@@ -10,7 +10,7 @@ from capline.limiter.arguments.checks import check_kinds, check_subjects, count_
 from capline.model.attempt import check_cost, check_id
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject
-from capline.store.columns import NEVER_US, NO_HIT, Decisions, plain
+from capline.store.columns import Decisions, plain
 from capline.store.receipts import asked_digest
 
 if TYPE_CHECKING:
@@ -94,24 +94,12 @@ def spread(columns: AttemptColumns, part: Decisions) -> Decisions:
     good = columns.good
     if good is None:
         return part
-
-    def column(values: NDArray[Any], empty: int) -> NDArray[Any]:
-        full = np.full(columns.rows, empty, values.dtype)
-        full[good] = values
-        return full
-
-    return Decisions(
-        part.limits,
-        column(part.allowed, 0),
-        column(part.limit_index, -1),
-        column(part.remaining, 0),
-        column(part.retry_after_us, NEVER_US),
-        column(part.reset_after_us, NEVER_US),
-        column(part.hit, NO_HIT),
-        {**columns.errors, **{int(good[row]): error for row, error in part.errors.items()}},
-        part.origin,
-        {int(good[row]): origin for row, origin in part.origins.items()},
-    )
+    answers = Decisions.unanswered(part.limits, columns.rows)
+    answers.place(good, part)
+    answers.errors = {**columns.errors, **{int(good[row]): error for row, error in part.errors.items()}}
+    answers.origin = part.origin
+    answers.origins = {int(good[row]): origin for row, origin in part.origins.items()}
+    return answers
 
 
 def _picked(

@@ -16,9 +16,9 @@ from capline.limiter.base import MOST_JOINT, LimiterBase
 from capline.limiter.limiter import Limiter
 from capline.limiter.over_http.clients import AwaitedClient, BlockingClient
 from capline.limiter.over_http.exchange import Exchange, with_token
-from capline.limiter.over_http.store import AsyncServiceStore, ServiceStore, absent
+from capline.limiter.over_http.store import ServiceStore, absent
 from capline.limiter.policies.rules import DEFAULT_NAMESPACE, Rules
-from capline.limiter.steps import awaited, blocking
+from capline.limiter.steps import awaited, blocking, run, run_awaited
 from capline.limiter.verbs import Verbs
 from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError
@@ -193,7 +193,7 @@ class ServiceLimiter(ServiceVerbs, Limiter):
 
     @staticmethod
     def _open(url: str, clock: Clock | None, *, create: bool) -> Any:
-        return ServiceStore(Exchange(url, BlockingClient))
+        return ServiceStore(Exchange(url, BlockingClient), run)
 
 
 class AsyncServiceLimiter(ServiceVerbs, AsyncLimiter):
@@ -206,7 +206,7 @@ class AsyncServiceLimiter(ServiceVerbs, AsyncLimiter):
 
     @staticmethod
     def _open(url: str, clock: Clock | None, *, create: bool) -> Any:
-        return AsyncServiceStore(Exchange(url, AwaitedClient))
+        return ServiceStore(Exchange(url, AwaitedClient), run_awaited)
 
 
 LIMITERS: dict[type, type] = {Limiter: ServiceLimiter, AsyncLimiter: AsyncServiceLimiter}

@@ -5,11 +5,9 @@
 An instruction that HTTP has not raises what says so.
 """
 
-# ruff: noqa: SLF001 - the instructions of a store are made from those of its own base
-
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlencode
 
@@ -17,7 +15,6 @@ import msgspec
 
 from capline.limiter.explain import ExplainedHit, ExplainedLimit, Explanation
 from capline.limiter.over_http.exchange import error_of
-from capline.limiter.steps import awaited, blocking
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.limit import Limit
@@ -25,7 +22,7 @@ from capline.model.limit_status import LimitStatus
 from capline.store.columns import Decisions, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
@@ -49,13 +46,23 @@ def absent(what: str) -> InvalidValueError:
     return InvalidValueError(f"a limiter at a service has no {what}; make one on the service's own store for that")
 
 
-class Requests:
-    """Each instruction as steps."""
+def _driven(instruction: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+    """The instruction as a method, whose steps the store's `drive` makes."""
+
+    @wraps(instruction)
+    def call(store: ServiceStore, *args: Any) -> Any:
+        return store.drive(instruction(store, *args))
+
+    return call
+
+
+class ServiceStore:
+    """The instructions that a limiter gives: answered when they return if driven by `run`, awaited by `run_awaited`."""
 
     may_lose_answers = True
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._ask, self.close = exchange.ask, exchange.close
+    def __init__(self, exchange: Exchange, drive: Callable[[Steps[Any]], Any]) -> None:
+        self._ask, self.close, self.drive = exchange.ask, exchange.close, drive
 
     def at_hand(self) -> None:
         """Nothing: what a service does is awaited."""
@@ -63,7 +70,9 @@ class Requests:
     def __getattr__(self, verb: str) -> NoReturn:
         raise absent(verb)
 
-    def _step(self, operation: Operation) -> Steps[Any]:
+    @_driven
+    def step(self, operation: Operation) -> Steps[Any]:
+        """POST /v1/{kind}; a decision, or whether it was done."""
         kind, asked = operation.kind, operation.compiled
         if kind not in _KINDS:
             raise absent(kind)
@@ -79,7 +88,9 @@ class Requests:
         answer = yield from self._ask("POST", f"/v1/{kind}", form, again=kind == "peek" or asked.id is not None)
         return _decision(answer)
 
-    def _joint(self, operations: Sequence[Operation]) -> Steps[Joint]:
+    @_driven
+    def joint(self, operations: Sequence[Operation]) -> Steps[Joint]:
+        """POST /v1/{kind}/all."""
         kind, parts = operations[0].kind, [operation.compiled for operation in operations]
         if kind not in _JOINT:
             raise absent(f"{kind}_all")
@@ -90,7 +101,9 @@ class Requests:
         joint = Joint.of(said, answer["hits"], answer["binds"])
         return msgspec.structs.replace(joint, _seen=(_states_of_parts, answer["usage"]))
 
-    def _rows(self, operations: Sequence[Operation]) -> Steps[list[Decision | CaplineError]]:
+    @_driven
+    def rows(self, operations: Sequence[Operation]) -> Steps[list[Decision | CaplineError]]:
+        """POST /v1/decide/batch, as rows."""
         if not operations:
             return []
         asked = [operation.compiled for operation in operations]
@@ -99,7 +112,9 @@ class Requests:
         decisions = _decisions(answer)
         return [decisions.errors.get(row) or decisions[row] for row in range(len(decisions))]
 
-    def _columns(self, batch: Batch, mode: Mode) -> Steps[Any]:
+    @_driven
+    def columns(self, batch: Batch, mode: Mode) -> Steps[Any]:
+        """POST /v1/decide/batch or /v1/refund/batch, as columns."""
         first, subjects = batch.compiled[0], plain(batch.subjects)
         form = {"policy": first.policy, "subjects": subjects, "cost": batch.cost}
         if mode == "refund":
@@ -117,15 +132,20 @@ class Requests:
             form |= {"segments": [kind.segment for kind in batch.compiled], "codes": batch.codes.tolist()}
         return _decisions((yield from self._ask("POST", "/v1/decide/batch", form, again=batch.receipt is not None)))
 
-    def _filled(self, _most: int) -> Steps[None]:
+    @_driven
+    def filled(self, _most: int) -> Steps[None]:
         """Nothing is known of the service's logs."""
         yield from ()
 
-    def _erase(self, _compiled: object, subject: Subject) -> Steps[int]:
+    @_driven
+    def erase(self, _compiled: object, subject: Subject) -> Steps[int]:
+        """DELETE /v1/subjects/{subject}; how many logs held something."""
         answer = yield from self._ask("DELETE", f"/v1/subjects/{_word(subject)}")
         return answer["erased_logs"]
 
-    def _override(self, policy: str, subject: Subject, form: dict[str, Any] | None, who: str | None) -> Steps[int]:
+    @_driven
+    def override(self, policy: str, subject: Subject, form: dict[str, Any] | None, who: str | None) -> Steps[int]:
+        """PUT or DELETE /v1/overrides/{policy}/{subject}; the configuration's version."""
         path = f"/v1/overrides/{quote(policy, safe='')}/{_word(subject)}"
         named = {} if who is None else {"who": who}
         if form is None:
@@ -134,13 +154,17 @@ class Requests:
             answer = yield from self._ask("PUT", path, form | named)
         return answer["version"]
 
-    def _usage(self, asked: Attempt) -> Steps[tuple[LimitStatus, ...]]:
+    @_driven
+    def usage(self, asked: Attempt) -> Steps[tuple[LimitStatus, ...]]:
+        """POST /v1/usage."""
         form = _form_of(asked)
         del form["cost"], form["id"]
         answer = yield from self._ask("POST", "/v1/usage", form, again=True)
         return _states(answer["limits"])
 
-    def _explain(self, asked: Attempt) -> Steps[Explanation]:
+    @_driven
+    def explain(self, asked: Attempt) -> Steps[Explanation]:
+        """GET /v1/subjects/{subject}."""
         names = zip(("policy", "segment", "channel", "zone"), asked.names, strict=True)
         query = urlencode({name: given for name, given in names if given is not None})
         answer = yield from self._ask("GET", f"/v1/subjects/{_word(asked.subject)}?{query}", again=True)
@@ -167,34 +191,6 @@ class Requests:
             answer["zone"] or "",
             answer["count_denied"],
         )
-
-
-class ServiceStore(Requests):
-    """The instructions that a `Limiter` gives, answered when they return."""
-
-    step = blocking(Requests._step)
-    joint = blocking(Requests._joint)
-    rows = blocking(Requests._rows)
-    columns = blocking(Requests._columns)
-    filled = blocking(Requests._filled)
-    erase = blocking(Requests._erase)
-    override = blocking(Requests._override)
-    usage = blocking(Requests._usage)
-    explain = blocking(Requests._explain)
-
-
-class AsyncServiceStore(Requests):
-    """The same, awaited."""
-
-    step = awaited(Requests._step)
-    joint = awaited(Requests._joint)
-    rows = awaited(Requests._rows)
-    columns = awaited(Requests._columns)
-    filled = awaited(Requests._filled)
-    erase = awaited(Requests._erase)
-    override = awaited(Requests._override)
-    usage = awaited(Requests._usage)
-    explain = awaited(Requests._explain)
 
 
 def _form_of(asked: Attempt) -> dict[str, Any]:

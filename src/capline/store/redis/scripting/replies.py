@@ -235,30 +235,20 @@ class ReplyColumns:
         self._receipt = receipt
         self._codes = codes
         self._peeked = peeked
-        self._limits, self._index = _limits_of(compiled)
+        limits, self._index = _limits_of(compiled)
+        self._answers = Decisions.unanswered(limits, rows)
         self._widest = np.array([one.widest_us for one in compiled], np.int64)
-        self._columns = (
-            np.zeros(rows, np.bool_),
-            np.full(rows, -1, np.int16),
-            np.zeros(rows, np.int64),
-            np.full(rows, NEVER_US, np.int64),
-            np.full(rows, NEVER_US, np.int64),
-            np.full(rows, NO_HIT, np.int64),
-        )
-        self.errors: dict[int, CaplineError] = {}
         self.conflicts = False
         """Whether a call was told that its receipt was given for another batch."""
 
     def fail(self, rows: NDArray[np.intp], error: CaplineError) -> None:
         """These rows have no answer."""
-        self.errors.update(dict.fromkeys(rows.tolist(), error))
+        self._answers.errors.update(dict.fromkeys(rows.tolist(), error))
 
     def doubt(self, rows: NDArray[np.intp], error: CaplineError) -> None:
         """The allowed ones of these rows get this error for an answer: a failover may lose their hits."""
-        yes = rows[self._columns[0][rows]]
-        allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = self._columns
-        allowed[yes], limit_index[yes], remaining[yes], hit[yes] = False, -1, 0, NO_HIT
-        retry_after_us[yes] = reset_after_us[yes] = NEVER_US
+        yes = rows[self._answers.allowed[rows]]
+        self._answers.place(yes, Decisions.unanswered((), len(yes)))
         self.fail(yes, error)
 
     def take(self, rows: NDArray[np.intp], replies: Sequence[bytes], sizes: Sequence[int], cost: int) -> None:
@@ -267,7 +257,7 @@ class ReplyColumns:
         simple = np.frombuffer(joined, np.uint8).reshape(-1, 2)
         now_us = np.repeat([int.from_bytes(reply[:8]) for reply in replies], sizes)
         codes = np.zeros(len(rows), np.intp) if self._codes is None else self._codes[rows].astype(np.intp)
-        allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = self._columns
+        allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = self._answers.columns
         plain = simple[:, 0] != _MARK
         at = rows[plain]
         allowed[at] = True
@@ -295,7 +285,7 @@ class ReplyColumns:
         hit[at] = np.where(yes & (records["first"] != _NO_STAMP), records["first"], NO_HIT)
         for i in np.flatnonzero(~answered).tolist():
             units, compiled = int(records["remaining"][i]), self._terms[int(own[i])]
-            self.errors[int(at[i])] = self._error(int(records["kind"][i]), units, compiled, cost)
+            self._answers.errors[int(at[i])] = self._error(int(records["kind"][i]), units, compiled, cost)
 
     def _error(self, kind: int, units: int, compiled: RedisRule, cost: int) -> CaplineError:
         """The error of a row of this kind."""
@@ -310,7 +300,7 @@ class ReplyColumns:
 
     def done(self) -> Decisions:
         """The answers of all rows."""
-        return Decisions(self._limits, *self._columns, self.errors)
+        return self._answers
 
 
 def _limits_of(compiled: Sequence[RedisRule]) -> tuple[tuple[Limit, ...], NDArray[np.int16]]:

@@ -390,13 +390,6 @@ MUTANTS = (
         "unit/config/test_backends.py::TestMemory::test_a_commit_that_is_sent_twice_is_one",
     ),
     Mutant(
-        "a cluster that cannot be reached is a traceback, and no outage",
-        "config/servers.py",
-        "        except self._failures as error:",
-        "        except errors.RedisError as error:",
-        "unit/config/test_backends.py::test_a_cluster_that_cannot_be_reached_is_an_outage",
-    ),
-    Mutant(
         "the memory of a server grows with every change for ever",
         "config/lua/commit.lua",
         "redis.call('LTRIM', KEYS[2], -tonumber(ARGV[5]), -1)\n",

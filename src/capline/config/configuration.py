@@ -301,7 +301,7 @@ class Configuration:
     def servers(self) -> list[ServerState]:
         """How each server of the store is doing, as `Limiter.servers`; empty for a store of this machine.
 
-        Asks each once, and raises for none; one that is away takes the time of the `deadline` in the URL.
+        Asks each once, waits at most 2 s for each, and raises for none.
         """
         return self._backend.servers()
 

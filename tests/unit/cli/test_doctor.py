@@ -188,7 +188,7 @@ def test_a_configuration_on_a_server(capline: CommandLine, kind: str) -> None:
         url = server.url.replace("://", "://reader:secret@")
         shown = found(capline, "--store", "memory://", "--config-store", url, exits=1)
         assert "can be read, not changed: " in shown["config"]["said"]
-        assert "hdel" in shown["config"]["said"]
+        assert "the ACL line" in shown["config"]["said"]
         assert "secret" not in shown["config"]["said"]
     assert not found(capline, "--store", "memory://", "--config-store", server.url, exits=1)["config"]["ok"]
 

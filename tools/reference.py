@@ -81,7 +81,7 @@ async def openapi() -> dict[str, Any]:
     """Give the document that a service answers at /openapi.json."""
     async with AsyncLimiter("memory://") as limiter:
         served = routes(limiter) | segments.routes(None) | check_route(limiter) | probes(limiter)
-        served |= campaign_routes("redis://127.0.0.1/0")
+        served |= campaign_routes("redis://127.0.0.1/0", "audiences")
         return document(described(served))
 
 

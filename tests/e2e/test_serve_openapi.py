@@ -40,7 +40,7 @@ FEW = (
 )
 RARE = (
     *("PUT /v1/policies", "POST /v1/policies", "POST /v1/overrides"),
-    *("POST /v1/campaigns", "GET /v1/campaigns/{name}/o"),
+    *("POST /v1/campaigns", "GET /v1/campaigns/{name}/o", "PUT /v1/audiences"),
 )
 """What random forms hardly ever fit; the answers are those of other changes."""
 OURS: dict[str, object] = {
@@ -65,7 +65,11 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     queue = f"sqlite://{folder}/queue.sqlite"
     with closing(open_store(queue, make=True)) as campaigns:
         filled(campaigns)
-    with Serving(folder, "--config-store", store, "--segments", segments, "--queue", queue) as service:
+    (folder / "kept").mkdir()
+    (folder / "kept" / "day.csv").write_text("id\n1\n")
+    (folder / "capline.yaml").write_text("audiences: kept")
+    words = ("--config", "capline.yaml", "--config-store", store, "--segments", segments, "--queue", queue)
+    with Serving(folder, *words) as service:
         yield service
 
 
@@ -86,6 +90,7 @@ def test_every_answer_is_as_described(serving: Serving) -> None:
 def _ask(operation: Any, seen: Counter[str]) -> None:
     of_path = {"name": "active", "id": "7"} if "segments" in operation.label else {}
     of_path |= {"name": "sale", "id": "1"} if "campaigns" in operation.label else {}
+    of_path |= {"name": "day.csv"} if "audiences" in operation.label else {}
     of_path |= {"subject": "u", "effective_at": None} if "overrides" in operation.label else {}
 
     @settings(max_examples=size(1, 20), derandomize=True, deadline=None, suppress_health_check=SLOW)

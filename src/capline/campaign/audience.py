@@ -25,7 +25,6 @@ from capline.segment import expand, read_audience, read_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from capline.campaign.store.packed import Ids
     from capline.model.subject import Subject
     from capline.segment import Snapshot
+    from capline.segment.build.inputs import Input
 
 MOST_ZONES = 1024
 """Distinct zones in one audience; some 600 names exist."""
@@ -289,7 +289,7 @@ class _Zones:
         self._code_of: dict[str, int] = {"": 0}
         self._codes: list[NDArray[np.uint16]] = []
 
-    def add(self, points: NDArray[np.int32], texts: Sequence[object], path: Path, first_row: int) -> None:
+    def add(self, points: NDArray[np.int32], texts: Sequence[object], path: Input, first_row: int) -> None:
         """Add rows, the first of them `first_row`: `points` are indices into `texts`, -1 for an empty cell.
 
         Raises `CampaignError` with the row of an unknown zone.
@@ -319,7 +319,7 @@ class _Zones:
         return (None, *names[1:]), rank[codes]
 
 
-def _as_text(pa: Any, array: Any, path: Path, name: str) -> Any:
+def _as_text(pa: Any, array: Any, path: Input, name: str) -> Any:
     try:
         plain = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
         return plain.cast(pa.large_string())

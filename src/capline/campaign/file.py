@@ -56,6 +56,7 @@ from capline.model.errors import CampaignError, CaplineError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA, Limit, parse_span
 from capline.model.policy import check_name
 from capline.segment.files import read
+from capline.segment.objects.address import REMOTE
 from capline.support.instant import instant_us
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ MOST_ONLY = 100
 _LONGEST_STEM = 50
 _LEAST_WINDOW_US = 1_000_000
 
-_SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
-_SOURCES = (*_SUFFIXES, "segments")
+SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
+_SOURCES = (*SUFFIXES, "segments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,10 @@ def _audience(fields: Fields) -> AudienceSource:
         fields.fault(None, "no 'audience:' here; add it, like audience: {csv: users.csv, column: id}")
         return AudienceSource("csv")
     kinds = [key for key in part.keys() if key in _SOURCES]  # noqa: SIM118 - Fields is no dictionary
+    if part.has("upload"):
+        part.fault("upload", "an upload is at a service; ask it, by --server URL, or name a file")
+        part.rest()
+        return AudienceSource("csv")
     if len(kinds) != 1:
         part.fault(None, f"name one of {', '.join(_SOURCES)}, and only one; here are {', '.join(kinds) or 'none'}")
         part.rest()
@@ -294,11 +299,13 @@ def _audience(fields: Fields) -> AudienceSource:
 
 
 def _paths(part: Fields, kind: str) -> tuple[str, ...]:
-    paths = part.texts(kind, like=f"users{_SUFFIXES[kind][0]}")
+    paths = part.texts(kind, like=f"users{SUFFIXES[kind][0]}")
     for path in paths:
-        if path and not path.endswith(_SUFFIXES[kind]):
-            part.fault(kind, f"{shown(path)}: the name of a {kind} file ends in {' or '.join(_SUFFIXES[kind])}")
-    return tuple(str(part.base / path) for path in paths)
+        if path and not path.endswith(SUFFIXES[kind]):
+            part.fault(kind, f"{shown(path)}: the name of a {kind} file ends in {' or '.join(SUFFIXES[kind])}")
+        if "://" in path and path.partition("://")[0].lower() not in REMOTE:
+            part.fault(kind, f"{shown(path)}: an object's address begins with {', '.join(REMOTE)}")
+    return tuple(path if "://" in path else str(part.base / path) for path in paths)
 
 
 def _cost(fields: Fields) -> int:

@@ -1,4 +1,4 @@
-"""`capline campaign run | plan | list | status | pause | resume | cancel | enqueue`: send a campaign under its caps.
+"""`capline campaign run | plan | list | status | pause | resume | cancel | enqueue | upload`, under their caps.
 
 The same command resumes a run that was stopped or killed. `enqueue` leaves the work to workers (`worker`). Answers go
 to standard output, progress and hints to standard error. Modules are imported where they are used, so that `--help` is
@@ -333,6 +333,23 @@ def enqueue(
         out.print(f"show it: capline campaign status {queued.campaign} {where}", soft_wrap=True)
 
     return Answer(queued, lines)
+
+
+@app.answers("capline campaign upload users.csv --server http://127.0.0.1:8080 --token-file token.txt")
+def upload(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV, Parquet or bitmap file.")],
+    service: Service,
+    column: Annotated[str | None, typer.Option(help="The column with the ids, id unless said.")] = None,
+    ids: Annotated[str | None, typer.Option(metavar="number|text", help="What the ids of a CSV file are.")] = None,
+) -> Answer:
+    """Upload an audience to a service, in place of the one of its name: whole and verified, or not at all.
+
+    A campaign names it so: audience: {upload: users.csv}
+    """
+    if service.served is None:
+        raise CampaignError("upload where? name the service with --server URL")
+    taken = service.served.upload(file, column, ids)
+    return Answer(taken, f"{taken['name']}: {taken['rows']:,} rows; name it so: audience: {{upload: {taken['name']}}}")
 
 
 def _enqueued(file: CampaignFile, queue: str | None, progress: bool | None, *, retry_failed: bool) -> Enqueued:

@@ -7,10 +7,12 @@ Each answer is the value that the store itself would have given, so that it is p
 
 from __future__ import annotations
 
-from hashlib import sha256
+from base64 import b64encode
+from hashlib import file_digest, sha256
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from os import fstat
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -19,6 +21,7 @@ from capline.limiter.over_http.clients import BlockingClient
 from capline.limiter.over_http.exchange import Exchange, with_token
 from capline.limiter.steps import run
 from capline.model.errors import CampaignError
+from capline.segment.files import opened, os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from capline.campaign.report import Report
     from capline.campaign.store.protocol import Change
     from capline.forms.tree import Node
+    from capline.service.verbs.audiences import Verified
     from capline.service.verbs.campaigns import CampaignForm
 
 T = TypeVar("T")
@@ -65,6 +69,18 @@ class ServedCampaigns:
 
         key = sha256(msgspec.json.encode(form)).hexdigest()
         return _as(Enqueued, self._ask("POST", "/v1/campaigns", form, key=key))
+
+    def upload(self, file: Path, column: str | None, ids: str | None) -> Verified:
+        """Upload an audience under the file's name, in place of the one there is."""
+        from capline.service.verbs.audiences import Verified
+
+        with os_errors("read it", file), opened(file, file) as source:
+            digest = b64encode(file_digest(cast("Any", source), "sha256").digest()).decode()
+            source.seek(0)
+            headers = {"Content-Digest": f"sha-256=:{digest}:", "Content-Length": str(fstat(source.fileno()).st_size)}
+            query = urlencode({key: word for key, word in (("column", column), ("ids", ids)) if word})
+            path = f"/v1/audiences/{quote(file.name, safe='')}?{query}".rstrip("?")
+            return _as(Verified, run(self._exchange.send("PUT", path, source, headers)))
 
     def retry_failed(self, name: str) -> Enqueued:
         """Decide and send again to those whose delivery failed."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from selectors import EVENT_READ, DefaultSelector
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from capline.model.errors import StoreError
@@ -42,11 +43,15 @@ class BlockingClient:
         self._idle: deque[HTTPConnection] = deque()
         self._process, self._closed = os.getpid(), False
 
-    def request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        """The status and the body of the answer."""
+    def request(
+        self, method: str, path: str, body: bytes | BinaryIO | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        """The status and the body of the answer; a file is sent as it is read."""
         connection = self._connected()
         try:
-            connection.request(method, self._path + path, body, {**self._headers, **headers})
+            # Who refuses a body before its end closes its side, but has said why.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, self._path + path, body, {**self._headers, **headers})
             answer = connection.getresponse()
             content = answer.read()
         except BaseException as fault:

@@ -31,6 +31,8 @@ from capline.model.errors import (
 from capline.store.redis.io.url import safe_url, seconds_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capline.limiter.steps import Steps
 
 DEADLINE_S = 5.0
@@ -106,6 +108,10 @@ class Exchange:
         body, headers = (None, {}) if form is None else (_encoded(form), {"Content-Type": "application/json"})
         if key:
             headers["Idempotency-Key"] = key
+        return self.send(method, path, body, headers, again=again)
+
+    def send(self, method: str, path: str, body: Any, headers: Mapping[str, str], *, again: bool = False) -> Steps[Any]:
+        """The answer to a request with this body: bytes, of a client that blocks a file too."""
         while True:
             try:
                 status, content = yield self._client.request(method, path, body, headers)

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -63,20 +63,11 @@ class TextRows(NamedTuple):
     names: tuple[str, ...]
 
 
-def expand(paths: Paths) -> tuple[Path, ...]:
-    """The local files that the paths name, with globs expanded in sorted order, each once.
+def expand(paths: Paths) -> tuple[Input, ...]:
+    """The files that the paths name, with globs expanded in sorted order, each once; objects by their URL.
 
-    Raises `SegmentError` for a path without a file, a directory, or a URL.
+    Raises `SegmentError` for a path without a file, and for a directory.
     """
-    found = expand_inputs(paths)
-    for each in found:
-        if isinstance(each, RemoteFile):
-            raise SegmentError(f"{each}: only local files can be read here; download it and name the file")
-    return cast("tuple[Path, ...]", found)
-
-
-def expand_inputs(paths: Paths) -> tuple[Input, ...]:
-    """Like `expand`, and objects by their URL."""
     found: list[Input] = []
     for path in [paths] if isinstance(paths, (str, Path)) else paths:
         if inputs.is_url(path):
@@ -103,7 +94,7 @@ def expand_inputs(paths: Paths) -> tuple[Input, ...]:
 
 def count_rows(paths: Paths) -> int | None:
     """How many rows there are, for progress bars; None unless all files are Parquet, which states it."""
-    counts = [table.parquet_rows(path) if table.is_parquet(path) else None for path in expand_inputs(paths)]
+    counts = [table.parquet_rows(path) if table.is_parquet(path) else None for path in expand(paths)]
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
@@ -127,7 +118,7 @@ def read_text_rows(paths: Paths, id_column: str = "id", segment_column: str = "s
 def _filled(paths: Paths, *names: str) -> Iterator[tuple[table.TableColumns, Input]]:
     """The batches of all files; `SegmentError` at the end where there was no row."""
     total = 0
-    for path in expand_inputs(paths):
+    for path in expand(paths):
         with table.read_columns(path, names) as batches:
             for columns in batches:
                 yield columns, path
@@ -138,14 +129,14 @@ def _filled(paths: Paths, *names: str) -> Iterator[tuple[table.TableColumns, Inp
 
 def read_texts(paths: Paths, id_column: str = "id") -> Iterator[list[Group]]:
     """The text ids of an audience, batch by batch, by groups of one length; see `Dictionary.find`."""
-    for path in expand_inputs(paths):
+    for path in expand(paths):
         with table.read_columns(path, (id_column,)) as batches:
             for columns in batches:
                 yield _texts(columns, path, id_column)
 
 
 def read_ids(
-    path: Path, id_column: str, others: tuple[str, ...], *, text: bool | None
+    path: Input, id_column: str, others: tuple[str, ...], *, text: bool | None
 ) -> Iterator[tuple[Any, table.TableColumns]]:
     """The ids of a file of rows with further columns, batch by batch: numbers as uint64, or text as Arrow has it.
 
@@ -195,7 +186,7 @@ def read_audience(
     waiting: list[IdArray] = []
     total = 0
     its = set_type(kind)
-    for path in expand_inputs(paths):
+    for path in expand(paths):
         for ids in _audience_ids(path, id_column, its):
             if isinstance(ids, IdSet):
                 parts.append(ids)

@@ -18,7 +18,7 @@ from capline.segment.objects.store import DirectoryStore
 if TYPE_CHECKING:
     from capline.segment.objects.store import ObjectStore
 
-_REMOTE = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
+REMOTE = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -42,7 +42,7 @@ def open_objects(url: str | Path, options: Mapping[str, str] | None = None) -> O
         if options:
             raise SegmentError(f"{text}: options are for object stores; a directory takes none")
         return DirectoryStore(Path(path))
-    if scheme[1].lower() not in _REMOTE:
+    if scheme[1].lower() not in REMOTE:
         raise SegmentError(f"{scheme[0]}…: not an address to publish to; give a path, or s3://, gs:// or az://")
     from capline.segment.objects.fork_proxy import RemoteStore  # noqa: PLC0415 - brings obstore, which a directory does without
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import lru_cache, partial
 from http import HTTPStatus
 from time import perf_counter
@@ -21,6 +21,7 @@ from capline.model.errors import CaplineError
 from capline.service.http.body import (
     JSON,
     MSGPACK,
+    ClientLeftError,
     Receive,
     body_of,
     check_head,
@@ -28,6 +29,7 @@ from capline.service.http.body import (
     has_left,
     is_packed,
     is_unread,
+    pieces_of,
     rest_of,
 )
 from capline.service.http.pages import Pages
@@ -44,6 +46,9 @@ ONE_BODY_BYTES = Bounds().body_bytes
 BATCH_BYTES = Bounds().batch_bytes
 """The same for a batch."""
 
+AUDIENCE_BYTES = Bounds().audience_bytes
+"""The same for an audience, which is never whole in memory."""
+
 LIMIT_HEADERS = ("RateLimit-Policy", "RateLimit")
 """The headers of an answer that says what is left of its limits."""
 
@@ -53,7 +58,7 @@ log = logging.getLogger("capline.service")
 
 
 class Request:
-    """One request: method, headers, path and query as they were sent; the body, b"" until it is read.
+    """One request: method, headers, path and query as they were sent; the body, b"" until it is read, or its pieces.
 
     `route` is the path's template, like /v1/policies/{name}, "" before one is found; `names` is what stands for its
     names. `parameters` are those of the query, where the verb reads them. `packed` says that the body is msgpack; `who`
@@ -71,6 +76,7 @@ class Request:
         "packed",
         "parameters",
         "path",
+        "pieces",
         "query",
         "route",
         "who",
@@ -90,6 +96,7 @@ class Request:
         self.headers, self.client, self.has_left, self.body = headers, client, has_left, body
         self.names: tuple[bytes, ...] = ()
         self.parameters: dict[str, str] = {}
+        self.pieces: Callable[[], AsyncGenerator[bytes]]
         self.route = self.who = ""
         self.packed = False
 
@@ -131,6 +138,7 @@ class Route(msgspec.Struct):
     `types`   of a body, beside JSON and msgpack; None where its Content-Type does not matter
     `roles`   that may call it, or those by method: by default read for GET, decide for POST, else admin, who may call
               all; () is anybody
+    `streamed`  whether the handler reads the body by `request.pieces`, as it comes
     `direct`  whether its POST may be answered without ASGI: `run.connection` says when
     `takes`   the form of the body, `gives` that of the answer by method; a text is the type of a page
     `query`   the parameters by method, `needs` those that must be there; `headers` those that are read
@@ -142,6 +150,7 @@ class Route(msgspec.Struct):
     handlers: dict[str, Handler]
     body_bytes: int = 0
     types: tuple[str, ...] | None = ()
+    streamed: bool = False
     direct: bool = False
     roles: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
     takes: Any = None
@@ -227,7 +236,11 @@ class App:
     ) -> None:
         self._paths = Paths(routes)
         self._bounds = Bounds() if bounds is None else bounds
-        self._body_bytes = {ONE_BODY_BYTES: self._bounds.body_bytes, BATCH_BYTES: self._bounds.batch_bytes}
+        self._body_bytes = {
+            ONE_BODY_BYTES: self._bounds.body_bytes,
+            BATCH_BYTES: self._bounds.batch_bytes,
+            AUDIENCE_BYTES: self._bounds.audience_bytes,
+        }
         self._observers, self._guard, self._trusted, self._count = observers, guard, trusted_proxies, count
         self._pages = Pages(hosts) if guard is None else None
         self.draining = asyncio.Event() if draining is None else draining
@@ -275,6 +288,8 @@ class App:
         try:
             reply = await self._answer(request, receive)
             return None if reply is None else (reply, reply.sent(request.packed))
+        except ClientLeftError:
+            return None
         except Problem as problem:
             return _told(problem, request)
         except CaplineError as error:
@@ -311,7 +326,9 @@ class App:
         if route.body_bytes and method in WITH_BODY:
             most_bytes = self._body_bytes.get(route.body_bytes, route.body_bytes)
             request.packed = check_head(request.headers, most_bytes, route.types)
-            if receive is None:
+            if route.streamed and receive is not None:
+                request.pieces = partial(pieces_of, receive, most_bytes, self._bounds.body_within)
+            elif receive is None:
                 check_size(len(request.body), most_bytes)
             else:
                 body = await body_of(receive, most_bytes, self._bounds.body_within)

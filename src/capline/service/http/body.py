@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +19,10 @@ _LINGER_S = 5.0
 """How long the rest of a refused request is read: a close while it comes is a reset, and the answer is lost."""
 _CURL = b"application/x-www-form-urlencoded"
 _PACKED = (MSGPACK.encode(), b"application/x-msgpack")
+
+
+class ClientLeftError(Exception):
+    """The client went away before the end of its body: nobody waits for an answer."""
 
 
 def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, types: tuple[str, ...] | None) -> bool:
@@ -90,6 +94,20 @@ async def body_of(receive: Receive, most_bytes: int, within_s: float) -> bytes |
         body = b"".join(pieces)
     check_size(len(body), most_bytes)
     return body
+
+
+async def pieces_of(receive: Receive, most_bytes: int, within_s: float) -> AsyncGenerator[bytes]:
+    """The body as it comes, each piece in time; raises `ClientLeftError` where the client went away before its end."""
+    size_bytes, more = 0, True
+    while more:
+        message = await _piece(receive, within_s)
+        if message["type"] == "http.disconnect":
+            raise ClientLeftError
+        piece = message.get("body", b"")
+        size_bytes += len(piece)
+        check_size(size_bytes, most_bytes)
+        yield piece
+        more = message.get("more_body", False)
 
 
 def is_unread(receive: Receive) -> bool | None:

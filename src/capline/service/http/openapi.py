@@ -46,6 +46,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
 }
 _ELSE = "Counts where the query does not have it"
 _SAID = {
+    "Content-Digest": "The body's digest, as in RFC 9530: sha-256=:BASE64:",
     "Idempotency-Key": "The same key with the same body gets the same answer",
     "subject": "Who is limited: i:42 is the integer, s:42 the text, any other word text",
     "who": "Who makes the change; with tokens it is the token's name",
@@ -142,7 +143,13 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
     parameters += [_parameter(name, "path", required=True) for name in names_of(path)]
     parameters += [_parameter(name, "query", required=name in route.needs) for name in route.query.get(method, ())]
     parameters += [
-        {"name": name, "in": "header", "schema": _TEXT, "description": _SAID.get(name, _ELSE)}
+        {
+            "name": name,
+            "in": "header",
+            "required": name in route.needs,
+            "schema": _TEXT,
+            "description": _SAID.get(name, _ELSE),
+        }
         for name in (route.headers if method in WITH_BODY or len(route.handlers) == 1 else ())
     ]
     gives = route.gives.get(method)
@@ -154,7 +161,11 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
     }
     example = {"example": route.examples[method]} if method in route.examples else {}
     types = [JSON]
-    if route.body_bytes and method in WITH_BODY:
+    if route.streamed and method in WITH_BODY:
+        statuses |= {"408", "413"}
+        binary = {"schema": {"type": "string", "format": "binary"}}
+        operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}
+    elif route.body_bytes and method in WITH_BODY:
         types = [JSON, MSGPACK]
         statuses |= {"408", "413", "415", "429"}
         body: dict[str, Any] = {} if route.takes is None else {"schema": by_form[route.takes]}
@@ -177,7 +188,7 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
     if isinstance(gives, str):
         responses["200"] = {"description": "A page", "content": {gives: {"schema": {"type": "string"}}}}
     elif gives is not None:
-        has_body = "requestBody" in operation
+        has_body = "requestBody" in operation and not route.streamed
         content = {kind: {"schema": by_form[gives], **({} if has_body else example)} for kind in types}
         content |= {kind: {"schema": {"type": "string"}} for kind in route.others}
         responses["200"] = {"description": "The answer", "content": content}

@@ -55,7 +55,7 @@ def problem_of(error: CaplineError) -> Problem:
         status = HTTPStatus.CONFLICT
     elif isinstance(error, CampaignNotFoundError):
         status = HTTPStatus.NOT_FOUND
-    said = "; ".join(faults_of(error))
+    said = "; ".join(faults_of(error)).encode(errors="backslashreplace").decode()  # of a file that is no text
     return Problem(status, " ".join(said.split("\n")), headers, type(error).__name__)
 
 

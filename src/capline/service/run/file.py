@@ -4,6 +4,7 @@
     policies: policies.yaml                   or config: redis://…, a configuration store
     segments: s3://bucket/prefix              optional
     queue: redis://queue.example.org/0        optional: a campaign store
+    audiences: s3://bucket/audiences          optional, with it: where uploads are kept, here or in a directory
     http: {listen: 127.0.0.1:8080, workers: 2, trusted_proxies: 1, tls: {certificate: c.pem, key: k.pem}}
     admin: {listen: 127.0.0.1:8081}
     grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false, tls: {…}}     or listen: unix:envoy.sock
@@ -63,7 +64,7 @@ _LONGEST_AGE_S = 2_000_000
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}", re.ASCII)
 
 KEYS = (
-    *("store", "policies", "config", "segments", "queue", "tokens", "hosts", "on_store_error", "drain"),
+    *("store", "policies", "config", "segments", "queue", "audiences", "tokens", "hosts", "on_store_error", "drain"),
     *("http.listen", "http.workers", "http.trusted_proxies"),
     *("http.tls.certificate", "http.tls.key", "http.tls.client_ca"),
     *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
@@ -165,6 +166,7 @@ class _Reader:
             config=config,
             segments=self._url(top, "segments"),
             queue=self._url(top, "queue"),
+            audiences=self._url(top, "audiences"),
             http=self._http(usual.http, "http"),
             admin=self._http(usual.admin, "admin"),
             grpc=grpc,
@@ -176,9 +178,7 @@ class _Reader:
             observers=self._observers(usual.observers),
             bounds=self._bounds(usual.bounds),
         )
-        if settings.http.workers > 1 and settings.store.lower().startswith("memory:"):
-            where = "store" if top.has("store") else None
-            top.fault(where, "memory:// is one process's own: with several workers use lmdb:///path or a server")
+        self._check_stores(settings)
         if settings.spoe is not None and not settings.spoe.is_loopback:
             self._note_of(
                 "spoe",
@@ -212,6 +212,14 @@ class _Reader:
                     )
         top.close()
         return settings
+
+    def _check_stores(self, settings: Settings) -> None:
+        top = self._top
+        if settings.audiences is not None and settings.queue is None:
+            top.fault("audiences", "uploads are for campaigns: give 'queue:' too")
+        if settings.http.workers > 1 and settings.store.lower().startswith("memory:"):
+            where = "store" if top.has("store") else None
+            top.fault(where, "memory:// is one process's own: with several workers use lmdb:///path or a server")
 
     def _hosts(self) -> tuple[str, ...]:
         words = self._top.texts("hosts", (), "capline.internal")
@@ -379,7 +387,7 @@ class _Reader:
             return None
         url, base = fields.text(key, default), self._folder if node is None else self._base(node)
         if "://" not in url:
-            if key == "segments":
+            if key in ("segments", "audiences"):
                 return str(base / url)
             fields.fault(key, f"{shown(url)} is not a URL, like lmdb:///var/lib/capline or redis://127.0.0.1:6379")
             return url

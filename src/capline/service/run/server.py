@@ -130,7 +130,7 @@ async def open_parts(
         if settings.queue is not None:
             from capline.service.verbs.campaigns import campaign_routes  # noqa: PLC0415 - few services have campaigns
 
-            public |= campaign_routes(settings.queue, create=create)
+            public |= campaign_routes(settings.queue, settings.audiences, create=create)
         parts = Parts(limiter, public, source, followed)
         if envoy is not None:
             await _envoy(parts, *envoy, metrics, guard, stack)

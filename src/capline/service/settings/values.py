@@ -113,6 +113,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
     body_bytes: _Size = 1 << 20
     batch_bytes: _Size = 16 << 20
+    audience_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 40)] = 1 << 30
     batch_rows: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] = 100_000
     header_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 20)] = 64 << 10
     header_within: _Span = 10.0
@@ -126,8 +127,9 @@ class Bounds(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True):
     """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file.
 
-    `queue` is a campaign store. `hosts` are names, besides loopback, by which a service without tokens may be asked.
-    `drain` is how many seconds it goes on, but says that it is not ready, once it is told to end.
+    `queue` is a campaign store, `audiences` where its uploads are kept. `hosts` are names, besides loopback, by which a
+    service without tokens may be asked. `drain` is how many seconds it goes on, but says that it is not ready, once it
+    is told to end.
     """
 
     store: str = DEFAULT_URL
@@ -135,6 +137,7 @@ class Settings(msgspec.Struct, frozen=True):
     config: str | None = None
     segments: str | None = None
     queue: str | None = None
+    audiences: str | None = None
     http: Http = Http(Address("127.0.0.1", 8080))
     admin: Http = Http(Address("127.0.0.1", 8081))
     grpc: Grpc | None = None

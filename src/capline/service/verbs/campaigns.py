@@ -37,10 +37,12 @@ from capline.campaign.senders.template import variables
 from capline.campaign.store.open import open_store
 from capline.campaign.store.rows import RETRIED, BatchRows
 from capline.model.errors import CampaignConflictError, CampaignError, CampaignStoreError, InvalidValueError, quoted
+from capline.segment.objects.address import open_objects
 from capline.service.http.app import Reply
 from capline.service.http.body import CSV
 from capline.service.http.forms import described_as, page_limit
 from capline.service.http.table import get, patch, post, routes_of
+from capline.service.verbs.audiences import AudienceVerbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,8 +129,15 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     only: list[str | int] | None = None
     retry: dict[str, int | float] | None = None
 
-    def file(self) -> CampaignFile:
+    def file(self, uploads: AudienceVerbs | None = None) -> CampaignFile:
         """The file that says the same; raises for what no file may say, and for a path or variable of others."""
+        uploaded = ""
+        if isinstance(name := self.audience.get("upload"), str):
+            if uploads is None:
+                raise CampaignError(f"{_NAMED}: upload: this service takes none; 'audiences:' in its file says where")
+            kind, uploaded = uploads.named(name)
+            rest = {key: value for key, value in self.audience.items() if key != "upload"}
+            self = msgspec.structs.replace(self, audience={kind: uploaded, **rest})  # noqa: PLW0642 - as it is from here on
         text = msgspec.json.encode(self, order="sorted").decode().translate(_BREAKS)
         for name in variables(text):
             if not name.startswith(_VARIABLES):
@@ -138,7 +147,7 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
         file = loads_campaign(text, _NAMED)
         here, out = os.path.realpath("."), getattr(file.sender.sender, "directory", None)
         for path in map(str, filter(None, (file.policies, *file.audience.paths, file.segments, out))):
-            if "://" not in path and os.path.commonpath((here, os.path.realpath(path))) != here:
+            if path != uploaded and "://" not in path and os.path.commonpath((here, os.path.realpath(path))) != here:
                 raise CampaignError(f"{_NAMED}: {path} is not below the directory that the service works in")
         return file
 
@@ -169,18 +178,25 @@ class OutcomesPage(TypedDict):
     ids: str
 
 
-def campaign_routes(url: str, *, create: bool = True) -> dict[str, Route]:
-    """The routes of the campaigns in this store; raises for a URL that names none. With `create` a file is made."""
+def campaign_routes(url: str, audiences: str | None = None, *, create: bool = True) -> dict[str, Route]:
+    """The routes of the campaigns in this store, and of their uploads; raises for a URL that names none.
+
+    With `create` a file is made.
+    """
     if create or not url.startswith("sqlite:"):
         open_store(url, make=create).close()
-    return routes_of(CampaignVerbs(url))
+    if audiences is None:
+        return routes_of(CampaignVerbs(url, None))
+    open_objects(audiences).close()
+    uploads = AudienceVerbs(audiences)
+    return routes_of(CampaignVerbs(url, uploads), uploads)
 
 
 class CampaignVerbs:
-    """The paths of the campaigns in the store of this URL."""
+    """The paths of the campaigns in the store of this URL, whose audiences may be among these uploads."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, uploads: AudienceVerbs | None) -> None:
+        self._url, self._uploads = url, uploads
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @get(
@@ -209,12 +225,12 @@ class CampaignVerbs:
         """Begin a campaign, once under its name; workers deliver it."""
         key = next((value for name, value in request.headers if name == _KEY.lower().encode()), None)
         run_id = None if key is None else blake2b(request.who.encode() + b" " + key, digest_size=8).hexdigest()
-        return await self._ask(lambda store: _create(store, form, run_id))
+        return await self._ask(lambda store: _create(store, form.file(self._uploads), run_id))
 
     @post("/v1/campaigns/plan", CampaignForm, Report, has_maps=True, roles=_COMPOSE, examples={"POST": _FORM})
     async def plan(self, _request: Request, form: CampaignForm) -> Report:
         """What the campaign would send and refuse if it began now; nothing is begun."""
-        return await self._ask(lambda _: plan(prepare(form.file())))
+        return await self._ask(lambda _: plan(prepare(form.file(self._uploads))))
 
     @get(
         "/v1/campaigns/{name}",
@@ -320,8 +336,7 @@ class CampaignVerbs:
             return what(store)
 
 
-def _create(store: CampaignStore, form: CampaignForm, run_id: str | None) -> Enqueued:
-    file = form.file()
+def _create(store: CampaignStore, file: CampaignFile, run_id: str | None) -> Enqueued:
     begun = store.find(file.campaign)
     if begun is None and run_id is not None and any(line.run == run_id for line in every(store)):
         raise _other_body()

@@ -23,14 +23,15 @@ import capline
 from capline import AsyncLimiter, Configuration
 from capline.campaign.queue.watch import QueueDepth
 from capline.campaign.queue.worker import WorkerReport
+from capline.campaign.store.rows import DELAYS_S
 from capline.cli.main import command
 from capline.model.server_state import ServerState
-from capline.observe.worker import WorkerMetrics
 from capline.segment import WatchStatus
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.gateways.check import check_route
 from capline.service.http.openapi import described, document
 from capline.service.metrics.registry import Metrics
+from capline.service.metrics.worker import WorkerMetrics
 from capline.service.probes import probes
 from capline.service.run.file import VARIABLES
 from capline.service.settings.values import USUAL_MODES, Settings
@@ -145,7 +146,7 @@ def form(content: dict[str, Any]) -> str:
 async def families() -> list[tuple[str, Any]]:
     """Give who serves it and the family, for everything that a service and a worker export."""
     worker = CollectorRegistry()
-    WorkerMetrics(WorkerReport("a worker"), worker).show(QueueDepth(0, []))
+    WorkerMetrics(WorkerReport("a worker"), worker, DELAYS_S).show(QueueDepth(0, []))
     metrics = Metrics()
     EnvoyMetrics(metrics.figures)
     metrics.reloaded("policies", refused=True, changed=True)

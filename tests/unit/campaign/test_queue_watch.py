@@ -14,7 +14,7 @@ from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import Server as StoreServer
 from capline.model.errors import CaplineError
 from capline.observe.serving import new_registry, served
-from capline.observe.worker import WorkerMetrics
+from capline.service.metrics.worker import WorkerMetrics
 
 
 def depth(name: str) -> CampaignDepth:

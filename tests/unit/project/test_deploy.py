@@ -22,11 +22,11 @@ from capline import Configuration
 from capline.campaign.queue.watch import QueueDepth
 from capline.campaign.queue.worker import WorkerReport
 from capline.cli.main import app
-from capline.observe.worker import WorkerMetrics
 from capline.policy.file import loads
 from capline.service.envoy.files import load
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.metrics.registry import Collected, Metrics, configuration_figures
+from capline.service.metrics.worker import WorkerMetrics
 from capline.service.run.file import VARIABLES, read_settings
 from capline.up.files import alerts_yaml
 

@@ -68,7 +68,7 @@ def worker(
     from capline.campaign.store.rows import DELAYS_S
     from capline.observe import PrometheusObserver
     from capline.observe.serving import new_registry, served
-    from capline.observe.worker import WorkerMetrics
+    from capline.service.metrics.worker import WorkerMetrics
 
     figures: WorkerMetrics | None = None
 

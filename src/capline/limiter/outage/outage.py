@@ -113,14 +113,7 @@ class OutagePolicy:
             return
         rows = np.array(list(failed), np.intp)
         part = self.many(mode, next(iter(failed.values())), columns.only(rows))
-        index_from = len(answers.limits)
-        answers.limits += part.limits
-        answers.allowed[rows] = part.allowed
-        answers.limit_index[rows] = np.where(part.limit_index < 0, -1, part.limit_index + index_from)
-        answers.remaining[rows] = part.remaining
-        answers.retry_after_us[rows] = part.retry_after_us
-        answers.reset_after_us[rows] = part.reset_after_us
-        answers.hit[rows] = part.hit
+        answers.put(rows, part)
         answers.errors = {row: error for row, error in answers.errors.items() if row not in failed}
         answers.origins = {**answers.origins, **dict.fromkeys(failed, part.origin)}
 

@@ -16,62 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
+    from capline.campaign.queue.watch import QueueDepth
+    from capline.campaign.queue.worker_report import WorkerReport
+
 _MOST_CAMPAIGNS = 100
-
-
-class WorkedFigures(Protocol):
-    """What a worker did; `capline.campaign.queue.worker_report.WorkerReport` is one."""
-
-    settled: int
-    lost: int
-    aside: int
-    sent: int
-    refused: int
-    failed: int
-    not_known: int
-
-
-class CampaignFigures(Protocol):
-    """A campaign that is not finished; `capline.campaign.queue.watch.CampaignDepth` is one."""
-
-    @property
-    def campaign(self) -> str: ...  # noqa: D102 - its name
-    @property
-    def age_s(self) -> float: ...  # noqa: D102 - since it was due
-    @property
-    def waiting(self) -> int: ...  # noqa: D102 - batches that no worker has
-    @property
-    def leased(self) -> int: ...  # noqa: D102 - batches that a worker has
-    @property
-    def delivered(self) -> int: ...  # noqa: D102 - batches
-    @property
-    def dead_letters(self) -> int: ...  # noqa: D102 - batches
-    @property
-    def silent_s(self) -> float: ...  # noqa: D102 - since the oldest renewal of a lease
-
-
-class QueueFigures(Protocol):
-    """A queue; `capline.campaign.queue.watch.QueueDepth` is one."""
-
-    @property
-    def campaigns(self) -> int: ...  # noqa: D102 - that are not finished
-    @property
-    def oldest(self) -> Sequence[CampaignFigures]: ...  # noqa: D102 - a bounded number of them
 
 
 class WorkerMetrics:
     """Exports them in this registry. `worked` is read at each scrape; the queue is what `show` was last given."""
 
-    def __init__(self, worked: WorkedFigures, registry: CollectorRegistry, bounds_s: Sequence[int]) -> None:
+    def __init__(self, worked: WorkerReport, registry: CollectorRegistry, bounds_s: Sequence[int]) -> None:
         self._worked = worked
         self._bounds_s = bounds_s
-        self._queue: QueueFigures | None = None
+        self._queue: QueueDepth | None = None
         self._delays: dict[str, dict[str, list[int]]] = {}
         registry.register(self)
 
@@ -86,7 +49,7 @@ class WorkerMetrics:
         while len(self._delays) > _MOST_CAMPAIGNS:
             self._delays.pop(next(iter(self._delays)))
 
-    def show(self, queue: QueueFigures | None) -> None:
+    def show(self, queue: QueueDepth | None) -> None:
         """Export this state of the queue from now on; None where it did not answer."""
         self._queue = queue
 

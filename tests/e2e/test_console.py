@@ -10,10 +10,12 @@ import pytest
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 
+from capline import Configuration, Policy
 from capline.service.access.tokens import TokenFile
+from capline.service.console.shown import seen
 
 POLICIES = "policies:\n  promo: {limits: [1/day]}\n  wide: {limits: [50/day]}\n"
-PAGES = ["/console"]
+PAGES = ["/console", "/console/subject", "/console/subject?id=u", "/console/subject?id=s:"]
 SENT = "application/x-www-form-urlencoded"
 
 
@@ -63,7 +65,7 @@ def test_without_tokens_it_reads_and_changes_nothing(tmp_path: Path) -> None:
         assert promo["limits"] == [{"limit": "1/day", "refused": 1}]
         for page in PAGES:
             answer = visitor.get(page)
-            assert answer.status_code == 200
+            assert answer.status_code == (422 if page.endswith("s:") else 200)
             assert 'method="post"' not in answer.text
         refused = visitor.post("/console/sign-out", data={"forgery": ""})
         assert (refused.status_code, "only reads" in refused.text) == (403, True)
@@ -145,3 +147,105 @@ def test_the_sign_in_leads_to_the_console_alone(service: Serving, tokens: dict[s
         assert unescape(page).count(f'value="{then}"') == 1
         led = visitor.post("/console/sign-in", data={"secret": tokens["read"], "then": then})
         assert led.headers["Location"] == "/console"
+
+
+BAD = [
+    *("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "'); DROP", "{{ 7 * 7 }}", "&amp;", "%3Cb%3E"),
+    *(
+        "\u202euser\u202c",
+        "a\nb\r\x00\x1b[31m",
+        "\u05d0\u05d1\u05d2",
+        "=1+1",
+        "x" * 512,
+        "\U0001f600" * 128,
+        " ",
+        "../../etc",
+    ),
+]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_subject_of_any_name_is_shown_as_text(tmp_path: Path, name: str) -> None:
+    with Serving(tmp_path, "--store", "memory://") as service, Visitor(service) as visitor:
+        service.ask("/v1/decide", policy="promo", subject=name)
+        page = visitor.get("/console/subject", params={"id": f"s:{name}"})
+        assert page.status_code == 200
+        shown = re.findall('<bdi class="name">(.*?)</bdi>', page.text)
+        assert unescape(shown[0]) == seen(name)
+        assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x08\x0b-\x1f]", shown[0])
+        assert len(re.findall("<(?:script|img|b)\\b", page.text)) == 1, "our own script"
+        told = visitor.get(
+            "/console/subject", params={"id": f"s:{name}"}, headers={"Accept": "application/json"}
+        ).json()
+        assert (told["subject"], told["policies"][0]["decision"]["limit"]) == (name, "1/day")
+
+
+def test_a_subject_is_found_under_all_policies(tmp_path: Path) -> None:
+    lines = [f"  p{number:03}: {{limits: [2/day]}}\n" for number in range(150)]
+    (tmp_path / "policies.yaml").write_text(
+        f"policies:\n{''.join(lines)}  promo: {{limits: [1/day, 9/week], channels: {{push: [1/hour]}}}}\n"
+    )
+    with Serving(tmp_path, "--store", "memory://") as service, Visitor(service) as visitor:
+        for _ in range(2):
+            service.ask("/v1/decide", policy="promo", subject=42, channel="push")
+        service.ask("/v1/decide", policy="p003", subject="42", cost=2)
+        found = service.client.get("/v1/subjects/i:42", params={"limit": 100}).json()
+        assert (found["subject"], len(found["policies"]), found["next"]) == (42, 100, "p099")
+        rest = service.client.get("/v1/subjects/i:42", params={"after": "p099"}).json()
+        assert [(one["policy"], one["channel"]) for one in rest["policies"][-2:]] == [
+            ("promo", None),
+            ("promo", "push"),
+        ]
+        assert rest["next"] is None
+        assert [limit["used"] for limit in rest["policies"][-1]["limits"]] == [1, 1, 1]
+
+        json = {"Accept": "application/json"}
+        page = visitor.get("/console/subject", params={"id": "42", "after": "p099"}, headers=json).json()
+        assert [(one["policy"], one["channel"], one["refuses"]) for one in page["policies"]] == [
+            ("promo", None, True),
+            ("promo", "push", False),
+        ]
+        text = visitor.get("/console/subject", params={"id": "42", "after": "p099"}).text
+        assert "Refused by 1/day." in text
+        assert re.search(r"Free again at <time>\d{4}-.* UTC</time> <span class=\"soft\">in (1 d|23 h 59 min)", text)
+        assert (
+            visitor.get("/console/subject", params={"id": "s:42"}, headers=json).json()["policies"][0]["policy"]
+            == "p003"
+        )
+        assert visitor.get("/console/subject", params={"id": "7"}, headers=json).json()["policies"] == []
+        assert visitor.get("/console/subject", params={"id": "99999999999999999999"}).status_code == 422
+
+
+def test_who_may_forgets_a_subject_and_overrides_it_for_a_while(tmp_path: Path, tokens: dict[str, str]) -> None:
+    store = f"lmdb://{tmp_path}/configuration"
+    with Configuration(store) as configuration:
+        configuration.set_policies([Policy("promo", ["1/day"])])
+    words = ("--tokens", "tokens.json", "--store", "memory://", "--config-store", store)
+    with Serving(tmp_path, *words) as service, Visitor(service) as reader, Visitor(service) as admin:
+        reader.sign_in(tokens["read"])
+        admin.sign_in(tokens["admin"])
+        key = {"Authorization": f"Bearer {tokens['admin']}"}
+
+        def decide() -> bool:
+            asked = {"policy": "promo", "subject": 42}
+            return service.client.post("/v1/decide", json=asked, headers=key).json()["allowed"]
+
+        page = "/console/subject?id=42"
+        assert (decide(), decide()) == (True, False)
+        assert "/console/subject/erase" not in reader.get(page).text
+        for action, form in (("erase", {}), ("override", {"policy": "promo", "limits": "2/day", "hours": "1"})):
+            sent = {"forgery": reader.forgery(page), "id": "42", **form}
+            assert reader.post(f"/console/subject/{action}", data=sent).status_code == 403
+        form = {"forgery": admin.forgery(page), "id": "42", "policy": "promo", "limits": "2/day", "hours": "1"}
+        for bad in ({"hours": "0"}, {"hours": "745"}, {"limits": " , "}, {"limits": "2/moon"}, {"policy": "none"}):
+            assert admin.post("/console/subject/override", data=form | bad).status_code in (404, 422)
+        assert not decide()
+        done = admin.post("/console/subject/override", data=form)
+        assert (done.status_code, "for a while" in admin.get(done.headers["Location"]).text) == (303, True)
+        (override,) = service.client.get("/v1/overrides/promo", headers=key).json()["overrides"]
+        assert (override["limits"], override["next"], override["who"]) == (["2/day"], None, "admin")
+        assert override["effective_at"] is not None
+        assert (decide(), decide()) == (True, False)
+        done = admin.post("/console/subject/erase", data={"forgery": form["forgery"], "id": "42"})
+        assert "is forgotten" in admin.get(done.headers["Location"]).text
+        assert decide()

@@ -1,6 +1,7 @@
 """The console's pages and what their forms do.
 
     GET   /console                 the overview
+    GET   /console/subject?id=42   one subject; POST …/erase and …/override
     GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
 
 A page is a view, plain values, in a template; a form is a POST that leads back to its page. An error is a page too.
@@ -16,11 +17,13 @@ from urllib.parse import urlencode
 
 from capline.model.errors import CaplineError
 from capline.service.access.guard import check_role
+from capline.service.console import subject
 from capline.service.console.asking import Asker
 from capline.service.console.history import History
 from capline.service.console.overview import Overview
 from capline.service.console.sessions import READ, Caller, Sessions, check_form
-from capline.service.console.shown import files, moved, shown, wants_json
+from capline.service.console.shown import files, link, moved, shown, wants_json
+from capline.service.console.subject import SubjectPage
 from capline.service.http.app import Reply, Route
 from capline.service.http.forms import query_of
 from capline.service.http.problems import Problem, problem_of
@@ -38,9 +41,12 @@ if TYPE_CHECKING:
     Answered = Callable[[Request, Caller], Awaitable[Reply]]
 
 TOP = "/console"
+SUBJECT = f"{TOP}/subject"
 _FORM_BYTES = 8192
 _AT_ONCE = 4
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
+_DONE = {"erased": "The subject is forgotten.", "overridden": "It has limits of its own for a while."}
+"""What a page says after a form has brought one back to it."""
 _NAV = (("Overview", TOP),)
 
 
@@ -59,6 +65,8 @@ class Console:
         self._sessions = Sessions(guard)
         self._history = History(metrics)
         self._overview = Overview(limiter, segments, metrics, self._history)
+        self._subjects = SubjectPage(self.ask)
+        self._has_configuration = limiter.configuration is not None
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self.follow = self._history.follow
 
@@ -71,6 +79,9 @@ class Console:
         pages = {
             "/": route(GET=_to_the_top),
             TOP: route(GET=self._page(self._home)),
+            SUBJECT: route(GET=self._page(self._subject)),
+            f"{SUBJECT}/erase": route(POST=self._form(self._erase, "id")),
+            f"{SUBJECT}/override": route(POST=self._form(self._override, "id", "policy", "limits", "hours")),
             f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
             f"{TOP}/sign-out": route(POST=self._form(self._sign_out)),
         }
@@ -156,6 +167,33 @@ class Console:
     async def _home(self, request: Request, caller: Caller) -> Reply:
         view = await self._overview.view()
         return self._shown(request, caller, "overview.html", view, chart=self._overview.chart(view["at"]))
+
+    async def _subject(self, request: Request, caller: Caller) -> Reply:
+        asked = query_of(request.query, ("id", "after", "done"))
+        word = asked.get("id", "")
+        word = word if word.startswith("s:") else word.strip()
+        if not word:
+            return self._shown(request, caller, "find.html", {})
+        view = await self._subjects.view(caller.token, word, asked.get("after"))
+        may = {
+            "erase": caller.changes and self.ask.may(caller.token, "DELETE", subject.PATH),
+            "override": self._has_configuration
+            and caller.changes
+            and self.ask.may(caller.token, "PUT", subject.OVERRIDE),
+        }
+        drawings = [subject.drawn(one) for one in view["policies"]]
+        return self._shown(
+            request, caller, "subject.html", view, may=may, drawings=drawings, done=_DONE.get(asked.get("done", ""))
+        )
+
+    async def _erase(self, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+        await self._subjects.erase(caller.token, form.get("id", ""))
+        return moved(link(SUBJECT, id=form["id"], done="erased"))
+
+    async def _override(self, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+        words = (form.get(name, "") for name in ("id", "policy", "limits", "hours"))
+        await self._subjects.override(caller.token, *words)
+        return moved(link(SUBJECT, id=form["id"], done="overridden"))
 
 
 async def _to_the_top(_request: Request) -> Reply:

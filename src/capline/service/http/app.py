@@ -140,7 +140,7 @@ class Route(msgspec.Struct):
               all; () is anybody
     `streamed`  whether the handler reads the body by `request.pieces`, as it comes
     `direct`  whether its POST may be answered without ASGI: `run.connection` says when
-    `takes`   the form of the body, `gives` that of the answer by method; a text is the type of a page
+    `takes`   the form of the body, `gives` that of the answer by method, several in a tuple; a text is a page's type
     `query`   the parameters by method, `needs` those that must be there; `headers` those that are read
     `sends`   the headers of an answer; `also` what other statuses mean, 2xx in place of 200: all for OpenAPI
     `examples`  by method a body that is taken, or where there is none an answer; `others` are types of an answer

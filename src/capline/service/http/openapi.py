@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -81,11 +81,18 @@ def document(routes: Mapping[str, Route]) -> dict[str, Any]:
     forms = [
         form
         for route in routes.values()
-        for form in (route.takes, *route.gives.values())
+        for gives in (route.takes, *route.gives.values())
+        for form in _several(gives)
         if form is not None and not isinstance(form, str)
     ]
     schemas, components = msgspec.json.schema_components(forms, ref_template=_REFS)
-    by_form = dict(zip(forms, schemas, strict=True))
+    by_form: dict[Any, Any] = dict(zip(forms, schemas, strict=True))
+    by_form |= {
+        gives: {"anyOf": [by_form[form] for form in _several(gives)]}
+        for route in routes.values()
+        for gives in route.gives.values()
+        if isinstance(gives, tuple)
+    }
     paths: dict[str, Any] = {}
     for path, route in routes.items():
         paths[path] = {method.lower(): _operation(path, method, route, by_form) for method in route.handlers}
@@ -109,6 +116,10 @@ def document(routes: Mapping[str, Route]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _several(forms: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", forms) if isinstance(forms, tuple) else (forms,)
 
 
 def described(routes: dict[str, Route]) -> dict[str, Route]:
@@ -252,5 +263,6 @@ def page(told: Mapping[str, Any]) -> str:
 def _form(verb: str, schema: Any) -> str:
     if not schema:
         return ""
-    name = html.escape(schema.get("$ref", "").rpartition("/")[2])
-    return f"<p>{verb} <a href='#{name}'><code>{name}</code></a></p>"
+    names = [html.escape(one.get("$ref", "").rpartition("/")[2]) for one in schema.get("anyOf", [schema])]
+    links = " or ".join(f"<a href='#{name}'><code>{name}</code></a>" for name in names)
+    return f"<p>{verb} {links}</p>"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import msgspec
 
 from capline.model.errors import InvalidValueError
 from capline.model.subject import Subject  # noqa: TC001 - msgspec reads the annotations
-from capline.service.http.forms import Name, SubjectForm
+from capline.service.http.forms import Name, SubjectForm, page_limit
 from capline.service.http.table import delete, get, post
 from capline.service.verbs.attempts import LOOK, Answer, UsedLimit, answer_of
 
@@ -78,6 +79,21 @@ class Explained(TypedDict):
     hits: list[HitNow]
 
 
+class ExplainedNow(Explained):
+    """Why, under one policy: in a channel, or without one."""
+
+    channel: str | None
+
+
+class SubjectNow(TypedDict):
+    """The subject under each policy, by name, and in each channel; `next` is sent back as `after`, until it is null."""
+
+    subject: Subject
+    now_us: int
+    policies: list[ExplainedNow]
+    next: str | None
+
+
 class Erased(msgspec.Struct, omit_defaults=True):
     """How many logs the subject had, and what it had in campaigns: rows of audiences, outcomes, batches in work."""
 
@@ -103,18 +119,43 @@ class Subjects:
         )
         return Used(body.policy, segment, [*map(UsedLimit.of, states)])
 
-    @get("/v1/subjects/{subject}", Explained, query=("policy", "segment", "channel", "zone"), needs=("policy",))
+    @get(
+        "/v1/subjects/{subject}",
+        (Explained, SubjectNow),
+        query=("policy", "segment", "channel", "zone", "after", "limit"),
+    )
     async def explain(self, request: Request, subject: Subject) -> dict[str, Any]:
-        """Why: the decision now, each limit, every hit."""
+        """Why: the decision now, each limit, every hit; without a policy the same under all of them."""
         named = request.parameters
-        if "policy" not in named:
-            raise InvalidValueError("explain which policy? add ?policy=… to the query")
-        segment = named.get("segment")
-        if segment is None:
-            segment = self._limiter.segment_of(named["policy"], subject)
-        why = await self._limiter.explain(
-            named["policy"], subject, segment=segment, channel=named.get("channel"), zone=named.get("zone")
-        )
+        segment, zone = named.get("segment"), named.get("zone")
+        after, limit = named.get("after"), page_limit(named)
+        if after == "" or ("channel" in named and "policy" not in named):
+            raise InvalidValueError("give 'after' the name of a policy, and a channel with its policy")
+        if "policy" in named:
+            if segment is None:
+                segment = self._limiter.segment_of(named["policy"], subject)
+            return await self._explained(named["policy"], subject, segment, named.get("channel"), zone)
+        names = nsmallest(limit + 1, (name for name in self._limiter.policies if name > (after or "")))
+        found: list[dict[str, Any]] = []
+        for name in names[:limit]:
+            within = self._segment_of(name, subject) if segment is None else segment
+            for channel in (None, *self._limiter.policies[name].channels):
+                why = await self._explained(name, subject, within, channel, zone)
+                found.append(why | {"channel": channel})
+                await asyncio.sleep(0)  # others come in between
+        following = names[limit - 1] if len(names) > limit else None
+        return {"subject": subject, "now_us": await self._limiter.now_us(), "policies": found, "next": following}
+
+    def _segment_of(self, policy: str, subject: Subject) -> str | None:
+        try:
+            return self._limiter.segment_of(policy, subject)
+        except InvalidValueError:  # it can be in none
+            return None
+
+    async def _explained(
+        self, policy: str, subject: Subject, segment: str | None, channel: str | None, zone: str | None
+    ) -> dict[str, Any]:
+        why = await self._limiter.explain(policy, subject, segment=segment, channel=channel, zone=zone)
         return why.as_dict(segment) | {
             "decision": answer_of(why.policy, segment, why.decision),
             "hits": [{"hit": hit.stamp_us, "units": hit.units} for hit in why.hits],

@@ -1,0 +1,110 @@
+"""One subject under all policies: what is used, which limit binds, when each unit is free again; and what may be done.
+
+/console/subject?id=42         a subject as it is typed: digits are the integer, where that has nothing the text
+POST …/erase                   forget it
+POST …/override                limits of its own under one policy, for some hours
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from capline.model.errors import InvalidValueError
+from capline.model.subject import Subject, parse_subject, subject_text
+from capline.service.console.drawing import WIDTH, places, share
+from capline.service.http.forms import number_of
+from capline.support.instant import instant_text
+
+if TYPE_CHECKING:
+    from capline.service.access.tokens import Token
+    from capline.service.console.asking import Asker
+
+PATH, OVERRIDE, OVERRIDES = "/v1/subjects/{subject}", "/v1/overrides/{policy}/{subject}", "/v1/overrides/{policy}"
+_A_PAGE = 100
+_LAST_HITS = 20
+_MOST_HOURS = 24 * 31
+_HOUR_US = 3_600_000_000
+
+
+class SubjectPage:
+    """Asks for a subject, and changes it, as somebody."""
+
+    def __init__(self, ask: Asker) -> None:
+        self._ask = ask
+
+    async def view(self, token: Token, word: str, after: str | None) -> dict[str, Any]:
+        """The page: policies of which something is used or that refuse, then the names of the others."""
+        subject = parse_subject(word)
+        told = await self._told(token, subject, after)
+        if isinstance(subject, int) and not any(one["used"] for one in told["policies"]):
+            as_text = await self._told(token, word, after)
+            if any(one["used"] for one in as_text["policies"]):
+                subject, told = word, as_text
+        shown = [one for one in told["policies"] if one["used"] or one["refuses"]]
+        shown.sort(key=lambda one: not one["refuses"])
+        names = {one["policy"] for one in shown}
+        others = sorted({one["policy"] for one in told["policies"]} - names)
+        return {
+            "id": subject_text(subject),
+            "subject": subject,
+            "now_us": told["now_us"],
+            "policies": shown,
+            "others": others,
+            "next": told["next"],
+        }
+
+    async def _told(self, token: Token, subject: Subject, after: str | None) -> dict[str, Any]:
+        told: dict[str, Any] = await self._ask(token, "GET", PATH, _word(subject), after=after, limit=_A_PAGE)
+        for one in told["policies"]:
+            limits = one["limits"]
+            if one["channel"] is not None:  # the policy's own limits have their place already
+                limits = one["limits"] = [
+                    limit for limit in limits if limit.get("log", "").endswith(f"/{one['channel']}")
+                ]
+            one["refuses"] = not one["decision"]["allowed"] and any(limit["binds"] for limit in limits)
+            one["used"] = any(limit.get("used") for limit in limits)
+        told["policies"] = [one for one in told["policies"] if one["limits"]]
+        return told
+
+    async def erase(self, token: Token, word: str) -> None:
+        """Forget the subject."""
+        await self._ask(token, "DELETE", PATH, _word(parse_subject(word)))
+
+    async def override(self, token: Token, word: str, policy: str, limits: str, hours: str) -> None:
+        """Give the subject limits of its own under the policy, and the policy's again after so many hours."""
+        subject = parse_subject(word)
+        lasts = number_of(hours.strip(), len(str(_MOST_HOURS))) or 0
+        if not 1 <= lasts <= _MOST_HOURS:
+            raise InvalidValueError(f"for how many hours? give a number from 1 to {_MOST_HOURS}")
+        wanted = [limit.strip() for limit in limits.split(",") if limit.strip()]
+        if not wanted:
+            raise InvalidValueError("which limits? write them like 5/day, 20/week")
+        until = instant_text(time.time_ns() // 1000 + lasts * _HOUR_US, "seconds")
+        back = {"overrides": [{"subject": subject, "limits": None}], "effective_at": until}
+        await self._ask(token, "PUT", OVERRIDE, policy, _word(subject), form={"limits": wanted})
+        await self._ask(token, "PATCH", OVERRIDES, policy, form=back)
+
+
+def drawn(one: dict[str, Any]) -> dict[str, Any]:
+    """What is drawn of a policy: units on a line from the oldest to when the last is free again, and now on it."""
+    now_us = one["now_us"]
+    hits = [hit["hit"] for hit in one["hits"]]
+    frees = [unit["at_us"] for limit in one["limits"] for unit in limit.get("frees", ())]
+    begin, end = min([*hits, now_us]), max([*frees, now_us])
+    return {
+        "begin_us": begin,
+        "end_us": end,
+        "hits": places(hits, begin, end),
+        "frees": places(sorted(set(frees)), begin, end),
+        "now": places([now_us], begin, end)[0],
+        "width": WIDTH,
+        "last": one["hits"][: -_LAST_HITS - 1 : -1],
+        "shares": [
+            share(limit.get("used", 0), limit.get("used", 0) + limit.get("remaining", 0)) for limit in one["limits"]
+        ],
+    }
+
+
+def _word(subject: Subject) -> str:
+    return f"s:{subject}" if isinstance(subject, str) else f"i:{subject}"

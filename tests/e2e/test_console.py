@@ -2,20 +2,23 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from html import unescape
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.kit.campaign_store import claimed, filled, finish
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 
 from capline import Configuration, Policy
+from capline.campaign.store.open import open_store
 from capline.service.access.tokens import TokenFile
 from capline.service.console.shown import seen
 
 POLICIES = "policies:\n  promo: {limits: [1/day]}\n  wide: {limits: [50/day]}\n"
-PAGES = ["/console", "/console/subject", "/console/subject?id=u", "/console/subject?id=s:"]
+PAGES = ["/console", "/console/subject", "/console/subject?id=u", "/console/subject?id=s:", "/console/campaigns"]
 SENT = "application/x-www-form-urlencoded"
 
 
@@ -249,3 +252,34 @@ def test_who_may_forgets_a_subject_and_overrides_it_for_a_while(tmp_path: Path, 
         done = admin.post("/console/subject/erase", data={"forgery": form["forgery"], "id": "42"})
         assert "is forgotten" in admin.get(done.headers["Location"]).text
         assert decide()
+
+
+def test_campaigns_are_seen_and_steered_by_who_may(tmp_path: Path, tokens: dict[str, str]) -> None:
+    queue = f"sqlite://{tmp_path}/queue.sqlite"
+    with closing(open_store(queue, make=True)) as store:
+        filled(store)
+        assert finish(store, claimed(store, "w"))
+    words = ("--tokens", "tokens.json", "--store", "memory://", "--queue", queue)
+    with Serving(tmp_path, *words) as service, Visitor(service) as reader, Visitor(service) as steerer:
+        reader.sign_in(tokens["read"])
+        steerer.sign_in(tokens["steer"])
+        page, json = "/console/campaign?name=sale", {"Accept": "application/json"}
+        assert 'href="/console/campaign?name=sale"' in reader.get("/console/campaigns").text
+        report = reader.get(page, headers=json).json()
+        assert (report["total"]["sent"], report["total"]["undecided"], report["queue"]["batches"]) == (3, 6, 3)
+        assert "/console/campaign/pause" not in reader.get(page).text
+        assert reader.get("/console/campaign?name=none").status_code == 404
+        assert reader.get("/console/campaign").headers["Location"] == "/console/campaigns"
+        assert reader.get("/console/campaigns?after=sale", headers=json).json()["campaigns"] == []
+        forgery = steerer.forgery(page)
+        for action, state in (("pause", "paused"), ("resume", "stopped"), ("cancel", "cancelled")):
+            form = {"name": "sale", "forgery": reader.forgery()}
+            assert reader.post(f"/console/campaign/{action}", data=form).status_code == 403
+            assert steerer.post(f"/console/campaign/{action}", data=form).status_code == 403
+            assert f'action="/console/campaign/{action}"' in steerer.get(page).text
+            done = steerer.post(f"/console/campaign/{action}", data=form | {"forgery": forgery})
+            assert done.headers["Location"] == f"/console/campaign?name=sale&done={action}"
+            report = steerer.get(page, headers=json).json()
+            assert (report["state"].replace("finished", "cancelled"), report["steering"]["by"]) == (state, "steer")
+        again = steerer.post("/console/campaign/pause", data={"name": "sale", "forgery": forgery})
+        assert (again.status_code, "<h1>Conflict" in again.text) == (409, True)

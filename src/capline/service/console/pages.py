@@ -2,6 +2,7 @@
 
     GET   /console                 the overview
     GET   /console/subject?id=42   one subject; POST …/erase and …/override
+    GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on
     GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
 
 A page is a view, plain values, in a template; a form is a POST that leads back to its page. An error is a page too.
@@ -11,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from capline.model.errors import CaplineError
 from capline.service.access.guard import check_role
-from capline.service.console import subject
+from capline.service.console import campaigns, subject
 from capline.service.console.asking import Asker
+from capline.service.console.campaigns import CampaignPages
 from capline.service.console.history import History
 from capline.service.console.overview import Overview
 from capline.service.console.sessions import READ, Caller, Sessions, check_form
@@ -41,13 +44,20 @@ if TYPE_CHECKING:
     Answered = Callable[[Request, Caller], Awaitable[Reply]]
 
 TOP = "/console"
-SUBJECT = f"{TOP}/subject"
+SUBJECT, CAMPAIGNS, CAMPAIGN = f"{TOP}/subject", f"{TOP}/campaigns", f"{TOP}/campaign"
 _FORM_BYTES = 8192
 _AT_ONCE = 4
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
-_DONE = {"erased": "The subject is forgotten.", "overridden": "It has limits of its own for a while."}
+_DONE = {
+    "erased": "The subject is forgotten.",
+    "overridden": "It has limits of its own for a while.",
+    "pause": "Nothing more of it is sent until it is resumed.",
+    "resume": "It goes on.",
+    "cancel": "It is cancelled.",
+    "retry-failed": "Those whose message failed are asked again.",
+}
 """What a page says after a form has brought one back to it."""
-_NAV = (("Overview", TOP),)
+_NAV = (("Overview", TOP), ("Campaigns", CAMPAIGNS))
 
 
 class Console:
@@ -66,6 +76,7 @@ class Console:
         self._history = History(metrics)
         self._overview = Overview(limiter, segments, metrics, self._history)
         self._subjects = SubjectPage(self.ask)
+        self._campaigns = CampaignPages(self.ask)
         self._has_configuration = limiter.configuration is not None
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self.follow = self._history.follow
@@ -82,10 +93,16 @@ class Console:
             SUBJECT: route(GET=self._page(self._subject)),
             f"{SUBJECT}/erase": route(POST=self._form(self._erase, "id")),
             f"{SUBJECT}/override": route(POST=self._form(self._override, "id", "policy", "limits", "hours")),
+            CAMPAIGNS: route(GET=self._page(self._list_campaigns)),
+            CAMPAIGN: route(GET=self._page(self._campaign)),
             f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
             f"{TOP}/sign-out": route(POST=self._form(self._sign_out)),
         }
-        return pages | {path: route(GET=_file(kind, data)) for path, (kind, data) in files().items()}
+        steered = {
+            f"{CAMPAIGN}/{action}": route(POST=self._form(partial(self._steer, action), "name"))
+            for action in campaigns.ACTIONS
+        }
+        return pages | steered | {path: route(GET=_file(kind, data)) for path, (kind, data) in files().items()}
 
     def _page(self, page: Answered) -> Callable[[Request], Awaitable[Reply]]:
         async def answer(request: Request) -> Reply:
@@ -194,6 +211,32 @@ class Console:
         words = (form.get(name, "") for name in ("id", "policy", "limits", "hours"))
         await self._subjects.override(caller.token, *words)
         return moved(link(SUBJECT, id=form["id"], done="overridden"))
+
+    async def _list_campaigns(self, request: Request, caller: Caller) -> Reply:
+        after = query_of(request.query, ("after",)).get("after")
+        view = await self._campaigns.view(caller.token, after)
+        return self._shown(request, caller, "campaigns.html", view, after=after)
+
+    async def _campaign(self, request: Request, caller: Caller) -> Reply:
+        asked = query_of(request.query, ("name", "done"))
+        if not asked.get("name") or not self.ask.has(campaigns.ONE):
+            return moved(CAMPAIGNS)
+        view = await self._campaigns.one(caller.token, asked["name"])
+        return self._shown(
+            request,
+            caller,
+            "campaign.html",
+            view,
+            actions=self._campaigns.actions(caller.token, view) if caller.changes else [],
+            drawn=campaigns.drawn,
+            done=_DONE.get(asked.get("done", "")),
+        )
+
+    async def _steer(self, action: str, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+        if not self.ask.has(campaigns.ONE):
+            raise Problem(HTTPStatus.NOT_FOUND, "this service has no campaign store")
+        await self._campaigns.steer(caller.token, form.get("name", ""), action)
+        return moved(link(CAMPAIGN, name=form["name"], done=action))
 
 
 async def _to_the_top(_request: Request) -> Reply:

@@ -99,9 +99,10 @@ def seen(text: object) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text))
 
 
-def instant(at_us: float) -> str:
-    """Microseconds since 1970 as date and time."""
-    return instant_text(int(at_us), "seconds").replace("T", " ").replace("Z", " UTC")
+def instant(at: float | str) -> str:
+    """An instant, in microseconds since 1970 or as ISO 8601, as date and time."""
+    text = at if isinstance(at, str) else instant_text(int(at), "seconds")
+    return f"{text[:10]} {text[11:19]} UTC"
 
 
 def clock(at: float) -> str:

@@ -129,8 +129,8 @@ class Subjects:
         named = request.parameters
         segment, zone = named.get("segment"), named.get("zone")
         after, limit = named.get("after"), page_limit(named)
-        if after == "" or ("channel" in named and "policy" not in named):
-            raise InvalidValueError("give 'after' the name of a policy, and a channel with its policy")
+        if "" in named.values() or ("channel" in named and "policy" not in named):
+            raise InvalidValueError("leave out a parameter that is empty, and a channel without its policy")
         if "policy" in named:
             if segment is None:
                 segment = self._limiter.segment_of(named["policy"], subject)
@@ -138,8 +138,11 @@ class Subjects:
         names = nsmallest(limit + 1, (name for name in self._limiter.policies if name > (after or "")))
         found: list[dict[str, Any]] = []
         for name in names[:limit]:
-            within = self._segment_of(name, subject) if segment is None else segment
-            for channel in (None, *self._limiter.policies[name].channels):
+            policy = self._limiter.policies[name]
+            within = self._segment_of(name, subject)
+            if segment is not None:
+                within = segment if segment in policy.by_segment else None
+            for channel in (None, *policy.channels):
                 why = await self._explained(name, subject, within, channel, zone)
                 found.append(why | {"channel": channel})
                 await asyncio.sleep(0)  # others come in between

@@ -1,0 +1,68 @@
+"""Campaigns: a list by name, and of one how far it is, what became of its recipients and what may be done with it.
+
+/console/campaigns?after=      a page of them
+/console/campaign?name=        one; POST …/pause, resume, cancel, retry-failed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from capline.service.access.tokens import Token
+    from capline.service.console.asking import Asker
+
+LIST, ONE = "/v1/campaigns", "/v1/campaigns/{name}"
+_A_PAGE = 50
+_OUTCOMES = ("sent", "refused", "failed", "not_known", "pending", "undecided")
+_ACTIONS = {
+    "running": ("pause", "cancel"),
+    "stopped": ("pause", "cancel"),
+    "scheduled": ("pause", "cancel"),
+    "paused": ("resume", "cancel"),
+    "finished": ("retry-failed",),
+}
+"""What makes sense in a state; the service decides whether it may be."""
+ACTIONS = ("pause", "resume", "cancel", "retry-failed")
+
+
+class CampaignPages:
+    """Asks for campaigns, and steers them, as somebody."""
+
+    def __init__(self, ask: Asker) -> None:
+        self._ask = ask
+
+    async def view(self, token: Token, after: str | None) -> dict[str, Any]:
+        """A page of the list; `is_here` says whether this service has a campaign store."""
+        if not self._ask.has(LIST):
+            return {"is_here": False, "campaigns": [], "next": None}
+        return {"is_here": True, **await self._ask(token, "GET", LIST, after=after, limit=_A_PAGE)}
+
+    async def one(self, token: Token, name: str) -> dict[str, Any]:
+        """The page of one."""
+        report: dict[str, Any] = await self._ask(token, "GET", ONE, name)
+        return report
+
+    def actions(self, token: Token, report: dict[str, Any]) -> list[str]:
+        """What this token may do with a campaign as it is."""
+        named = [
+            action for action in _ACTIONS.get(report["state"], ()) if self._ask.may(token, "POST", f"{ONE}/{action}")
+        ]
+        return [action for action in named if action != "retry-failed" or report["total"]["failed"]]
+
+    async def steer(self, token: Token, name: str, action: str) -> None:
+        """Do one of `ACTIONS`."""
+        await self._ask(token, "POST", f"{ONE}/{action}", name)
+
+
+def drawn(part: dict[str, Any]) -> list[tuple[str, float, float]]:
+    """The outcomes of an audience as parts of a bar of a hundred: name, begin, width."""
+    whole = max(1, part["audience"])
+    found: list[tuple[str, float, float]] = []
+    at = 0.0
+    for name in _OUTCOMES:
+        width = 100 * part[name] / whole
+        if width:
+            found.append((name, round(at, 2), round(width, 2)))
+        at += width
+    return found

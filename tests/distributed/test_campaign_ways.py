@@ -242,8 +242,18 @@ LOOKS: dict[str, Callable[[Way], Any]] = {
 }
 
 
-def test_a_campaign_that_was_sent_is_the_same_in_each_way(ways: Ways) -> None:
-    there = ways()
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"transactional": "true", "exclude": "{csv: optouts.csv}"},
+        {"holdout": "30%", "exclude": "{csv: optouts.csv, segments: churned}"},
+    ],
+)
+def test_a_campaign_that_was_sent_is_the_same_in_each_way(ways: Ways, settings: dict[str, str]) -> None:
+    there = ways(**settings)
+    for way in there:
+        (way.site.path / "optouts.csv").write_text("id\n1\n150\n")
     plans = [told(comparable(way.plan()), way) for way in there]
     assert plans[0] == plans[1] == plans[2]
     for way in there:

@@ -21,7 +21,7 @@ from capline.campaign.senders.protocol import PERMANENT, Messages, Outcomes
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 
 SUBJECTS = list(range(60))
-STEPS = ("decide_many", "refund_many", "claim", "record", "freeze_store", "send")
+STEPS = ("decide_many", "charge", "refund_many", "claim", "record", "freeze_store", "send")
 
 
 class Killed(BaseException):
@@ -58,19 +58,29 @@ def outcome(
     change: Callable[[Job, Limiter], None] = lambda _job, _limiter: None,
     *,
     zoned: bool = False,
+    opts_out: int | None = None,
+    settings: dict[str, str] | None = None,
 ) -> Any:
     """Run the campaign under this fate until it is finished; all that can be told of it, and the number of steps."""
     path.mkdir(exist_ok=True)
     site = Site(path)
     site.audience(SUBJECTS)
-    more: dict[str, str | None] = {"segments": None}
+    more: dict[str, str | None] = {"segments": None, **(settings or {})}
+    opted_out = path / "optouts.csv"
+    opted_out.write_text("id\n7\n")
     if zoned:
         # Every third subject is where it is night.
         rows = "".join(f"{subject},{('', 'Asia/Tokyo', 'UTC')[subject % 3]}\n" for subject in SUBJECTS)
         (path / "users.csv").write_text(f"id,zone\n{rows}")
         (path / "policies.yaml").write_text(ZONED)
         more["audience"] = "{csv: users.csv, zone_column: zone}"
-    far = Far(mixed, most=10)
+
+    def said(subject: int, tries: int) -> int:
+        if subject == opts_out:
+            opted_out.write_text(f"id\n7\n{subject + 14}\n")
+        return mixed(subject, tries)
+
+    far = Far(said, most=10)
     job = with_sender(site.job(batch="20", **more), far)
     fate = Fate(kills)
     with job.open_limiter("memory://") as limiter:
@@ -78,7 +88,7 @@ def outcome(
         for subject in (5, 15, 25, 35):
             past(limiter, "promo", [subject], segment=None)
         change(job, limiter)
-        for name in ("decide_many", "refund_many"):
+        for name in ("decide_many", "charge", "refund_many"):
             setattr(limiter, name, fate.over(getattr(limiter, name)))
         setattr(far, "send", fate.over(far.send))  # noqa: B010 - pyright would not let a method be set
         while True:
@@ -131,7 +141,9 @@ def agree(killed: Any, unkilled: Any) -> None:
     assert {len(of_one) for of_one in keys.values()} == {1}
     kept = 0
     for subject, (mine, theirs) in enumerate(zip(hits, unkilled[3], strict=True)):
-        if mine != theirs:  # it was given back there, and is kept here
+        # Ids of charges name the run.
+        if [(hit.stamp_us, hit.units) for hit in mine] != [(hit.stamp_us, hit.units) for hit in theirs]:
+            # It was given back there, and is kept here.
             kept += 1
             assert subject not in delivered
             assert [(hit.stamp_us, hit.units) for hit in mine] == [(hit.stamp_us, hit.units or 1) for hit in theirs]
@@ -206,6 +218,27 @@ def test_in_zones_and_with_refusals_that_count_a_kill_changes_nothing(
 ) -> None:
     for step in range(1 + every, unkilled_in_zones[4] + 1, size(12, 4)):
         agree(outcome(tmp_path / str(step), iter([step]), zoned=True), unkilled_in_zones)
+
+
+@sized
+@pytest.mark.parametrize(
+    ("settings", "total"),
+    [
+        ({"holdout": "20%", "exclude": "{csv: optouts.csv}"}, {"excluded": 2, "held_out": 17, "would_be_refused": 1}),
+        ({"transactional": "true", "exclude": "{csv: optouts.csv}"}, {"excluded": 2, "refused": 0}),
+    ],
+)
+def test_whoever_is_not_sent_to_is_so_after_a_kill(
+    tmp_path: Path, settings: dict[str, str], total: dict[str, int]
+) -> None:
+    """One opts out meanwhile, before it is sent to."""
+    unkilled = outcome(tmp_path / "unkilled", iter(()), opts_out=2, settings=settings)
+    assert {name: getattr(unkilled[0][0], name) for name in total} == total
+    hits = [sum(hit.units for hit in of_one) for of_one in unkilled[3]]
+    assert sum(hits) == unkilled[0][0].sent + 4
+    for step in range(1, unkilled[4] + 1, size(40, 3)):
+        killed = outcome(tmp_path / str(step), iter([step]), opts_out=2, settings=settings)
+        agree(killed, unkilled)
 
 
 @pytest.mark.parametrize("seed", first(3, range(20)))

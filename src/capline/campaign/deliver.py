@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capline.campaign.ask import AGAIN, Asked
 from capline.campaign.breaker import SenderFailingError
-from capline.campaign.prepare import limiter_kinds, local_instant_us
+from capline.campaign.prepare import local_instant_us
 from capline.campaign.rate import LONGEST_WAIT_S, Pace
 from capline.campaign.senders.protocol import (
     DELIVERED,
@@ -35,11 +36,11 @@ from capline.campaign.senders.protocol import (
     asks_again,
 )
 from capline.campaign.store.packed import subjects
-from capline.campaign.store.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
+from capline.campaign.store.rows import NOT_KNOWN, RETRY, UNSURE, BatchRows
 from capline.campaign.store_facts import claim_run
 from capline.model.clock import SystemClock
 from capline.model.decision import LimitExceeded
-from capline.model.errors import CampaignError, CaplineError, StoreError
+from capline.model.errors import CampaignError, CaplineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
 
 _NO_LIMIT = 1 << 16
-AGAIN = "nothing is lost: fix it and run the same command again"
 
 
 class Lost(Exception):  # noqa: N818 - not an error: another worker owns the batch
@@ -138,7 +138,7 @@ class Delivery:
     def deliver(self, part: Part, rows: BatchRows | None) -> BatchRows:
         """Deliver a batch from its recorded state; `rows` is None if it is not decided yet.
 
-        Sends each row that is due, and refunds each hit whose message has failed for good. Raises `Later` where rows
+        Sends each row that is due, and refunds each hit whose message is never sent. Raises `Later` where rows
         are to be tried again, or the rate has no slot soon, `SenderFailingError` when the circuit breaker opens,
         `Paused` where the campaign is paused or over before it is decided. Of a cancelled campaign what was not handed
         over is refunded.
@@ -146,31 +146,36 @@ class Delivery:
         if rows is None:
             if self.record.store.halt(self.info.campaign):
                 raise Paused  # what is not decided is left so
-            rows = self._decide(part)
+            rows = self._asked.begin(part)
+            if self.file.exclude is not None or not rows.to("decide").size:
+                self.record.add(rows)  # a receipt is for those who are asked, whoever opts out meanwhile
+        if rows.to("decide").size:
+            self._decide(part, rows)
         try:
             self._send_all(part, rows)
         except Cancelled:
             rows.cancel()
             self.record.save(rows)
-            self._refund_failed(rows)
+            self._refund(rows)
         return rows
 
     def _send_all(self, part: Part, rows: BatchRows) -> None:
         messages_of_batch = Messages(self.info, part.number, rows.ids, rows.codes, self.segments, part.columns)
         if rows.where(UNSURE).size and self._give_up_unsure(rows):
             self.record.save(rows)
-        self._refund_failed(rows)
-        self.progress(part.number, len(rows) - rows.due().size)
+        self._refund(rows)
+        self.progress(part.number, len(rows) - rows.to("send").size)
         pace, due_us = Pace.of(self.file, self.limiter), self._due_us(part)
-        while (due := rows.due()).size:
+        while (due := rows.to("send")).size:
             asked_s = 0.0
             most = min(self.file.sender.sender.most or due.size, due.size if pace is None else pace.most)
             for start in range(0, due.size, most):
                 self.record.check()
-                some = due[start : start + most]
-                asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch, pace, due_us))
-                self._refund_failed(rows)
-                self.progress(part.number, len(rows) - rows.due().size)
+                some = self._not_excluded(rows, due[start : start + most])
+                if some.size:
+                    asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch, pace, due_us))
+                self._refund(rows)
+                self.progress(part.number, len(rows) - rows.to("send").size)
                 if self.breaker.is_failing:
                     self._stop_if_down(rows, some)
                     break
@@ -179,29 +184,23 @@ class Delivery:
                 wait_s = backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter())
                 raise Later(wait_s, all_of_it=self.breaker.is_failing)
 
-    def _decide(self, part: Part) -> BatchRows:
-        names, zones, codes = limiter_kinds(self.policy, part, self.segments, self.zones)
+    @property
+    def _asked(self) -> Asked:
+        return Asked(self.limiter, self.file, self.policy, self.segments, self.zones)
+
+    def _decide(self, part: Part, rows: BatchRows) -> None:
+        """Decide the rows that are to be."""
+        if self.record.store.halt(self.info.campaign) == "pause":
+            raise Paused
         now_us = self.limiter.now_us()
         claim_run(self.limiter, self.file, self.info.run_id)
-        answers = self.limiter.decide_many(
-            self.policy.name,
-            subjects(part.ids),
-            segment=names,
-            codes=codes,
-            channel=self.file.channel,
-            zone=zones,
-            cost=self.file.cost,
-            receipt=f"{self.info.campaign}/{self.info.run_id}/{part.number}",
-        )
-        for row, error in answers.errors.items():
-            kind = type(error) if isinstance(error, StoreError) else CampaignError
-            raise kind(f"subject {part.ids[row]} could not be decided: {error}; {AGAIN}")
+        decided = rows.to("decide")
+        answers = self._asked.decide(part, decided, f"{self.info.campaign}/{self.info.run_id}/{part.number}")
         # Answers from a receipt are older: their `retry_after` counts from when they were first given.
         hits = answers.hit[answers.allowed]
-        at_us = min(now_us, int(hits.max())) if hits.size else now_us
-        decided = BatchRows.of(part.number, at_us, part.ids, part.codes, answers)
-        self.record.add(decided)
-        return decided
+        rows.at_us = min(now_us, int(hits.max())) if hits.size else now_us
+        rows.take_decisions(decided, answers)
+        self.record.add(rows)
 
     def _due_us(self, part: Part) -> int:
         """When the messages of a batch were due: at `send_at`, once the run began, or at the minute of their zone."""
@@ -272,13 +271,21 @@ class Delivery:
             raise CampaignError(f"sender {name!r} gave no valid outcome for each of {len(messages)} messages; {AGAIN}")
         return outcomes
 
-    def _refund_failed(self, rows: BatchRows) -> None:
-        """Refund the hits of messages that were surely not accepted."""
-        failed = rows.where(FAILED)
-        if failed.size:
+    def _not_excluded(self, rows: BatchRows, due: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of these rows that may still be sent; of the others one that may have been sent is not known."""
+        if self.file.exclude is None or not (out := self.file.exclude.among(rows.ids[due])).any():
+            return due
+        rows.opt_out(due[out])
+        self.record.save(rows)
+        return due[~out]
+
+    def _refund(self, rows: BatchRows) -> None:
+        """Refund the hits of messages that were surely not accepted, or opted out of before they were sent."""
+        lost = rows.to("refund")
+        if lost.size:
             # An answer of False is fine: a killed process has refunded the hit, or it has left every window.
-            self.limiter.refund_many(self.policy.name, subjects(rows.ids[failed]), rows.hit[failed], self.file.cost)
-            rows.state[failed] = REFUNDED
+            self.limiter.refund_many(self.policy.name, subjects(rows.ids[lost]), rows.hit[lost], self.file.cost)
+            rows.go_on(lost)
             self.record.save(rows)
 
 

@@ -23,6 +23,10 @@
     priority: 50                              optional, 0 to 100: workers take a due campaign of a higher one first
     rate: 5000/s                              optional: messages for the receiver, over all workers and campaigns of the
     rate_key: push-provider                   same key; the campaign's own unless said
+    transactional: true                       optional: counted, but past every cap and quiet hour
+    exclude: {csv: optouts.csv}               optional: who is not sent to; also bitmap:, parquet:, segments:
+    holdout: 5%                               optional: a share that is not sent to, the same in each campaign of the
+    holdout_group: spring                     same group; the campaign's own unless said
     only: [42, 43]                            optional: a test send, to these of the audience, at once
     batch: 10000                              optional: messages decided, and kept in the ledger, as one step
     retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for transient failures
@@ -44,6 +48,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from capline.campaign.exclusion import Exclusion
+from capline.campaign.holdout import Holdout
 from capline.campaign.senders.file import FileSender
 from capline.campaign.senders.find import build_sender
 from capline.campaign.senders.template import from_environment
@@ -108,8 +114,8 @@ class CampaignFile:
     rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only. `send_at_us`: when it is due, 0
     for at once; `local_minute`: the minute of each subject's own day that it waits for from then on. `until_us`: when
     it is cancelled, None for never. `only`: ids, of a test send, which has a name of its own. `rate`: messages for all
-    campaigns of this `rate_key`, None for no limit. `keep_us`: how long after its end it is kept, None for as long as
-    its store does.
+    campaigns of this `rate_key`, None for no limit. `exclude` and `holdout`: who is not sent to. `keep_us`: how long
+    after its end it is kept, None for as long as its store does.
     """
 
     path: Path
@@ -132,6 +138,9 @@ class CampaignFile:
     keep_us: int | None
     rate: Limit | None
     rate_key: str
+    transactional: bool
+    exclude: Exclusion | None
+    holdout: Holdout | None
     only: tuple[str, ...]
     batch: int
     retry: Retry
@@ -196,6 +205,9 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         keep_us=_span(fields, "keep"),
         rate=_rate(fields),
         rate_key=fields.checked("rate_key", lambda name: check_name(name, "rate_key"), ""),
+        transactional=fields.flag("transactional", default=False),
+        exclude=_exclude(fields),
+        holdout=_holdout(fields),
         only=_only(fields),
         batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
         retry=_retry(fields),
@@ -212,6 +224,9 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         fields.fault("until", "it is over before it is due; name an instant after 'send_at:'")
     if campaign.rate is not None and campaign.sender.sender.most is None:
         fields.fault("rate", f"{campaign.sender.name} takes a batch as a whole, however large; leave it out")
+    for key in ("holdout",) if campaign.transactional else ():
+        if fields.has(key):
+            fields.fault(key, "a transactional message goes to everyone; leave out 'transactional:' or this")
     if campaign.rate is None and fields.has("rate_key"):
         fields.fault("rate_key", "it needs a 'rate:', like 5000/s")
     fields.close()
@@ -233,7 +248,7 @@ def _test_send(file: CampaignFile) -> CampaignFile:
     if isinstance(sender, FileSender):
         sender.directory = sender.directory.with_name(f"{sender.directory.name}.test-{digest}")
     name = f"{file.campaign[:_LONGEST_STEM]}.test-{digest}"
-    return replace(file, campaign=name, send_at_us=0, local_minute=None, until_us=None)
+    return replace(file, campaign=name, send_at_us=0, local_minute=None, until_us=None, holdout=None)
 
 
 def _from_environment(fields: Fields, key: str, text: str) -> str:
@@ -264,7 +279,7 @@ def _audience(fields: Fields) -> AudienceSource:
     if part is None:
         fields.fault(None, "no 'audience:' here; add it, like audience: {csv: users.csv, column: id}")
         return AudienceSource("csv")
-    kinds = [key for key in part.keys() if key in _SOURCES]  # noqa: SIM118 - Fields is no dictionary
+    kinds = _kinds(part)
     if part.has("upload"):
         part.fault("upload", "an upload is at a service; ask it, by --server URL, or name a file")
         part.rest()
@@ -273,17 +288,10 @@ def _audience(fields: Fields) -> AudienceSource:
         part.fault(None, f"name one of {', '.join(_SOURCES)}, and only one; here are {', '.join(kinds) or 'none'}")
         part.rest()
         return AudienceSource("csv")
-    kind = kinds[0]
-    if kind == "segments":
-        source = AudienceSource(kind, expression=part.text(kind, like="active - churned"))
-        if not fields.has("segments"):
-            part.fault(kind, "an expression over segments needs a snapshot; add 'segments: DIR' to the file")
-    elif kind == "bitmap":
-        source = AudienceSource(kind, _paths(part, kind))
-    else:
-        source = AudienceSource(
-            kind,
-            _paths(part, kind),
+    source = _source(fields, part, kinds[0])
+    if source.kind in ("csv", "parquet"):
+        source = replace(
+            source,
             column=part.text("column", "id"),
             columns=part.texts("columns", ()),
             drop_duplicates=part.one_of("duplicates", ("error", "drop"), "error") == "drop",
@@ -296,6 +304,46 @@ def _audience(fields: Fields) -> AudienceSource:
             part.fault("zone_column", f"not {shown(source.column)}, which is the id; name the column of time zones")
     part.close()
     return source
+
+
+def _kinds(part: Fields) -> list[str]:
+    return [key for key in part.keys() if key in _SOURCES]  # noqa: SIM118 - Fields is no dictionary
+
+
+def _source(fields: Fields, part: Fields, kind: str) -> AudienceSource:
+    """Where ids come from: files, or an expression over the segments."""
+    if kind != "segments":
+        return AudienceSource(kind, _paths(part, kind))
+    if not fields.has("segments"):
+        part.fault(kind, "an expression over segments needs a snapshot; add 'segments: DIR' to the file")
+    return AudienceSource(kind, expression=part.text(kind, like="active - churned"))
+
+
+def _exclude(fields: Fields) -> Exclusion | None:
+    part = fields.section("exclude", like := "{csv: optouts.csv, column: id}")
+    if part is None:
+        return None
+    kinds = _kinds(part)
+    if not kinds and part.is_mapping:
+        part.fault(None, f"name {', '.join(_SOURCES)} or several of them, like exclude: {like}")
+    sources = tuple(_source(fields, part, kind) for kind in kinds)
+    column = part.text("column", "id")
+    part.close()
+    return Exclusion(tuple(replace(source, column=column) for source in sources), _segments(fields), fields.base)
+
+
+def _holdout(fields: Fields) -> Holdout | None:
+    share = fields.optional("holdout", like="5%")
+    group = fields.checked("holdout_group", lambda name: check_name(name, "holdout_group"), "")
+    if share is None:
+        if fields.has("holdout_group"):
+            fields.fault("holdout_group", "it needs a 'holdout:', like 5%")
+        return None
+    try:
+        return Holdout.parse(share, group or fields.text("campaign", ""))
+    except InvalidValueError as error:
+        fields.fault("holdout", str(error))
+        return None
 
 
 def _paths(part: Fields, kind: str) -> tuple[str, ...]:

@@ -4,6 +4,8 @@
     refused        by which limit, and until when (None: for ever) if nothing else is recorded
     failed         why; `given_back` tells whether the hit is refunded yet (a resumed run does so)
     not known      perhaps accepted, and why that is unclear: the hit stays
+    excluded       opted out, or otherwise excluded, before it was sent; a hit that was there is given back
+    held out       in the holdout; by which limit it would have been refused, if so
     under way      decided, but none of these yet; also those to be retried
 
 A row that is retried has the outcome of its last batch. Cost: finding one recipient unpacks one batch; a file is
@@ -23,7 +25,7 @@ import numpy as np
 
 from capline.campaign.csv_cells import csv_cell
 from capline.campaign.senders.protocol import message_key
-from capline.campaign.store.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
+from capline.campaign.store.rows import EXCLUDED, FATES, HELD_OUT, REFUNDED, REFUSED, RETRIED
 from capline.model.errors import CampaignError, CampaignNotFoundError, InvalidValueError
 from capline.model.subject import LARGEST_ID
 from capline.segment.files import replacing
@@ -34,6 +36,8 @@ from capline.support.private import private_opener
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from capline.campaign.ledger import Ledger
     from capline.campaign.store.records import RunFacts
     from capline.campaign.store.rows import BatchRows
@@ -43,9 +47,8 @@ Tables = Callable[[Callable[[str], Any], Callable[[str], str]], Iterable[Any]]
 """The outcomes as tables of the schema for a kind of ids; a text is written as the second function returns it."""
 
 _ID = re.compile(r"[0-9]{1,20}")
-OUTCOMES = ("sent", "refused", "failed", "not known", "under way")
-_ENDS = {REFUSED: "refused", DELIVERED: "sent", FAILED: "failed", REFUNDED: "failed", NOT_KNOWN: "not known"}
-_OF_STATE = np.array([OUTCOMES.index(_ENDS.get(state, "under way")) for state in range(STATES)], np.int8)
+OUTCOMES = (*dict.fromkeys(fate.outcome for fate in FATES),)
+_OF_STATE = np.array([OUTCOMES.index(fate.outcome) for fate in FATES], np.int8)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -96,7 +99,7 @@ def recipients_outcome(ledger: Ledger, recipient: str) -> Outcome:
 def outcome_at(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
     """What became of the subject of a row."""
     state, retry_us, hit_us = int(rows.state[row]), int(rows.retry_us[row]), int(rows.hit[row])
-    refused = state == REFUSED
+    refused = _names_limit(rows, slice(row, row + 1)).item()
     until_us = rows.at_us + retry_us if refused and retry_us != NEVER_US else None
     subject = rows.ids[row : row + 1].tolist()[0]
     return Outcome(
@@ -106,16 +109,21 @@ def outcome_at(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
         facts.segments[int(rows.codes[row])][0],
         OUTCOMES[int(_OF_STATE[state])],
         rows.reasons[int(rows.reason[row]) - 1] if rows.reason[row] else None,
-        rows.limits[int(rows.limit[row])] if refused and rows.limit[row] >= 0 else None,
+        rows.limits[int(rows.limit[row])] if refused else None,
         until_us,
         None if until_us is None else instant_text(until_us),
-        state in (REFUNDED, RETRIED),
+        state in (REFUNDED, RETRIED) or (state == EXCLUDED and hit_us >= 0),
         int(rows.attempts[row]),
         rows.at_us,
         instant_text(rows.at_us),
         None if hit_us < 0 else hit_us,
         message_key(facts.campaign, facts.run_id, subject),
     )
+
+
+def _names_limit(rows: BatchRows, some: Any) -> NDArray[np.bool_]:
+    """Which of these rows have a limit that refused, or would have refused one that is held out."""
+    return np.isin(rows.state[some], (REFUSED, HELD_OUT)) & (rows.limit[some] >= 0)
 
 
 def export_outcomes(tables: Tables, path: Path) -> int:
@@ -183,7 +191,7 @@ def _table(facts: RunFacts, rows: BatchRows, schema: Any, cell: Callable[[str], 
     pa: Any = import_module("pyarrow")
     last = np.flatnonzero(rows.state != RETRIED)
     state, hits = rows.state[last], rows.hit[last]
-    refused = state == REFUSED
+    refused = _names_limit(rows, last)
     limits = np.where(refused, rows.limit[last], -1)
     fits = refused & (rows.retry_us[last] != NEVER_US)
     ids = rows.ids[last]
@@ -194,7 +202,7 @@ def _table(facts: RunFacts, rows: BatchRows, schema: Any, cell: Callable[[str], 
         "reason": _texts(pa, rows.reason[last].astype(np.int16) - 1, [cell(reason) for reason in rows.reasons]),
         "limit": _texts(pa, limits, [cell(limit) for limit in rows.limits]),
         "until": pa.array(rows.at_us + rows.retry_us[last], mask=~fits),
-        "given_back": pa.array(state == REFUNDED),
+        "given_back": pa.array((state == REFUNDED) | ((state == EXCLUDED) & (hits >= 0))),
         "attempts": pa.array(rows.attempts[last]),
         "decided": pa.array(np.full(len(last), rows.at_us, np.int64)),
         "hit_us": pa.array(hits, mask=hits < 0),

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.campaign.prepare import limiter_kinds
+from capline.campaign.ask import Asked
 from capline.campaign.report import OutcomeCounts, Report
-from capline.campaign.store.packed import subjects
-from capline.campaign.store.rows import DELIVERED, PENDING, BatchRows
+from capline.campaign.store.rows import DELIVERED, PENDING
 from capline.campaign.store_facts import new_store, store_facts
 from capline.model.errors import NoStoreError
 
@@ -36,20 +35,12 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             # A missing store is as empty as `memory://`, and a plan must not create it.
             limiter = stack.enter_context(job.open_limiter("memory://"))
             store = new_store(file.store)
+        asked = Asked(limiter, file, job.policy, job.audience.segments, job.audience.zones)
         for number in range(job.batches):
             part = job.part(number, texts=False)
-            names, zones, codes = limiter_kinds(job.policy, part, job.audience.segments, job.audience.zones)
-            at_us = limiter.now_us()
-            answers = limiter.peek_many(
-                job.policy.name,
-                subjects(part.ids),
-                segment=names,
-                codes=codes,
-                channel=file.channel,
-                zone=zones,
-                cost=file.cost,
-            )
-            peeked = BatchRows.of(number, at_us, part.ids, part.codes, answers)
+            peeked = asked.begin(part)
+            decided = peeked.to("decide")
+            peeked.take_decisions(decided, asked.peek(part, decided))
             peeked.state[peeked.where(PENDING)] = DELIVERED
             counts.add(peeked)
             if progress is not None:

@@ -232,6 +232,8 @@ def prepare(file: CampaignFile, version: str | None = None) -> Job:
     if opened is not None or file.audience.kind != "segments":
         audience = _noted(faults, read, file.audience, opened and opened[0])
     _noted(faults, file.sender.check, file.audience.columns)
+    if file.exclude is not None and audience is not None:
+        _noted(faults, file.exclude.among, audience.ids[:1])
     if named is not None and opened is not None:
         _noted(faults, _check_segments, file, named[1], opened[0])
     if named is None or opened is None or audience is None or faults:
@@ -376,7 +378,15 @@ def _inputs(
             str(file.batch),
         ),
         Input("sender", _digest([file.sender.name, file.sender.digest]), file.sender.name),
+        *(Input(name, _digest(value)) for name, value in _choices(file) if value is not None),
     )
+
+
+def _choices(file: CampaignFile) -> Iterable[tuple[str, object]]:
+    """What a file may say beside: it is an input where it does."""
+    yield "transactional", file.transactional or None
+    yield "exclude", file.exclude and [[each.kind, each.paths, each.expression] for each in file.exclude.sources]
+    yield "holdout", file.holdout and [file.holdout.group, str(file.holdout.below)]
 
 
 def _store_identity(url: str) -> str:

@@ -14,16 +14,14 @@ import numpy as np
 
 from capline.campaign.store.rows import (
     DELAYS_S,
-    DELIVERED,
     FAILED,
+    FATES,
+    HELD_OUT,
     NOT_KNOWN,
-    PENDING,
     REFUNDED,
     REFUSED,
     RETRIED,
-    RETRY,
     STATES,
-    UNSURE,
 )
 from capline.model.clock import SystemClock
 from capline.store.columns import NEVER_US
@@ -46,9 +44,10 @@ _MOST_HOURS = 48
 class SegmentReport(msgspec.Struct, frozen=True):
     """One segment (`segment` None: subjects in none).
 
-    audience = sent + refused + failed + not_known + pending + undecided. `failed`: delivery failed for good, and the
-    hits are refunded (after a kill: by the resumed run). `not_known`: may have been accepted, so the hits stay.
-    `delays`: of those sent, how many the receiver had within so many seconds of when they were due; not of rehearsals.
+    audience = sent + refused + failed + not_known + excluded + held_out + pending + undecided. `failed`: delivery
+    failed for good, and hits are refunded (after a kill: by the resumed run). `not_known`: may have been accepted, so
+    the hits stay. Of those `held_out` so many `would_be_refused`. `delays`: of those sent, how many the receiver had
+    within so many seconds of when they were due; not of rehearsals.
     """
 
     segment: str | None
@@ -61,6 +60,9 @@ class SegmentReport(msgspec.Struct, frozen=True):
     pending: int
     undecided: int
     delays: dict[str, int] = {}
+    excluded: int = 0
+    held_out: int = 0
+    would_be_refused: int = 0
 
 
 class Eligible(msgspec.Struct, frozen=True):
@@ -149,6 +151,7 @@ class OutcomeCounts:
         self._states = np.zeros((len(segments), STATES), np.int64)
         self._refused_by: dict[str, NDArray[np.int64]] = {}
         self._delays = np.zeros((len(segments), len(DELAYS_S) + 1), np.int64)
+        self._would_be_refused = np.zeros(len(segments), np.int64)
         self._failures: dict[str, int] = {}
         self._doubts: dict[str, int] = {}
         self._eligible_us: list[NDArray[np.int64]] = []
@@ -167,6 +170,8 @@ class OutcomeCounts:
             if counts.any():
                 # Two limits with the same text (a channel's and the policy's) share a line.
                 self._refused_by[limit] = self._refused_by.get(limit, np.zeros(size, np.int64)) + counts
+        capped = (rows.state == HELD_OUT) & (rows.limit >= 0)
+        self._would_be_refused += np.bincount(rows.codes[capped], minlength=size)
         for code, counts in rows.delays.items():
             self._delays[code] += counts[:-1]
         _count_reasons(self._failures, rows, (rows.state == FAILED) | (rows.state == REFUNDED))
@@ -179,18 +184,13 @@ class OutcomeCounts:
     def report(self, facts: RunFacts, state: State | None = None) -> Report:
         """The counts so far of a run in this state; None is of a plan."""
         segments = [self._segment(code) for code in range(len(self._segments))]
-        total = SegmentReport(
-            None,
-            sum(part.audience for part in segments),
-            sum(part.sent for part in segments),
-            sum(part.refused for part in segments),
-            {limit: int(counts.sum()) for limit, counts in sorted(self._refused_by.items())},
-            sum(part.failed for part in segments),
-            sum(part.not_known for part in segments),
-            sum(part.pending for part in segments),
-            sum(part.undecided for part in segments),
-            _delays(self._delays.sum(0)),
-        )
+        names = ("audience", "sent", "refused", "failed", "not_known", "pending", "undecided")
+        sums = {
+            name: sum(getattr(part, name) for part in segments)
+            for name in (*names, "excluded", "held_out", "would_be_refused")
+        }
+        refused_by = {limit: int(counts.sum()) for limit, counts in sorted(self._refused_by.items())}
+        total = SegmentReport(None, refused_by=refused_by, delays=_delays(self._delays.sum(0)), **sums)
         seconds = 0.0 if state is None else state.elapsed_us / 1e6
         done = total.audience - total.pending - total.undecided
         return Report(
@@ -214,17 +214,23 @@ class OutcomeCounts:
     def _segment(self, code: int) -> SegmentReport:
         name, audience = self._segments[code]
         states: list[int] = self._states[code].tolist()
+        became = dict.fromkeys((fate.outcome for fate in FATES), 0)
+        for fate, count in zip(FATES, states, strict=True):
+            became[fate.outcome] += count
         return SegmentReport(
             name,
             audience,
-            states[DELIVERED],
-            states[REFUSED],
+            became["sent"],
+            became["refused"],
             {limit: int(counts[code]) for limit, counts in sorted(self._refused_by.items()) if counts[code]},
-            states[FAILED] + states[REFUNDED],
-            states[NOT_KNOWN],
-            states[PENDING] + states[RETRY] + states[UNSURE],
+            became["failed"],
+            became["not known"],
+            became["under way"],
             audience - sum(states),
             _delays(self._delays[code]),
+            became["excluded"],
+            became["held out"],
+            int(self._would_be_refused[code]),
         )
 
     def _eligible(self) -> Eligible | None:

@@ -90,12 +90,7 @@ FAULTS = {
     "::test_a_task_cancelled_at_any_point_leaves_no_reply_and_no_connection_behind",
     "a fork": "faults/test_redis_fork_and_cancel"
     "::test_after_a_fork_parent_and_children_share_the_quota_and_no_connection",
-    "SIGTERM during a campaign": "e2e/test_campaign_cli::test_a_signal_finishes_the_step_and_says_how_to_go_on",
     "`kill -9` during a campaign": "faults/test_campaign_crash::test_killed_at_any_one_step_it_ends_the_same",
-    "a webhook": "unit/campaign/test_senders::test_a_message_that_may_have_been_taken_is_never_said_to_have_failed",
-    "a mail server": "unit/campaign/test_senders::test_a_mail_whose_last_answer_is_lost_is_not_known",
-    "a receiver that accepts nothing": "unit/campaign/test_breaker"
-    "::test_a_dead_receiver_stops_the_campaign_early_and_the_same_command_goes_on",
     "disk full": "faults/test_lmdb_store::test_a_full_disk_is_one_clear_error_and_the_store_goes_on_when_there_is_room",
     "a damaged lmdb file": "faults/test_lmdb_store::test_a_file_that_was_cut_off_is_refused_before_it_is_mapped",
     "a damaged log in it": "faults/test_lmdb_store::test_a_damaged_value_is_an_error_and_never_an_admission",

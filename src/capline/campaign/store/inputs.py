@@ -24,7 +24,8 @@ class Input:
 def changed_inputs(begun: Iterable[Input], inputs: Iterable[Input]) -> list[str]:
     """The inputs that differ from those that the run was begun with, in words."""
     before = {each.name: each for each in begun}
-    changed: list[str] = []
+    inputs = tuple(inputs)
+    changed = sorted(before.keys() - {each.name for each in inputs})
     for now in inputs:
         was = before.get(now.name)
         if was is None or was.digest != now.digest:

@@ -7,15 +7,16 @@
     hit     i64   the stamp to refund, -1 for none
     retry   i64   microseconds from `at_us`, -1 for never
 
-    REFUSED                                      the limiter said no
+    DECIDING ─┬─> REFUSED                        to be decided, under the batch's receipt; the limiter said no
+    HELD_OUT  v       EXCLUDED <── OPTED_OUT     never decided; never sent, once a hit there was is refunded
     PENDING ──> UNSURE ─┬─> DELIVERED            allowed; being sent; the receiver has it
       ┌───────────^     ├─> UNSURE ─> NOT_KNOWN  perhaps accepted: sent again while attempts are left; the hit stays
     RETRY <─────────────┤                        surely not accepted: sent again while attempts are left
                         └─> FAILED ─> REFUNDED   surely not accepted, for good: the hit is refunded next; it was
                                       └> RETRIED the row is decided again, and counted, in a later batch
 
-UNSURE is on disk before the sender is called: a message that was under way at a kill may have been accepted. FAILED is
-on disk before the refund, REFUNDED after it: an interrupted refund is repeated, and the stamp makes it one refund. The
+Each state is on disk before what it says is done. So a message that was UNSURE at a kill may have been accepted, and an
+interrupted refund (FAILED, OPTED_OUT) is repeated: the stamp makes it one. `FATES` says what each state means. The
 bytes are the columns one after the other, little-endian, deflated: 2 to 10 bytes a row beside ids of text.
 """
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -40,7 +41,34 @@ if TYPE_CHECKING:
     from capline.store.columns import Decisions
 
 REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN, RETRIED = range(9)
-STATES = 9
+DECIDING, HELD_OUT, OPTED_OUT, EXCLUDED = range(9, 13)
+
+
+class Fate(NamedTuple):
+    """What a state means: the `outcome` to show, what is to be `done` next, and the state after that if it is known."""
+
+    outcome: str
+    done: Literal["", "decide", "send", "refund"] = ""
+    then: int = -1
+
+
+FATES = (
+    Fate("refused"),
+    Fate("under way", "send"),
+    Fate("sent"),
+    Fate("under way", "send"),
+    Fate("failed", "refund", REFUNDED),
+    Fate("failed"),
+    Fate("under way", "send"),
+    Fate("not known"),
+    Fate("under way"),
+    Fate("under way", "decide", PENDING),
+    Fate("held out"),
+    Fate("excluded", "refund", EXCLUDED),
+    Fate("excluded"),
+)
+"""By state, whatever may become of a message."""
+STATES = len(FATES)
 LARGEST_BATCH = 100_000
 """A batch is one transaction of the limits' store, which blocks others: some 0.3 s for 100,000."""
 
@@ -77,21 +105,34 @@ class BatchRows:
     """By segment: how many were handed over within each of `DELAYS_S`, and later; last the sum of their delays in s."""
 
     @classmethod
-    def of(cls, number: int, at_us: int, ids: Ids, codes: NDArray[np.integer[Any]], answers: Decisions) -> BatchRows:
-        """The rows of a batch that was just decided."""
+    def undecided(cls, number: int, at_us: int, ids: Ids, codes: NDArray[np.integer[Any]]) -> BatchRows:
+        """The rows of a batch that is to be decided."""
+        size = len(ids)
         return cls(
             number,
             at_us,
-            tuple(str(limit) for limit in answers.limits),
+            (),
             ids,
             codes.astype(np.uint16),
-            answers.limit_index,
-            answers.hit,
-            answers.retry_after_us,
-            np.where(answers.allowed, PENDING, REFUSED).astype(np.uint8),
-            np.zeros(len(ids), np.uint8),
-            np.zeros(len(ids), np.uint8),
+            np.full(size, -1, np.int16),
+            np.full(size, -1, np.int64),
+            np.full(size, -1, np.int64),
+            np.full(size, DECIDING, np.uint8),
+            np.zeros(size, np.uint8),
+            np.zeros(size, np.uint8),
         )
+
+    def take_decisions(self, rows: NDArray[np.intp], answers: Decisions) -> None:
+        """Put the limiter's answers for these rows in. What was only peeked at (HELD_OUT) has a limit if refused."""
+        self.limits = tuple(dict.fromkeys((*self.limits, *map(str, answers.limits))))
+        places = [self.limits.index(str(limit)) for limit in answers.limits]
+        held_out = self.state[rows] == HELD_OUT
+        self.limit[rows] = np.where(
+            held_out & answers.allowed, -1, np.array([*places, -1], np.int16)[answers.limit_index]
+        )
+        self.hit[rows] = answers.hit
+        self.retry_us[rows] = answers.retry_after_us
+        self.state[rows] = np.where(held_out, HELD_OUT, np.where(answers.allowed, PENDING, REFUSED))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -109,11 +150,11 @@ class BatchRows:
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        return not np.isin(self.state, (PENDING, RETRY, UNSURE, FAILED)).any()
+        return not any(self.to(done).size for done in ("decide", "send", "refund"))
 
-    def due(self) -> NDArray[np.intp]:
-        """The rows to send, again or for the first time."""
-        return np.flatnonzero(np.isin(self.state, (PENDING, RETRY, UNSURE)))
+    def to(self, done: str) -> NDArray[np.intp]:
+        """The rows with which this is to be done next: decide, send (again or for the first time), refund."""
+        return np.flatnonzero(np.isin(self.state, [state for state, fate in enumerate(FATES) if fate.done == done]))
 
     def where(self, state: int) -> NDArray[np.intp]:
         """The rows in this state."""
@@ -165,6 +206,14 @@ class BatchRows:
         rows = self.where(REFUNDED)
         self.state[rows] = RETRIED
         return rows.size
+
+    def opt_out(self, rows: NDArray[np.intp]) -> None:
+        """Rows that are not sent any more; what became of one that was under way will not be known."""
+        self.state[rows] = np.where(self.state[rows] == UNSURE, NOT_KNOWN, OPTED_OUT)
+
+    def go_on(self, rows: NDArray[np.intp]) -> None:
+        """Note that what was to be done with these rows is done."""
+        self.state[rows] = np.array([fate.then for fate in FATES], np.int16)[self.state[rows]]
 
     def cancel(self) -> None:
         """Fail rows that were surely not accepted; of those that may have been, nothing more will be known."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _MOST_IN_WORK = 20
 _MOST_TIMES = 14
 _MOST_REASONS = 5
+_RARE = ("not_known", "excluded", "held_out", "would_be_refused")
+"""Columns that are there if somebody is in them."""
 _STATES = {
     "planned": "[bold]forecast[/], nothing consumed",
     "finished": "[bold green]finished[/]",
@@ -84,7 +86,7 @@ def _print_segments(report: Report) -> None:
         "would send" if report.state == "planned" else "sent",
         *(f"refused by {limit}" for limit in limits),
         *(() if report.state == "planned" else ("failed",)),
-        *(("not known",) if report.total.not_known else ()),
+        *(name.replace("_", " ") for name in _RARE if getattr(report.total, name)),
         *(("under way", "to come") if later else ()),
     ]
     shown = table("segment", numbers=titles)
@@ -93,8 +95,7 @@ def _print_segments(report: Report) -> None:
         numbers = [part.audience, part.sent, *(part.refused_by.get(limit, 0) for limit in limits)]
         if report.state != "planned":
             numbers.append(part.failed)
-        if report.total.not_known:
-            numbers.append(part.not_known)
+        numbers += [getattr(part, name) for name in _RARE if getattr(report.total, name)]
         if later:
             numbers += [part.pending, part.undecided]
         shown.add_row(name, *(f"{number:,}" for number in numbers), style=style)

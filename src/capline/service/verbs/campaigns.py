@@ -80,7 +80,8 @@ _OUTCOME = msgspec.json.decode(
     b'"key":"summer-sale/4f0c6a1b22d3e4f5/1001"}'
 )
 _COUNTS = {"audience": 3, "sent": 2, "refused": 1, "refused_by": {"1/day": 1}, "failed": 0, "not_known": 0}
-_TOTAL = {"segment": None, **_COUNTS, "pending": 0, "undecided": 0, "delays": {"1 s": 2}}
+_NONE = {"pending": 0, "undecided": 0, "excluded": 0, "held_out": 0, "would_be_refused": 0}
+_TOTAL = {"segment": None, **_COUNTS, **_NONE, "delays": {"1 s": 2}}
 _QUEUE: dict[str, Any] = {"batches": 1, "unqueued": 0, "waiting": 0, "settled": 1, "in_work": [], "set_aside": {}}
 _LINE = {"campaign": "summer-sale", "run": "4f0c6a1b22d3e4f5", "state": "finished", "policy": "promo"}
 _REPORT: dict[str, Any] = {
@@ -126,6 +127,10 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     until: _Instant = None
     as_of: _Instant = None
     rehearsal: bool | None = None
+    transactional: bool | None = None
+    exclude: dict[str, Any] | None = None
+    holdout: str | None = None
+    holdout_group: str | None = None
     only: list[str | int] | None = None
     retry: dict[str, int | float] | None = None
 
@@ -146,7 +151,9 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
                 )
         file = loads_campaign(text, _NAMED)
         here, out = os.path.realpath("."), getattr(file.sender.sender, "directory", None)
-        for path in map(str, filter(None, (file.policies, *file.audience.paths, file.segments, out))):
+        sources = (file.audience, *(file.exclude.sources if file.exclude is not None else ()))
+        paths = (path for source in sources for path in source.paths)
+        for path in map(str, filter(None, (file.policies, *paths, file.segments, out))):
             if path != uploaded and "://" not in path and os.path.commonpath((here, os.path.realpath(path))) != here:
                 raise CampaignError(f"{_NAMED}: {path} is not below the directory that the service works in")
         return file

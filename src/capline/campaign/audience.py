@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capline.campaign.file import AudienceSource
+    from capline.campaign.source import AudienceSource
     from capline.campaign.store.packed import Ids
     from capline.model.subject import Subject
     from capline.segment import Snapshot

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capline.campaign.file import AudienceSource
+    from capline.campaign.source import AudienceSource
     from capline.campaign.store.packed import Ids
     from capline.segment import Snapshot
 

@@ -53,6 +53,7 @@ from capline.campaign.holdout import Holdout
 from capline.campaign.senders.file import FileSender
 from capline.campaign.senders.find import build_sender
 from capline.campaign.senders.template import from_environment
+from capline.campaign.source import AudienceSource
 from capline.campaign.store.rows import LARGEST_BATCH
 from capline.forms.fields import Fields
 from capline.forms.tree import each_in_a_line, in_one_line, read_tree, shown
@@ -77,24 +78,6 @@ _LEAST_WINDOW_US = 1_000_000
 
 SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
 _SOURCES = (*SUFFIXES, "segments")
-
-
-@dataclass(frozen=True, slots=True)
-class AudienceSource:
-    """Where the audience comes from: `kind` is csv, parquet, bitmap (then `paths`) or segments (then `expression`).
-
-    `columns` are for senders; `zone_column` (None: there is none) names each subject's time zone. `ids` is number or
-    text; None: as a Parquet file has them, and numbers in CSV.
-    """
-
-    kind: str
-    paths: tuple[str, ...] = ()
-    expression: str = ""
-    column: str = "id"
-    columns: tuple[str, ...] = ()
-    drop_duplicates: bool = False
-    zone_column: str | None = None
-    ids: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

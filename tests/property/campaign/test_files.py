@@ -15,7 +15,8 @@ from tests.profiles import size
 
 from capline.campaign import CampaignFile
 from capline.campaign.audience import read
-from capline.campaign.file import AudienceSource, loads_campaign
+from capline.campaign.file import loads_campaign
+from capline.campaign.source import AudienceSource
 from capline.model.errors import CaplineError
 from capline.segment import IdSet
 

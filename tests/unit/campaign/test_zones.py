@@ -17,9 +17,9 @@ from capline import Limiter, ManualClock, Policy
 from capline.campaign import audience as audiences
 from capline.campaign import plan, report_of, run
 from capline.campaign.audience import read
-from capline.campaign.file import AudienceSource
 from capline.campaign.part import Part
 from capline.campaign.prepare import limiter_kinds, local_instant_us
+from capline.campaign.source import AudienceSource
 from capline.campaign.stop import Stop
 from capline.model.errors import CampaignError, CaplineError, IdConflictError
 from capline.segment.build import table

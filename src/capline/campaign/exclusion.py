@@ -60,7 +60,7 @@ class Exclusion:
     def _stamp(self, source: AudienceSource) -> object:
         """What is another where the source has changed."""
         if source.kind != "segments":
-            paths = expand(source.paths)
+            paths = _files(source)
         elif self.segments is not None and is_publication(self.segments):
             self._watch = self._watch or SegmentWatch(self.segments, self.base / DEFAULT_CACHE)
             self._watch.poll()
@@ -85,14 +85,14 @@ class Exclusion:
 
     def _parts(self, source: AudienceSource, *, text: bool) -> Iterator[Any]:
         if source.kind == "bitmap":
-            for path in expand(source.paths):
+            for path in _files(source):
                 yield set_type("uint32").from_file(path).to_array()
         elif source.kind == "segments":
             snapshot = self._snapshot()
             numbers, texts = snapshot.evaluate(source.expression).to_array(), snapshot.ids
             yield numbers if texts is None else [texts.text(number) for number in numbers.tolist()]
         else:
-            for path in expand(source.paths):
+            for path in _files(source):
                 for ids, _ in read_ids(path, source.column, (), text=text if source.kind == "csv" else None):
                     yield ids if isinstance(ids, np.ndarray) else ids.to_pylist()
 
@@ -100,3 +100,7 @@ class Exclusion:
         if self._watch is not None:
             return self._watch.current
         return fetch_snapshot(self.segments or "", None, trust="nothing")[0]
+
+
+def _files(source: AudienceSource) -> tuple[Path, ...]:
+    return tuple(path for path in expand(source.paths) if isinstance(path, Path))

@@ -310,6 +310,9 @@ def _exclude(fields: Fields) -> Exclusion | None:
     if not kinds and part.is_mapping:
         part.fault(None, f"name {', '.join(_SOURCES)} or several of them, like exclude: {like}")
     sources = tuple(_source(fields, part, kind) for kind in kinds)
+    for path in (path for source in sources for path in source.paths):
+        if "://" in path:
+            part.fault(None, f"{shown(path)}: name a file; what changes far away is published as segments")
     column = part.text("column", "id")
     part.close()
     return Exclusion(tuple(replace(source, column=column) for source in sources), _segments(fields), fields.base)

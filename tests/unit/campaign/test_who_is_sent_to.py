@@ -229,6 +229,7 @@ def test_a_run_keeps_to_who_is_sent_to(tmp_path: Path) -> None:
         ("holdout: 5%\nholdout_group: a b", "is not 1 to 64"),
         ("exclude: optouts.csv", "expected a mapping, like {csv: optouts.csv, column: id}"),
         ("exclude: {column: id}", "name csv, parquet, bitmap, segments or several"),
+        ("exclude: {csv: 's3://bucket/a.csv'}", "name a file; what changes far away is published as segments"),
         ("exclude: {csv: optouts.txt}", "the name of a csv file ends in .csv or .csv.gz"),
         ("exclude: {cvs: optouts.csv, csv: a.csv}", "unknown key 'cvs'; did you mean csv?"),
     ],

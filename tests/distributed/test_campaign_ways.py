@@ -6,6 +6,7 @@ The clock stands still (`as_of:`), so nothing may differ but the run's id, where
 import json
 import re
 import signal
+import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -16,6 +17,7 @@ from urllib.parse import quote
 import pytest
 from tests.kit.campaign import Receiver, Site, answer, capline, comparable, environment, receiver
 from tests.kit.program import Program
+from tests.kit.server import soon
 from tests.kit.servers import Server, single
 from tests.kit.serving import Serving
 
@@ -24,6 +26,7 @@ from capline.support.system import who
 
 _RUN = re.compile(r"""(?<=[.]test-)[0-9a-f]{8}|(?<="run": ")[0-9a-f]{16}|(?<=summer-sale/)[0-9a-f]{16}""")
 _CHANGED = re.compile(r"""(?<="changed": )"[^"]+"|(?<="send_at": )"[^"]+[.]\d+Z"|(?<=, )[^ ]+(?= by )""")
+_SPEED = re.compile(r"<b>[^<]*</b><span>(a second|of work)</span>")
 parquet: Any = import_module("pyarrow.parquet")
 ONE = "/v1/campaigns/summer-sale"
 LATER = "2030-01-01T00:00:00Z"
@@ -66,6 +69,13 @@ class Way:
         self.running.process.wait(60)
         self.running.end()
 
+    def start(self) -> None:
+        """Begin it, and leave it to a process of its own."""
+        words = ("-m", "capline.cli", "campaign", "run", "campaign.yaml")
+        self.running = Program(self.site.path, *words, env=environment())
+
+    finish = work
+
     def test_send(self, only: str) -> Any:
         """The report of a test send, which is over."""
         return answer("campaign", "run", self.site.file, "--only", only)
@@ -94,8 +104,20 @@ class Way:
 class Workers(Way):
     """On a server."""
 
+    queue: str = ""
+
     def begin(self) -> None:
         answer("campaign", "enqueue", self.site.file, *self.where)
+
+    def start(self) -> None:
+        self.begin()
+        words = ("-m", "capline.cli", "worker", "--queue", self.queue or self.where[1], "--quiet")
+        self.running = Program(self.site.path, *words, env=environment())
+
+    def finish(self) -> None:
+        assert self.running is not None
+        assert soon(lambda: self.ask("status")["state"] == "finished", 60)
+        self.running.end()
 
     def test_send(self, only: str) -> Any:
         name = answer("campaign", "enqueue", self.site.file, "--only", only, *self.where)["campaign"]
@@ -215,6 +237,21 @@ def outcomes(way: Way) -> Any:
     return files
 
 
+def page(way: Way) -> str:
+    """The report as HTML, without its speed; over HTTP as the service gives it, too."""
+    file = way.site.path / "report.html"
+    assert way.say("report", "--html", str(file)).startswith(f"0 {file}: ")
+    text = _SPEED.sub("", file.read_text())
+    if isinstance(way, Served):
+        headers = {"Authorization": f"Bearer {way.tokens['read']}", "Accept": "text/html,*/*;q=0.8"}
+        assert way.serving is not None
+        served = way.serving.client.get(ONE, headers=headers)
+        assert served.headers["content-type"] == "text/html; charset=utf-8"
+        assert served.headers["content-security-policy"].startswith("default-src 'none'")
+        assert _SPEED.sub("", served.text) == text
+    return text
+
+
 def _rows(file: Path) -> Any:
     return parquet.read_table(file).to_pylist()
 
@@ -233,6 +270,7 @@ LOOKS: dict[str, Callable[[Way], Any]] = {
     "outcome of one who was refused": lambda way: way.ask("outcome", "0"),
     "outcome in words": lambda way: way.say("outcome", "3"),
     "outcomes": outcomes,
+    "report": page,
     "nobody": lambda way: line(way, "outcome", "4000"),
     "no id": lambda way: line(way, "outcome", "u:1"),
     "pause": lambda way: way.say("pause"),
@@ -357,6 +395,39 @@ STEPS = (
     *("set --until 2029-01-01T00:00:00Z", "set --until 2020-01-01T00:00:00Z", "set --send-at 2029-12-31"),
     *("cancel", "status", "resume", SET[1], "list"),
 )
+
+
+def test_a_campaign_is_paused_while_it_works_in_each_way(ways: Ways) -> None:
+    go_on, sent = threading.Event(), threading.Event()
+
+    def hold(count: int) -> None:
+        if count >= 150 and not go_on.is_set():
+            sent.set()
+            go_on.wait(60)
+
+    with receiver(on_request=hold) as receiving:
+        there = ways(sender=f"{{webhook: {receiving.url}}}", as_of=None)
+        said: list[Any] = []
+        for way in there:
+            _forget(receiving)
+            receiving.requests = 0
+            go_on.clear()
+            sent.clear()
+            way.start()
+            assert sent.wait(60)
+            under_way = report(way)
+            assert (under_way["state"], 0 < under_way["total"]["sent"] < 360) == ("running", True)
+            each: list[Any] = [page(way).count("<section>"), way.say("pause"), line(way, "outcome", "4000")]
+            go_on.set()
+            assert soon(lambda way=way: way.ask("status")["total"]["pending"] == 0, 60)
+            kept = report(way)
+            each += [kept["state"], kept["total"]["failed"], way.say("resume")]
+            way.finish()
+            whole = report(way)
+            each += [whole["state"], {**whole["total"], "delays": None}, sorted(receiving.delivered())]
+            said.append(told(each, way))
+    assert (said[0][3], said[0][6]) == ("paused", "finished")
+    assert said[0] == said[1] == said[2]
 
 
 def test_a_campaign_is_steered_in_each_way(ways: Ways) -> None:

@@ -9,7 +9,9 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from tests.unit.campaign.test_page import example
 
+from capline.campaign.page import render as campaign_page
 from capline.replay.demo.report import write_report
 from capline.replay.demo.run import run_demo
 
@@ -123,6 +125,23 @@ def test_on_a_phone_nothing_is_wider_than_the_page(report: Path, tmp_path: Path)
     assert segments[0] == messages[0] == "true"
     # Figures are seen before anybody scrolls.
     assert all(int(seen) >= 2 for _, _, seen in (spread, segments, messages)), states
+
+
+@pytest.mark.deep
+def test_the_report_of_a_campaign_is_read_on_a_phone_too(tmp_path: Path) -> None:
+    page = tmp_path / "campaign.html"
+    text = campaign_page(example()).replace("<head>", "<head>" + PROBE, 1)
+    page.write_text(text.replace("default-src 'none';", "default-src 'none'; script-src 'unsafe-inline';", 1), "utf-8")
+    assert notes_of(dom_of(page, tmp_path)) == ""
+    narrow = tmp_path / "phone.html"
+    narrow.write_text(
+        f'<iframe src="{page.name}" style="width:390px;height:5000px;border:0"></iframe><script>onload = () => '
+        '{ const page = document.querySelector("iframe").contentDocument.documentElement;'
+        'document.body.dataset.widths = page.clientWidth + " " + page.scrollWidth; };</script>'
+    )
+    found = re.search(r'data-widths="(\d+) (\d+)"', dom_of(narrow, tmp_path, ["--allow-file-access-from-files"]))
+    assert found is not None
+    assert found[1] == found[2]
 
 
 @pytest.mark.deep

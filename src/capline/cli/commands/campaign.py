@@ -34,7 +34,7 @@ from capline.model.errors import CampaignError
 if TYPE_CHECKING:
     from capline.campaign import CampaignFile, Job, Ledger
     from capline.campaign.queue.enqueue import Enqueued
-    from capline.campaign.report import StoreFacts
+    from capline.campaign.report import Report, StoreFacts
     from capline.campaign.store.protocol import Change
 
 app = Commands("campaign", "Send a [bold]campaign[/] under its caps, forecast it, show its progress.")
@@ -350,6 +350,29 @@ def upload(
         raise CampaignError("upload where? name the service with --server URL")
     taken = service.served.upload(file, column, ids)
     return Answer(taken, f"{taken['name']}: {taken['rows']:,} rows; name it so: audience: {{upload: {taken['name']}}}")
+
+
+@app.verb(
+    "capline campaign report summer-sale.yaml --html report.html",
+    "capline campaign report summer-sale --queue redis://127.0.0.1:6379/0 --html report.html",
+)
+def report(
+    of: Target, html: Annotated[Path, typer.Option("--html", metavar="FILE", help="Where to write it.")]
+) -> None:
+    """Write the report so far as one page of HTML: progress, delays, outcomes by segment, reasons.
+
+    `status` shows it here, and with --json all of its figures.
+    """
+    from capline.campaign import report_of
+    from capline.campaign.page import render
+    from capline.replay.page import write_page
+
+    if (served := of.served) is not None:
+        found: Report = served.report(of.name)
+    else:
+        with of.opened() as run:
+            found = report_of(run)
+    out.print(f"{html}: {write_page(render(found), html):,} bytes", markup=False, soft_wrap=True)
 
 
 def _enqueued(file: CampaignFile, queue: str | None, progress: bool | None, *, retry_failed: bool) -> Enqueued:

@@ -132,7 +132,7 @@ def described(routes: dict[str, Route]) -> dict[str, Route]:
 
     async def docs(_request: Request) -> Reply:
         """This description, to be read."""
-        return Reply(shown, {"Content-Security-Policy": _POLICY}, type="text/html; charset=utf-8")
+        return Reply(shown, PAGE_HEADERS, type="text/html; charset=utf-8")
 
     described_here["/openapi.json"] = Route({"GET": openapi}, roles=(), gives={"GET": dict[str, Any]})
     described_here["/docs"] = Route({"GET": docs}, roles=(), gives={"GET": "text/html"})
@@ -143,7 +143,8 @@ def described(routes: dict[str, Route]) -> dict[str, Route]:
     return every
 
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+"""Of a page that runs nothing and loads nothing."""
 
 
 def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any]) -> dict[str, Any]:

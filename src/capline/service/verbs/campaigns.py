@@ -30,6 +30,7 @@ from capline.campaign import begun_version, plan, prepare
 from capline.campaign.file import loads_campaign
 from capline.campaign.ledger import Ledger, Settings
 from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, tables_of, write_outcomes
+from capline.campaign.page import render
 from capline.campaign.queue.enqueue import Enqueued, enqueue, retry
 from capline.campaign.queue.status import Listed, QueueReport, QueueStatus, every, listed
 from capline.campaign.report import Report, Steering, state_now
@@ -41,6 +42,7 @@ from capline.segment.objects.address import open_objects
 from capline.service.http.app import Reply
 from capline.service.http.body import CSV
 from capline.service.http.forms import described_as, page_limit
+from capline.service.http.openapi import PAGE_HEADERS
 from capline.service.http.table import get, patch, post, routes_of
 from capline.service.verbs.audiences import AudienceVerbs
 
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+HTML = "text/html"
 PARQUET = "application/vnd.apache.parquet"
 _COMPOSE, _STEER = ("compose",), ("steer",)
 _KEY = "Idempotency-Key"
@@ -242,12 +245,21 @@ class CampaignVerbs:
     @get(
         "/v1/campaigns/{name}",
         QueueReport,
+        others=(HTML,),
         roles={"PATCH": _STEER},
         examples={"GET": _REPORT, "PATCH": {"until": "2027-01-01T20:00:00Z"}},
     )
-    async def campaign(self, _request: Request, name: str) -> QueueReport:
-        """What became of a campaign so far, and which worker has which batch."""
-        return await self._ask(lambda store: QueueStatus(store, name).report())
+    async def campaign(self, request: Request, name: str) -> QueueReport | Reply:
+        """What became of a campaign so far, and which worker has which batch; by Accept as a page of HTML."""
+        is_page = _accepted(request, HTML)
+
+        def told(store: CampaignStore) -> QueueReport | Reply:
+            report = QueueStatus(store, name).report()
+            if not is_page:
+                return report
+            return Reply(render(report).encode(), PAGE_HEADERS, type=f"{HTML}; charset=utf-8")
+
+        return await self._ask(told)
 
     @patch("/v1/campaigns/{name}", Settings, Steered)
     async def set(self, request: Request, name: str, form: Settings) -> Steered:
@@ -292,8 +304,7 @@ class CampaignVerbs:
         found = _PLACE.fullmatch(after := request.parameters.get("after", "0-0"))
         if found is None:
             raise InvalidValueError(f"after {quoted(after)}: give back what 'next' was")
-        accept = b",".join(value for header, value in request.headers if header == b"accept").decode("latin-1")
-        kind = next((kind for kind in (CSV, PARQUET) if kind in accept), None)
+        kind = _accepted(request, CSV, PARQUET)
 
         def page(store: CampaignStore) -> Reply:
             run = Ledger.of(store, name)
@@ -341,6 +352,12 @@ class CampaignVerbs:
             raise CampaignStoreError(str(error)) from None
         with closing(store):
             return what(store)
+
+
+def _accepted(request: Request, *kinds: str) -> str | None:
+    """The first of these types that the client takes; None where it names none of them."""
+    accept = b",".join(value for header, value in request.headers if header == b"accept").decode("latin-1")
+    return next((kind for kind in kinds if kind in accept), None)
 
 
 def _create(store: CampaignStore, file: CampaignFile, run_id: str | None) -> Enqueued:

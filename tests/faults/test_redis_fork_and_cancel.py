@@ -122,26 +122,21 @@ async def cancelled_after(limiter: AsyncLimiter, server: Server, turns_or_second
 
 
 @each_kind
-def test_one_of_a_turn_is_cancelled_at_any_point_and_the_others_are_answered(kind: str) -> None:
-    async def work() -> None:
-        server = shared(kind)
-        async with AsyncLimiter(
-            f"{server.url}?{SLOW}", QUOTAS, namespace=Limiters(asynchronous=True).namespace
-        ) as asked:
-            await asked.decide("p1000", "warm")
-            before = len(clients(server))
-            waits: list[float] = [*range(25), *(number * 0.00005 for number in range(1, 40))]
-            finished = [await cancelled_after(asked, server, wait) for wait in waits]
-            assert not all(finished)
-            # Up to behind its end, however slow the machine is.
-            for wait in (0.01, 0.1, 1.0, 10.0):
-                if not any(finished):
-                    finished.append(await cancelled_after(asked, server, wait))
-            assert any(finished)
-            await asyncio.sleep(0.05)
-            assert soon(lambda: len(clients(server)) <= before + 2, 2), "one of a turn, one of the cancelled, and one"
-
-    asyncio.run(work())
+async def test_one_of_a_turn_is_cancelled_at_any_point_and_the_others_are_answered(kind: str) -> None:
+    server = shared(kind)
+    async with AsyncLimiter(f"{server.url}?{SLOW}", QUOTAS, namespace=Limiters(asynchronous=True).namespace) as asked:
+        await asked.decide("p1000", "warm")
+        before = len(clients(server))
+        waits: list[float] = [*range(25), *(number * 0.00005 for number in range(1, 40))]
+        finished = [await cancelled_after(asked, server, wait) for wait in waits]
+        assert not all(finished)
+        # Up to behind its end, however slow the machine is.
+        for wait in (0.01, 0.1, 1.0, 10.0):
+            if not any(finished):
+                finished.append(await cancelled_after(asked, server, wait))
+        assert any(finished)
+        await asyncio.sleep(0.05)
+        assert soon(lambda: len(clients(server)) <= before + 2, 2), "one of a turn, one of the cancelled, and one"
 
 
 VERBS = ["decide", "decide with an id", "peek", "decide_many", "decide_batch", "schedule", "refund", "explain", "erase"]
@@ -150,64 +145,58 @@ VERBS = ["decide", "decide with an id", "peek", "decide_many", "decide_batch", "
 @sized
 @each_kind
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_task_cancelled_at_any_point_leaves_no_reply_and_no_connection_behind(kind: str, verb: str) -> None:
-    async def work() -> None:
-        server = shared(kind)
-        namespace = Limiters(asynchronous=True).namespace
-        async with AsyncLimiter(f"{server.url}?{SLOW}&max_connections=3", QUOTAS, namespace=namespace) as limiter:
-            verbs = {
-                "decide": lambda: limiter.decide("p1059", "s"),
-                "decide with an id": lambda: limiter.decide("p1059", "s", id="x"),
-                "peek": lambda: limiter.peek("p1059", "s"),
-                "decide_many": lambda: limiter.decide_many("p1059", range(3000)),
-                "decide_batch": lambda: limiter.decide_batch([Attempt("p1059", number) for number in range(300)]),
-                "schedule": lambda: limiter.schedule("p1059", "s"),
-                "refund": lambda: limiter.refund("p1059", "s", 1),
-                "explain": lambda: limiter.explain("p1059", "s"),
-                "erase": lambda: limiter.erase("s"),
-            }
-            await limiter.decide("p1000", "warm")
-            before = len(clients(server))
-            cancelled = 0
-            waits = [turns(number) for number in range(size(8, 20))]
-            waits += [asyncio.sleep(number * 0.0001) for number in range(1, 25, size(3, 1))]
-            for number, wait in enumerate(waits):
-                task = asyncio.create_task(verbs[verb]())
-                await wait
-                task.cancel()
-                # Now, while it is on its way out: a reply that it left unread would be this one's.
-                answer = await limiter.decide(QUOTAS[number].name, f"next {number}")
-                assert answer.remaining == 1000 + number - 1, "another's answer"
-                try:
-                    await task
-                except asyncio.CancelledError:
-                    cancelled += 1
-            assert cancelled > 3
-            await asyncio.sleep(0.05)
-            assert soon(lambda: len(clients(server)) <= before + 2, 2)
-            # As many at once as there are connections: each cancelled one gave its place back.
-            many = await asyncio.gather(*(limiter.peek("p1001", f"s{number}") for number in range(12)))
-            assert all(one.allowed for one in many)
-
-    asyncio.run(work())
+async def test_a_task_cancelled_at_any_point_leaves_no_reply_and_no_connection_behind(kind: str, verb: str) -> None:
+    server = shared(kind)
+    namespace = Limiters(asynchronous=True).namespace
+    async with AsyncLimiter(f"{server.url}?{SLOW}&max_connections=3", QUOTAS, namespace=namespace) as limiter:
+        verbs = {
+            "decide": lambda: limiter.decide("p1059", "s"),
+            "decide with an id": lambda: limiter.decide("p1059", "s", id="x"),
+            "peek": lambda: limiter.peek("p1059", "s"),
+            "decide_many": lambda: limiter.decide_many("p1059", range(3000)),
+            "decide_batch": lambda: limiter.decide_batch([Attempt("p1059", number) for number in range(300)]),
+            "schedule": lambda: limiter.schedule("p1059", "s"),
+            "refund": lambda: limiter.refund("p1059", "s", 1),
+            "explain": lambda: limiter.explain("p1059", "s"),
+            "erase": lambda: limiter.erase("s"),
+        }
+        await limiter.decide("p1000", "warm")
+        before = len(clients(server))
+        cancelled = 0
+        waits = [turns(number) for number in range(size(8, 20))]
+        waits += [asyncio.sleep(number * 0.0001) for number in range(1, 25, size(3, 1))]
+        for number, wait in enumerate(waits):
+            task = asyncio.create_task(verbs[verb]())
+            await wait
+            task.cancel()
+            # Now, while it is on its way out: a reply that it left unread would be this one's.
+            answer = await limiter.decide(QUOTAS[number].name, f"next {number}")
+            assert answer.remaining == 1000 + number - 1, "another's answer"
+            try:
+                await task
+            except asyncio.CancelledError:
+                cancelled += 1
+        assert cancelled > 3
+        await asyncio.sleep(0.05)
+        assert soon(lambda: len(clients(server)) <= before + 2, 2)
+        # As many at once as there are connections: each cancelled one gave its place back.
+        many = await asyncio.gather(*(limiter.peek("p1001", f"s{number}") for number in range(12)))
+        assert all(one.allowed for one in many)
 
 
 @each_kind
-def test_cancelled_while_it_connects_it_takes_no_place_in_the_pool(kind: str) -> None:
-    async def work() -> None:
-        server = shared(kind)
-        namespace = Limiters(asynchronous=True).namespace
-        before = len(clients(server))
-        for number in range(30):
-            url = f"{server.url}?{SLOW}&max_connections=1"
-            async with AsyncLimiter(url, QUOTAS, namespace=namespace) as limiter:
-                task = asyncio.create_task(limiter.decide("p1000", "s"))
-                await turns(number)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                answer = await asyncio.wait_for(limiter.decide(QUOTAS[number].name, f"n {number}"), 5)
-                assert answer.remaining == 1000 + number - 1
-        await asyncio.sleep(0.05)
-        assert soon(lambda: len(clients(server)) <= before, 2), (before, len(clients(server)))
-
-    asyncio.run(work())
+async def test_cancelled_while_it_connects_it_takes_no_place_in_the_pool(kind: str) -> None:
+    server = shared(kind)
+    namespace = Limiters(asynchronous=True).namespace
+    before = len(clients(server))
+    for number in range(30):
+        url = f"{server.url}?{SLOW}&max_connections=1"
+        async with AsyncLimiter(url, QUOTAS, namespace=namespace) as limiter:
+            task = asyncio.create_task(limiter.decide("p1000", "s"))
+            await turns(number)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            answer = await asyncio.wait_for(limiter.decide(QUOTAS[number].name, f"n {number}"), 5)
+            assert answer.remaining == 1000 + number - 1
+    await asyncio.sleep(0.05)
+    assert soon(lambda: len(clients(server)) <= before, 2), (before, len(clients(server)))

@@ -62,47 +62,38 @@ async def hits(limiter: AsyncLimiter) -> list[int]:
     return [hit.units for hit in (await limiter.explain("p", "s")).hits]
 
 
-def test_a_cancelled_wait_gives_its_slot_back() -> None:
-    async def main() -> None:
-        async with AsyncLimiter("memory://", [POLICY]) as limiter:
-            await limiter.decide("p", "s")
-            task = asyncio.create_task(acquire(limiter))
-            await asyncio.sleep(0.001)
-            assert await hits(limiter) == [1, 1]
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await hits(limiter) == [1, 0]
-
-    asyncio.run(main())
-
-
-def test_a_timeout_around_the_wait_gives_its_slot_back() -> None:
-    async def main() -> None:
-        async with AsyncLimiter("memory://", [POLICY]) as limiter:
-            await limiter.decide("p", "s")
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await acquire(limiter)
-            assert await hits(limiter) == [1, 0]
-
-    asyncio.run(main())
-
-
-def test_a_slot_whose_answer_is_still_on_its_way_is_given_back_too() -> None:
-    async def main() -> None:
-        limiter, store = with_store(SlowStore)
+async def test_a_cancelled_wait_gives_its_slot_back() -> None:
+    async with AsyncLimiter("memory://", [POLICY]) as limiter:
+        await limiter.decide("p", "s")
         task = asyncio.create_task(acquire(limiter))
-        await store.taken.wait()
+        await asyncio.sleep(0.001)
+        assert await hits(limiter) == [1, 1]
         task.cancel()
-        await asyncio.sleep(0)
-        assert not task.done()
-        store.let.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await hits(limiter) == [0]
+        assert await hits(limiter) == [1, 0]
 
-    asyncio.run(main())
+
+async def test_a_timeout_around_the_wait_gives_its_slot_back() -> None:
+    async with AsyncLimiter("memory://", [POLICY]) as limiter:
+        await limiter.decide("p", "s")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await acquire(limiter)
+        assert await hits(limiter) == [1, 0]
+
+
+async def test_a_slot_whose_answer_is_still_on_its_way_is_given_back_too() -> None:
+    limiter, store = with_store(SlowStore)
+    task = asyncio.create_task(acquire(limiter))
+    await store.taken.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    store.let.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await hits(limiter) == [0]
 
 
 def test_a_store_of_this_machine_that_is_away_while_it_is_awaited_is_asked_again() -> None:
@@ -146,40 +137,34 @@ def test_slots_that_are_free_at_once_give_the_loop_its_turn_now_and_then() -> No
     assert 4 <= turns <= 5
 
 
-def test_cancelling_again_while_the_slot_is_given_back_changes_nothing() -> None:
-    async def main() -> None:
-        limiter, store = with_store(SlowStore)
-        store.let.set()
-        await limiter.decide("p", "s")
-        task = asyncio.create_task(acquire(limiter))
-        await store.taken.wait()
-        await asyncio.sleep(0.001)
-        store.let.clear()
-        for _ in range(3):
-            task.cancel()
-            await asyncio.sleep(0.001)
-        assert not task.done()
-        store.let.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await hits(limiter) == [1, 0]
-
-    asyncio.run(main())
-
-
-def test_a_slot_that_cannot_be_given_back_does_not_hide_the_cancelling() -> None:
-    async def main() -> None:
-        limiter, store = with_store(with_a_door)
-        await limiter.decide("p", "s")
-        task = asyncio.create_task(acquire(limiter))
-        await asyncio.sleep(0.01)
-        store.store.down = gone()
+async def test_cancelling_again_while_the_slot_is_given_back_changes_nothing() -> None:
+    limiter, store = with_store(SlowStore)
+    store.let.set()
+    await limiter.decide("p", "s")
+    task = asyncio.create_task(acquire(limiter))
+    await store.taken.wait()
+    await asyncio.sleep(0.001)
+    store.let.clear()
+    for _ in range(3):
         task.cancel()
-        with pytest.raises(asyncio.CancelledError) as caught:
-            await task
-        assert any("the slot was not given back: nobody is there" in note for note in caught.value.__notes__)
+        await asyncio.sleep(0.001)
+    assert not task.done()
+    store.let.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await hits(limiter) == [1, 0]
 
-    asyncio.run(main())
+
+async def test_a_slot_that_cannot_be_given_back_does_not_hide_the_cancelling() -> None:
+    limiter, store = with_store(with_a_door)
+    await limiter.decide("p", "s")
+    task = asyncio.create_task(acquire(limiter))
+    await asyncio.sleep(0.01)
+    store.store.down = gone()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert any("the slot was not given back: nobody is there" in note for note in caught.value.__notes__)
 
 
 def test_an_interrupted_sleep_is_not_hidden_by_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,18 +182,15 @@ def test_an_interrupted_sleep_is_not_hidden_by_an_outage(monkeypatch: pytest.Mon
     assert "the slot was not given back: nobody is there" in caught.value.__notes__
 
 
-def test_a_wait_past_the_timeout_takes_nothing_and_what_happens_inside_is_kept() -> None:
-    async def main() -> None:
-        async with AsyncLimiter("memory://", [POLICY]) as limiter:
-            with pytest.raises(ZeroDivisionError):
-                async with limiter.acquire("p", "s"):
-                    raise ZeroDivisionError
-            with pytest.raises(LimitExceeded, match="1/hour"):
-                async with limiter.acquire("p", "s", timeout=1):
-                    pass
-            assert await hits(limiter) == [1]
-
-    asyncio.run(main())
+async def test_a_wait_past_the_timeout_takes_nothing_and_what_happens_inside_is_kept() -> None:
+    async with AsyncLimiter("memory://", [POLICY]) as limiter:
+        with pytest.raises(ZeroDivisionError):
+            async with limiter.acquire("p", "s"):
+                raise ZeroDivisionError
+        with pytest.raises(LimitExceeded, match="1/hour"):
+            async with limiter.acquire("p", "s", timeout=1):
+                pass
+        assert await hits(limiter) == [1]
 
 
 def test_an_outage_while_a_slot_is_taken_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,26 +205,23 @@ def test_an_outage_while_a_slot_is_taken_is_raised(monkeypatch: pytest.MonkeyPat
     asyncio.run(main())
 
 
-def test_the_loop_goes_on_during_a_large_batch(tmp_path: Path) -> None:
-    async def main() -> None:
-        turns = 0
+async def test_the_loop_goes_on_during_a_large_batch(tmp_path: Path) -> None:
+    turns = 0
 
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0.001)
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
 
-        async with AsyncLimiter(f"lmdb://{tmp_path}", [Policy("p", ["3/day"])], clock=ManualClock(10**15)) as limiter:
-            counting = asyncio.create_task(count())
-            many = await limiter.decide_many("p", [str(i) for i in range(50_000)])
-            counting.cancel()
-            assert many.allowed.all()
-            assert turns > 10
-            few = await limiter.decide_many("p", np.arange(10))
-            assert few.allowed.all()
-
-    asyncio.run(main())
+    async with AsyncLimiter(f"lmdb://{tmp_path}", [Policy("p", ["3/day"])], clock=ManualClock(10**15)) as limiter:
+        counting = asyncio.create_task(count())
+        many = await limiter.decide_many("p", [str(i) for i in range(50_000)])
+        counting.cancel()
+        assert many.allowed.all()
+        assert turns > 10
+        few = await limiter.decide_many("p", np.arange(10))
+        assert few.allowed.all()
 
 
 class HeldStore:
@@ -273,58 +252,52 @@ LOCAL_STORES = pytest.mark.parametrize("url", ["memory://", "lmdb://{}"])
 
 
 @LOCAL_STORES
-def test_the_loop_goes_on_while_single_verbs_wait_for_a_batch(url: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        limiter = AsyncLimiter(url.format(tmp_path), [Policy("p", ["9/h"]), Policy("q", ["1/h"])])
-        await limiter.peek_all([Attempt("p", "a"), Attempt("q", "a")])  # the file knows the names of the logs
-        held = HeldStore(limiter)
-        batch = await held.batch(limiter)
-        verbs: list[Any] = [
-            limiter.decide("p", "a"),
-            limiter.decide("p", "a", cost=2),
-            limiter.decide("p", "a", id="i"),
-            limiter.decide("p", "a", zone="Europe/Berlin"),
-            limiter.peek("p", "a"),
-            limiter.schedule("p", "a"),
-            limiter.refund("p", "a", 1),
-            limiter.decide_all([Attempt("p", "a"), Attempt("q", "a")]),
-            limiter.peek_all([Attempt("p", "a"), Attempt("q", "a")]),
-            limiter.explain("p", "a"),
-            limiter.erase("z"),
-        ]
-        waiting = [asyncio.create_task(verb) for verb in verbs]
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not batch.done()
-        assert not any(task.done() for task in waiting)
-        held.let.set()
-        await asyncio.gather(batch, *waiting)
-        assert held.was_let
-        await limiter.close()
-
-    asyncio.run(main())
+async def test_the_loop_goes_on_while_single_verbs_wait_for_a_batch(url: str, tmp_path: Path) -> None:
+    limiter = AsyncLimiter(url.format(tmp_path), [Policy("p", ["9/h"]), Policy("q", ["1/h"])])
+    await limiter.peek_all([Attempt("p", "a"), Attempt("q", "a")])  # the file knows the names of the logs
+    held = HeldStore(limiter)
+    batch = await held.batch(limiter)
+    verbs: list[Any] = [
+        limiter.decide("p", "a"),
+        limiter.decide("p", "a", cost=2),
+        limiter.decide("p", "a", id="i"),
+        limiter.decide("p", "a", zone="Europe/Berlin"),
+        limiter.peek("p", "a"),
+        limiter.schedule("p", "a"),
+        limiter.refund("p", "a", 1),
+        limiter.decide_all([Attempt("p", "a"), Attempt("q", "a")]),
+        limiter.peek_all([Attempt("p", "a"), Attempt("q", "a")]),
+        limiter.explain("p", "a"),
+        limiter.erase("z"),
+    ]
+    waiting = [asyncio.create_task(verb) for verb in verbs]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not batch.done()
+    assert not any(task.done() for task in waiting)
+    held.let.set()
+    await asyncio.gather(batch, *waiting)
+    assert held.was_let
+    await limiter.close()
 
 
 @LOCAL_STORES
-def test_the_loop_goes_on_beside_a_batch_whose_caller_was_cancelled(url: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        limiter = AsyncLimiter(url.format(tmp_path), [Policy("p", ["2/h"])])
-        held = HeldStore(limiter)
-        batch = await held.batch(limiter)
-        batch.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await batch
-        waiting = [asyncio.create_task(limiter.decide("p", "a")) for _ in range(2)]
-        closing = asyncio.create_task(limiter.close())
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not any(task.done() for task in waiting)
-        held.let.set()
-        assert [(await task).allowed for task in waiting] == [True, False]  # the batch took one
-        await closing
-        assert held.was_let
-
-    asyncio.run(main())
+async def test_the_loop_goes_on_beside_a_batch_whose_caller_was_cancelled(url: str, tmp_path: Path) -> None:
+    limiter = AsyncLimiter(url.format(tmp_path), [Policy("p", ["2/h"])])
+    held = HeldStore(limiter)
+    batch = await held.batch(limiter)
+    batch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await batch
+    waiting = [asyncio.create_task(limiter.decide("p", "a")) for _ in range(2)]
+    closing = asyncio.create_task(limiter.close())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    held.let.set()
+    assert [(await task).allowed for task in waiting] == [True, False]  # the batch took one
+    await closing
+    assert held.was_let
 
 
 class Watched(list[Any]):
@@ -335,31 +308,25 @@ class Watched(list[Any]):
         return super().__iter__()
 
 
-def test_many_rows_are_checked_in_a_thread_and_few_where_they_are_awaited() -> None:
-    async def main() -> None:
-        async with AsyncLimiter("memory://", [POLICY]) as limiter:
-            for ask in (limiter.decide_many, limiter.peek_many):
-                few, many = Watched(range(10)), Watched(range(5000))
-                await ask("p", few)
-                await ask("p", many)
-                assert few.thread == threading.get_ident() != many.thread
-            attempts = Watched([Attempt("p", i) for i in range(5000)])
-            assert len(await limiter.decide_batch(attempts)) == 5000
-            assert attempts.thread != threading.get_ident()
-
-    asyncio.run(main())
+async def test_many_rows_are_checked_in_a_thread_and_few_where_they_are_awaited() -> None:
+    async with AsyncLimiter("memory://", [POLICY]) as limiter:
+        for ask in (limiter.decide_many, limiter.peek_many):
+            few, many = Watched(range(10)), Watched(range(5000))
+            await ask("p", few)
+            await ask("p", many)
+            assert few.thread == threading.get_ident() != many.thread
+        attempts = Watched([Attempt("p", i) for i in range(5000)])
+        assert len(await limiter.decide_batch(attempts)) == 5000
+        assert attempts.thread != threading.get_ident()
 
 
 @LOCAL_STORES
-def test_aclosing_closes_it(url: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with aclosing(AsyncLimiter(url.format(tmp_path), [POLICY])) as limiter:
-            assert await limiter.decide("p", "a")
-        with pytest.raises(StoreClosedError, match="was closed"):
-            await limiter.decide("p", "a")
-        await limiter.aclose()
-
-    asyncio.run(main())
+async def test_aclosing_closes_it(url: str, tmp_path: Path) -> None:
+    async with aclosing(AsyncLimiter(url.format(tmp_path), [POLICY])) as limiter:
+        assert await limiter.decide("p", "a")
+    with pytest.raises(StoreClosedError, match="was closed"):
+        await limiter.decide("p", "a")
+    await limiter.aclose()
 
 
 def test_it_has_every_verb_and_option_of_the_other() -> None:

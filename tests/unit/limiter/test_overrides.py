@@ -3,7 +3,6 @@
 # pyright: reportPrivateUsage=false
 # Whether the fast path is taken is seen from inside only.
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -329,49 +328,45 @@ def test_it_does_not_start_without_its_configuration() -> None:
         Limiter.from_config("redis://127.0.0.1:1/0", "memory://")
 
 
-def test_awaited() -> None:
-    async def verbs() -> None:
-        clock = ManualClock(NOW_US)
-        async with AsyncLimiter("memory://", policies=POLICIES, clock=clock) as limiter:
-            await limiter.override("promo", "u", ["9/day", "20/week"])
-            await limiter.override("counter", "u", ["9/day"])
-            assert (await limiter.decide("promo", "u")).remaining == 8
-            assert (await limiter.peek("promo", "u")).remaining == 7
-            slot = await limiter.schedule("promo", "u")
-            assert slot.remaining == 7
-            assert await limiter.refund("promo", "u", slot.hit)
-            assert (await limiter.decide_all([Attempt("promo", "u")])).remaining == 7
-            assert (await limiter.peek_all([Attempt("promo", "u")])).remaining == 6
-            (one,) = await limiter.decide_batch([Attempt("promo", "u")])
-            assert not isinstance(one, CaplineError)
-            assert one.remaining == 6
-            assert (await limiter.decide_many("promo", ["u", "v"])).remaining.tolist() == [5, 1]
-            assert (await limiter.peek_many("promo", ["u", "v"])).remaining.tolist() == [4, 0]
-            assert len((await limiter.explain("promo", "u")).limits) == 2
-            hit = (await limiter.decide("counter", "u")).hit
-            assert (await limiter.refund_many("counter", ["u"], [hit or 0])).tolist() == [True]
-            assert await limiter.erase("u") >= 2
-            assert (await limiter.decide("plain", "u")).remaining == 1
-            assert {"plain", "promo"} <= set(limiter._units)
-
-    asyncio.run(verbs())
+async def test_awaited() -> None:
+    clock = ManualClock(NOW_US)
+    async with AsyncLimiter("memory://", policies=POLICIES, clock=clock) as limiter:
+        await limiter.override("promo", "u", ["9/day", "20/week"])
+        await limiter.override("counter", "u", ["9/day"])
+        assert (await limiter.decide("promo", "u")).remaining == 8
+        assert (await limiter.peek("promo", "u")).remaining == 7
+        slot = await limiter.schedule("promo", "u")
+        assert slot.remaining == 7
+        assert await limiter.refund("promo", "u", slot.hit)
+        assert (await limiter.decide_all([Attempt("promo", "u")])).remaining == 7
+        assert (await limiter.peek_all([Attempt("promo", "u")])).remaining == 6
+        (one,) = await limiter.decide_batch([Attempt("promo", "u")])
+        assert not isinstance(one, CaplineError)
+        assert one.remaining == 6
+        assert (await limiter.decide_many("promo", ["u", "v"])).remaining.tolist() == [5, 1]
+        assert (await limiter.peek_many("promo", ["u", "v"])).remaining.tolist() == [4, 0]
+        assert len((await limiter.explain("promo", "u")).limits) == 2
+        hit = (await limiter.decide("counter", "u")).hit
+        assert (await limiter.refund_many("counter", ["u"], [hit or 0])).tolist() == [True]
+        assert await limiter.erase("u") >= 2
+        assert (await limiter.decide("plain", "u")).remaining == 1
+        assert {"plain", "promo"} <= set(limiter._units)
 
 
-def test_an_awaited_decision_under_a_policy_with_overrides_has_a_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def verbs() -> None:
-        async with AsyncLimiter("memory://", policies=POLICIES, clock=ManualClock(10**15)) as limiter:
-            await limiter.override("promo", "u", ["9/day", "20/week"])
-            assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [8, 1]
-            slow = limiter._checked
-            monkeypatch.setattr(limiter, "_checked", None)  # what is not on the fast path
-            assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [7, 0]
-            monkeypatch.setattr(limiter, "_checked", slow)
-            await limiter.override("promo", "v", ["4/day"])
-            assert (await limiter.decide("promo", "v")).remaining == 1
-            await limiter.override("promo", "u", None)
-            assert (await limiter.decide("promo", "u")).remaining == 0
-
-    asyncio.run(verbs())
+async def test_an_awaited_decision_under_a_policy_with_overrides_has_a_fast_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with AsyncLimiter("memory://", policies=POLICIES, clock=ManualClock(10**15)) as limiter:
+        await limiter.override("promo", "u", ["9/day", "20/week"])
+        assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [8, 1]
+        slow = limiter._checked
+        monkeypatch.setattr(limiter, "_checked", None)  # what is not on the fast path
+        assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [7, 0]
+        monkeypatch.setattr(limiter, "_checked", slow)
+        await limiter.override("promo", "v", ["4/day"])
+        assert (await limiter.decide("promo", "v")).remaining == 1
+        await limiter.override("promo", "u", None)
+        assert (await limiter.decide("promo", "u")).remaining == 0
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
@@ -411,22 +406,21 @@ def test_it_holds_in_an_outage_that_is_insured_divided_by_the_hosts(
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_flush_forgets_who_has_limits_of_their_own(clock: ManualClock, algorithm: str, asynchronous: bool) -> None:
-    async def flushed() -> None:
-        policies = [Policy("p", ["2/day"], algorithm=algorithm), Policy("q", ["2/day"], algorithm=algorithm)]
-        limiter = (AsyncLimiter if asynchronous else Limiter)("memory://", policies, clock=clock)
+async def test_a_flush_forgets_who_has_limits_of_their_own(
+    clock: ManualClock, algorithm: str, asynchronous: bool
+) -> None:
+    policies = [Policy("p", ["2/day"], algorithm=algorithm), Policy("q", ["2/day"], algorithm=algorithm)]
+    limiter = (AsyncLimiter if asynchronous else Limiter)("memory://", policies, clock=clock)
 
-        async def said(answer: Any) -> Any:
-            return await answer if asynchronous else answer
+    async def said(answer: Any) -> Any:
+        return await answer if asynchronous else answer
 
-        await said(limiter.override("p", "u", ["4/day"]))
-        for name in ("p", "q"):
-            for subject in ("u", "v"):
-                assert await said(limiter.decide(name, subject))
-        assert await said(limiter.flush("p")) == 2
-        left = [(await said(limiter.peek(name, "u"))).remaining for name in ("p", "q")]
-        assert left == [3, 0]
-        assert await said(limiter.flush("p")) == 0
-        await said(limiter.close())
-
-    asyncio.run(flushed())
+    await said(limiter.override("p", "u", ["4/day"]))
+    for name in ("p", "q"):
+        for subject in ("u", "v"):
+            assert await said(limiter.decide(name, subject))
+    assert await said(limiter.flush("p")) == 2
+    left = [(await said(limiter.peek(name, "u"))).remaining for name in ("p", "q")]
+    assert left == [3, 0]
+    assert await said(limiter.flush("p")) == 0
+    await said(limiter.close())

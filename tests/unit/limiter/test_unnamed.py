@@ -51,16 +51,13 @@ def test_a_hit_is_given_back_under_its_limits() -> None:
         assert limiter.decide("search", "a", 2, limits=["2/day"])
 
 
-def test_the_same_awaited() -> None:
-    async def play() -> None:
-        async with AsyncLimiter("memory://", clock=ManualClock(MINUTE_US)) as limiter:
-            hit = (await limiter.decide("search", "a", limits=["1/day"])).hit
-            assert not await limiter.decide("search", "a", limits=["1/day"])
-            assert (await limiter.peek("search", "a", limits=["1/day"])).remaining == 0
-            assert await limiter.refund("search", "a", hit, limits=["1/day"])
-            assert await limiter.decide("search", "a", limits=["1/day"])
-
-    asyncio.run(play())
+async def test_the_same_awaited() -> None:
+    async with AsyncLimiter("memory://", clock=ManualClock(MINUTE_US)) as limiter:
+        hit = (await limiter.decide("search", "a", limits=["1/day"])).hit
+        assert not await limiter.decide("search", "a", limits=["1/day"])
+        assert (await limiter.peek("search", "a", limits=["1/day"])).remaining == 0
+        assert await limiter.refund("search", "a", hit, limits=["1/day"])
+        assert await limiter.decide("search", "a", limits=["1/day"])
 
 
 def test_a_defined_policy_keeps_its_limits() -> None:
@@ -107,13 +104,10 @@ def test_a_limiter_is_not_pickled_and_says_what_to_do(act: Any) -> None:
             act(limiter)
 
 
-def test_an_async_one_neither() -> None:
-    async def play() -> None:
-        async with AsyncLimiter("memory://") as limiter:
-            with pytest.raises(InvalidTypeError, match="like AsyncLimiter"):
-                pickle.dumps(limiter)
-
-    asyncio.run(play())
+async def test_an_async_one_neither() -> None:
+    async with AsyncLimiter("memory://") as limiter:
+        with pytest.raises(InvalidTypeError, match="like AsyncLimiter"):
+            pickle.dumps(limiter)
 
 
 def test_a_slot_takes_its_limits_with_the_call_too() -> None:

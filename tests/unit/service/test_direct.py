@@ -441,32 +441,29 @@ MOST = BOUNDS.header_bytes
     ],
     ids=["trailers", "a trailer without end", "a chunk's extension", "small trailers"],
 )
-def test_what_comes_beside_the_body_has_the_bound_of_a_head(path: bytes, begins: bytes, piece: bytes) -> None:
-    async def run() -> None:
-        one = side()
-        one.connection.data_received(CHUNKED % path + begins)
-        sent = 0
-        while not one.wire.closed:
-            await asyncio.sleep(0)
-            one.connection.data_received(piece)
-            sent += len(piece)
-            assert sent < MOST + 2 * len(piece)
-            assert len(one.connection.headers) == 3, "nobody reads trailers, so nobody keeps them"
-        assert sent > MOST - len(piece)
-        assert one.wire.written[9:12] == (b"404" if b"nothing" in path else b"431")
-        assert one.wire.written.count(b"HTTP/1.1 ") == 1
-        one.connection.connection_lost(None)
-        await one.settled()
-        if len(piece) == 1000:
-            return
-        one.connect()
-        one.connection.data_received(CHUNKED % path + begins + piece * (2 * MOST // len(piece)))
-        assert one.wire.closed
-        assert one.wire.written.startswith(b"HTTP/1.1 431 "), "in one read too"
-        one.connection.connection_lost(None)
-        await one.settled()
-
-    asyncio.run(run())
+async def test_what_comes_beside_the_body_has_the_bound_of_a_head(path: bytes, begins: bytes, piece: bytes) -> None:
+    one = side()
+    one.connection.data_received(CHUNKED % path + begins)
+    sent = 0
+    while not one.wire.closed:
+        await asyncio.sleep(0)
+        one.connection.data_received(piece)
+        sent += len(piece)
+        assert sent < MOST + 2 * len(piece)
+        assert len(one.connection.headers) == 3, "nobody reads trailers, so nobody keeps them"
+    assert sent > MOST - len(piece)
+    assert one.wire.written[9:12] == (b"404" if b"nothing" in path else b"431")
+    assert one.wire.written.count(b"HTTP/1.1 ") == 1
+    one.connection.connection_lost(None)
+    await one.settled()
+    if len(piece) == 1000:
+        return
+    one.connect()
+    one.connection.data_received(CHUNKED % path + begins + piece * (2 * MOST // len(piece)))
+    assert one.wire.closed
+    assert one.wire.written.startswith(b"HTTP/1.1 431 "), "in one read too"
+    one.connection.connection_lost(None)
+    await one.settled()
 
 
 async def test_trailers_within_the_bound_are_read_over_and_the_connection_goes_on() -> None:

@@ -3,7 +3,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # redis-py leaves the methods of its connections untyped.
 
-import asyncio
 import inspect
 from typing import Any
 
@@ -72,14 +71,11 @@ def test_every_way_to_the_server_goes_through_an_older_client(old: str) -> None:
             pass
 
 
-def test_the_same_awaited(old: str) -> None:
-    async def play() -> None:
-        async with AsyncLimiter(old, policies=POLICIES, namespace="old-async") as limiter:
-            await limiter.erase("a")
-            assert [bool(await limiter.decide("psp", "a")) for _ in range(3)] == [True, True, False]
-            assert (await limiter.decide_many("psp", [f"s{number}" for number in range(1000)])).allowed.all()
-
-    asyncio.run(play())
+async def test_the_same_awaited(old: str) -> None:
+    async with AsyncLimiter(old, policies=POLICIES, namespace="old-async") as limiter:
+        await limiter.erase("a")
+        assert [bool(await limiter.decide("psp", "a")) for _ in range(3)] == [True, True, False]
+        assert (await limiter.decide_many("psp", [f"s{number}" for number in range(1000)])).allowed.all()
 
 
 def test_a_script_that_the_server_forgot_is_loaded_again(old: str) -> None:

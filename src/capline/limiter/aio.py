@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
 from capline.limiter.arguments.records import LoadProgress
 from capline.limiter.patience import Acquisition, Wanted
-from capline.limiter.steps import awaited, named_as, run_awaited
+from capline.limiter.steps import acquiring, awaited, named_as, run_awaited
 from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
@@ -100,16 +100,6 @@ async def _through(task: asyncio.Task[Any]) -> None:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             continue
-
-
-def _acquiring(verb: Callable[Concatenate[V, P], Wanted[Slot]]) -> Callable[Concatenate[V, P], AwaitedSlot[Slot]]:
-    """The verb as a method whose block waits for the slot."""
-
-    def call(self: V, /, *args: P.args, **kwargs: P.kwargs) -> AwaitedSlot[Slot]:
-        return AwaitedSlot(verb(self, *args, **kwargs))
-
-    named_as(call, verb, "AwaitedSlot")
-    return call
 
 
 def _asking(
@@ -227,8 +217,8 @@ class AsyncLimiter(Verbs):
     try_write = awaited(Verbs._try_write)
     servers = awaited(Verbs._servers)
 
-    acquire = _acquiring(Verbs._acquire)
-    acquire_all = _acquiring(Verbs._acquire_all)
+    acquire = acquiring(AwaitedSlot, Verbs._acquire)
+    acquire_all = acquiring(AwaitedSlot, Verbs._acquire_all)
 
     async def export(
         self,

@@ -12,7 +12,7 @@ from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
 from capline.limiter.arguments.records import LoadProgress
 from capline.limiter.base import DEFAULT_URL
 from capline.limiter.patience import Acquisition, Wanted
-from capline.limiter.steps import blocking, named_as, run
+from capline.limiter.steps import acquiring, blocking, named_as, run
 from capline.limiter.verbs import Verbs
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidValueError, StoreError
@@ -76,16 +76,6 @@ class AcquiredSlot(ContextDecorator, Generic[Slot]):
 
     def __exit__(self, *_: object) -> None:
         return None
-
-
-def _acquiring(verb: Callable[Concatenate[V, P], Wanted[Slot]]) -> Callable[Concatenate[V, P], AcquiredSlot[Slot]]:
-    """The verb as a method whose block waits for the slot."""
-
-    def call(self: V, /, *args: P.args, **kwargs: P.kwargs) -> AcquiredSlot[Slot]:
-        return AcquiredSlot(verb(self, *args, **kwargs))
-
-    named_as(call, verb, "AcquiredSlot")
-    return call
 
 
 def _asking(kind: Kind, verb: Callable[Concatenate[V, P], Steps[Decision]]) -> Callable[Concatenate[V, P], Decision]:
@@ -225,8 +215,8 @@ class Limiter(Verbs):
     try_write = blocking(Verbs._try_write)
     servers = blocking(Verbs._servers)
 
-    acquire = _acquiring(Verbs._acquire)
-    acquire_all = _acquiring(Verbs._acquire_all)
+    acquire = acquiring(AcquiredSlot, Verbs._acquire)
+    acquire_all = acquiring(AcquiredSlot, Verbs._acquire_all)
 
     def export(
         self,

@@ -16,6 +16,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 V = TypeVar("V")
 T = TypeVar("T")
 P = ParamSpec("P")
+R = TypeVar("R")
+Wanted = TypeVar("Wanted")
 
 Steps = Generator[Any, Any, T]
 """The calls of a verb, one after the other; its return value is the verb's answer."""
@@ -63,6 +65,16 @@ def awaited(verb: Callable[Concatenate[V, P], Steps[T]]) -> Callable[Concatenate
         return await run_awaited(verb(self, *args, **kwargs))
 
     named_as(call, verb)
+    return call
+
+
+def acquiring(slot: Callable[[Wanted], R], verb: Callable[Concatenate[V, P], Wanted]) -> Callable[Concatenate[V, P], R]:
+    """The verb as a method that returns a block, a `slot`, which begins once the slot is there."""
+
+    def call(self: V, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return slot(verb(self, *args, **kwargs))
+
+    named_as(call, verb, slot.__name__)
     return call
 
 

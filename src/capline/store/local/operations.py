@@ -8,6 +8,7 @@ raises has changed nothing yet.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision, Joint
@@ -23,7 +24,7 @@ from capline.window.reservation import Pending, forget, reserve, take_along
 from capline.window.rule import Slot, attempt, move, peek
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
@@ -32,38 +33,28 @@ if TYPE_CHECKING:
     from capline.window.log import Hit
 
 
-def _decide(logs: list[BoundLog], operation: Operation, now_us: int, _: list[Pending]) -> Decision:
-    return attempt(logs, now_us, operation.fingerprint, None, operation.compiled.rule.denied_units)
+_Rule = Callable[[list[BoundLog], Operation, int, list[Pending]], Decision]
+"""What an operation does with opened logs, at an instant, and with what is pending there."""
 
-
-def _peek(logs: list[BoundLog], operation: Operation, now_us: int, _: list[Pending]) -> Decision:
-    return peek(logs, now_us, operation.fingerprint)
-
-
-def _charge(logs: list[BoundLog], operation: Operation, now_us: int, _: list[Pending]) -> Decision:
-    return charge(logs, now_us, operation.fingerprint)
-
-
-def _reserve(logs: list[BoundLog], operation: Operation, now_us: int, pending: list[Pending]) -> Decision:
-    return reserve(logs, pending, now_us, operation.ttl_us, operation.fingerprint)
-
-
-def _schedule(logs: list[BoundLog], operation: Operation, now_us: int, _: list[Pending]) -> Decision:
-    slot = Slot(operation.max_wait_us, operation.not_before_us)
-    return attempt(logs, now_us, operation.fingerprint, slot, operation.compiled.rule.denied_units)
-
-
-def _move(logs: list[BoundLog], operation: Operation, now_us: int, _: list[Pending]) -> Decision:
-    return move(logs, operation.stamp_us, now_us, operation.fingerprint, operation.not_before_us)
-
-
-_RULES: dict[Kind, Callable[[list[BoundLog], Operation, int, list[Pending]], Decision]] = {
-    "decide": _decide,
-    "peek": _peek,
-    "charge": _charge,
-    "reserve": _reserve,
-    "schedule": _schedule,
-    "move": _move,
+_RULES: dict[Kind, _Rule] = {
+    "decide": lambda logs, operation, now_us, _: attempt(
+        logs, now_us, operation.fingerprint, None, operation.compiled.rule.denied_units
+    ),
+    "peek": lambda logs, operation, now_us, _: peek(logs, now_us, operation.fingerprint),
+    "charge": lambda logs, operation, now_us, _: charge(logs, now_us, operation.fingerprint),
+    "reserve": lambda logs, operation, now_us, pending: reserve(
+        logs, pending, now_us, operation.ttl_us, operation.fingerprint
+    ),
+    "schedule": lambda logs, operation, now_us, _: attempt(
+        logs,
+        now_us,
+        operation.fingerprint,
+        Slot(operation.max_wait_us, operation.not_before_us),
+        operation.compiled.rule.denied_units,
+    ),
+    "move": lambda logs, operation, now_us, _: move(
+        logs, operation.stamp_us, now_us, operation.fingerprint, operation.not_before_us
+    ),
 }
 _QUICK = frozenset[Kind](["decide", "peek", "schedule"])
 
@@ -82,7 +73,7 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
         return change(transaction, operation, now_us)
     logs, record = _open(transaction, operation, now_us)
     decision = rule(logs, operation, now_us, record.pending)
-    if rule is not _peek:
+    if kind != "peek":
         _save(transaction, operation, logs, record)
     return decision
 

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
     from capline.model.subject import Subject
-    from capline.store.local.fast_path import FastRule
     from capline.store.local.transaction import LocalRule, LogRef, StoredLog
 
 TABLES = """
@@ -67,9 +65,6 @@ class SqliteStore(LocalStore, LogTransaction):
                 raise
             self._file.execute("COMMIT")
             return answer
-
-    def _fast_path(self, compiled: LocalRule, unit: FastRule, ref: LogRef) -> Callable[[Subject], Decision]:
-        return compiled.decide_one
 
     def _handle(self, name: str, retention_us: int) -> object:
         self._retention_us[name] = max(retention_us, self._retention_us.get(name, 0))

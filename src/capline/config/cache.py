@@ -6,7 +6,6 @@ older generation moves to the younger, so frequent subjects stay.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 class OwnLimits:
     """The limits of an override, and its granularity. Equal ones are one object, so they are compared by identity."""
 
-    __slots__ = ("granularity", "limits")
+    __slots__ = ("__weakref__", "granularity", "limits")
 
     def __init__(self, limits: tuple[Limit, ...], granularity: str | None = None) -> None:
         self.limits, self.granularity = limits, granularity
@@ -38,12 +37,6 @@ Cached = OwnLimits | Timed | None
 
 
 MISSING: Any = object()
-
-
-def drop_oldest(kept: dict[Any, Any]) -> None:
-    """Drop the entry that is longest there. Where another thread changes the dict just now, the next call does it."""
-    with suppress(RuntimeError):
-        kept.pop(next(iter(kept), None), None)
 
 
 class Recent:

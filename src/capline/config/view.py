@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from capline.config.cache import MISSING, OverrideCache, OwnLimits, Timed, drop_oldest
+from capline.config.cache import MISSING, OverrideCache, OwnLimits, Timed
 from capline.config.document import own_facts, policy_of
 from capline.config.records import (
     OVERRIDES,
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
 
 READ_AT_ONCE = 1000
-MOST_KINDS = 4096
-"""The most distinct sets of limits that are kept as one object each."""
 
 
 class View:
@@ -63,7 +62,7 @@ class View:
         self._lock = threading.Lock()
         self._epoch = 0
         self._cache = OverrideCache(most_cached)
-        self._kinds: dict[tuple[str | None, ...], OwnLimits] = {}
+        self._kinds: WeakValueDictionary[tuple[str | None, ...], OwnLimits] = WeakValueDictionary()
         self._overlay: dict[tuple[str, bytes], bytes] = {}
         self._unsettled: dict[int, float] = {}
         self.version = -1
@@ -175,8 +174,6 @@ class View:
         key = (granularity, *texts)
         limits = self._kinds.get(key)
         if limits is None:
-            if len(self._kinds) >= MOST_KINDS:
-                drop_oldest(self._kinds)
             try:
                 limits = self._kinds[key] = OwnLimits(tuple(Limit.parse(text) for text in texts), granularity)
             except CaplineError as error:

@@ -106,7 +106,7 @@ field."""
 _MARKS = "'_', '.' or '-'", "'.' or '-'"
 
 
-class LogLimits(msgspec.Struct, frozen=True):
+class LogLimits(msgspec.Struct, frozen=True, gc=False):
     """One log of an attempt: its name, the limits that must hold over it, and how long its hits are kept.
 
     `retention_us` is the widest window that any policy, in any segment, has on that log: hits are trimmed by that age
@@ -126,7 +126,7 @@ class LogLimits(msgspec.Struct, frozen=True):
     shared: bool = False
 
 
-class BoundPolicy(msgspec.Struct, frozen=True):
+class BoundPolicy(msgspec.Struct, frozen=True, gc=False):
     """A policy bound to a segment, a channel and a zone: the limits of every log must hold, then each log gets the hit.
 
     The first of `logs` is the policy's own log. `channel_logs` names the logs of all its channels, which a refund has

@@ -41,11 +41,19 @@ class CompiledRule(Protocol):
     """A rule in the store's own form; only its fast paths are known to others."""
 
     rule: BoundPolicy
-    decide_one: Callable[[Subject], Decision]
-    """The step `decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
-    ask: Callable[..., Decision] | None
-    """Where it is faster than `step`: `decide`, `peek` or `schedule`, bound to the rule, as a function of
-    (subject, cost, fingerprint, kind, max_wait_us). It checks the subject itself."""
+
+    @property
+    def decide_one(self) -> Callable[[Subject], Decision]:
+        """The step `decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
+        ...
+
+    @property
+    def ask(self) -> Callable[..., Decision] | None:
+        """Where it is faster than `step`: `decide`, `peek` or `schedule`, bound to the rule.
+
+        A function of (subject, cost, fingerprint, kind, max_wait_us), which checks the subject itself.
+        """
+        ...
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):

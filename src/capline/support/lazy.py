@@ -1,6 +1,6 @@
-"""Lazy imports: a module, or names of a package that live in other modules, loaded at first use.
+"""What is made at first use: an attribute, a module, names of a package that live in other modules.
 
-For what is slow to load and not always needed.
+For what is slow to make or to load, or large, and not always needed.
 
     __getattr__ = lazy_names(__name__, {"package.aio": ("AsyncLimiter",)})
 """
@@ -9,7 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    made_once = property  # to checkers no other is an attribute of a protocol
+else:
+
+    class made_once:  # noqa: N801 - a decorator
+        """As `functools.cached_property`, whose lock in Python 3.11 a forked child may find taken."""
+
+        def __init__(self, make: Callable[[Any], Any]) -> None:
+            self._make = make
+
+        def __set_name__(self, _: type, name: str) -> None:
+            self._name = name
+
+        def __get__(self, thing: Any, _: type) -> Any:
+            value = thing.__dict__[self._name] = self._make(thing)
+            return value
 
 
 class LazyModule:

@@ -191,12 +191,12 @@ def test_versions_past_the_last_are_kept_no_longer(one: Configuration) -> None:
     assert len(one.override_versions("promo", "u")) == 17
 
 
-def test_kinds_of_overrides_are_bounded_and_right(one: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_of, "MOST_KINDS", 4)
-    one.override_many("promo", {number: [f"{number + 1}/day"] for number in range(10)})
-    for number in range(10):
+def test_equal_overrides_are_one_object_while_a_cached_subject_has_one(one: Configuration) -> None:
+    one.override_many("promo", {number: [f"{number + 1}/day"] for number in range(20)} | {"u": ["20/day"]})
+    for number in range(20):
         assert limits(one, number) == f"{number + 1}/day"
-        assert len(one.view._kinds) <= 4
+        assert len(one.view._kinds) <= 8
+    assert one.view.own("promo", "u") is one.view.own("promo", 19)
 
 
 def test_what_names_no_configuration(tmp_path: Path) -> None:

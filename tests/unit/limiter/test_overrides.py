@@ -132,12 +132,12 @@ def test_a_policy_without_overrides_keeps_its_fast_path(limiter: Limiter) -> Non
     assert limiter._units["promo"] == limiter._bound(("promo", None, None, None)).decide_one
 
 
-def test_one_more_set_of_limits_takes_the_place_of_one(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overrides, "MOST_COMPILED", 4)
-    for subject in range(6):
-        limiter.override("promo", subject, [f"{20 - subject}/day"])
+def test_thousands_of_sets_of_limits_are_compiled_once_each(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter.override("promo", 0, ["20/day"])
     made, compiled = limiter._overrides, list[object]()
     assert made is not None
+    assert limiter.configuration is not None
+    limiter.configuration.override_many("promo", {subject: [f"{subject + 20}/day"] for subject in range(5_000)})
     compile_rule = made._compile
 
     def counted(rule: Any) -> Any:
@@ -145,12 +145,13 @@ def test_one_more_set_of_limits_takes_the_place_of_one(limiter: Limiter, monkeyp
         return compile_rule(rule)
 
     monkeypatch.setattr(made, "_compile", counted)
-    for subject in range(6):
+    for subject in (*range(5_000), *range(5_000)):
         limiter.decide("promo", subject)
-    assert len(compiled) == 6
-    for subject in range(2, 6):
-        limiter.decide("promo", subject)
-    assert len(compiled) == 6, "the other four stay"
+    assert len(compiled) == 5_000
+    monkeypatch.setattr(overrides, "MOST_COMPILED", 5_004)
+    limiter.configuration.override_many("promo", {subject: [f"{subject + 20}/week"] for subject in range(6)})
+    assert [limiter.decide("promo", subject).remaining for subject in range(6)] == list(range(17, 23))
+    assert [sum(map(len, tables)) for tables in zip(*made._kept.values(), strict=True)] == [2, 2], "more were kept"
 
 
 def test_the_fast_path_of_a_policy_with_overrides_asks_once(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capline.config.cache import MISSING, OwnLimits, drop_oldest
+from capline.config.cache import MISSING, OwnLimits
 from capline.model.errors import PolicyError, UnknownNameError
 from capline.model.subject import check_subject
 from capline.store.columns import plain
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     Unit = Callable[[Subject], Any]
     """Decides on one unit of the subject: a `Decision`, or for an awaited limiter an awaitable one."""
 
-MOST_COMPILED = 4096
-"""Compiled rules of overrides that are kept; one more takes the place of the oldest, which costs only that one."""
+MOST_COMPILED = 1 << 14
+"""Compiled rules of overrides that are kept, of 2 to 4 KB each. One more, and all are compiled again when needed."""
 MOST_CODES = 1 << 16
 
 
@@ -59,15 +59,18 @@ class Overridden:
         self._view = configuration.view
         self._compile = compiled
         self._share = share
-        self._rules_by_names: dict[tuple[OwnLimits, Names], CompiledRule | None] = {}
+        self._kept: dict[Names, tuple[dict[OwnLimits, CompiledRule | None], dict[Any, Unit]]] = {}
+        """By names: the compiled rules and fast paths of overrides."""
+        self._compiled = 0
         self.use(rules, frozenset(rules.overrides))
 
     def use(self, rules: Rules, names: AbstractSet[str]) -> None:
         """Take over other rules: what was compiled of these policies is forgotten."""
         # The rules before the table, which `_bound` reads first: so it puts nothing old into the new one.
         self._rules = rules
-        kept = self._rules_by_names.copy()
-        self._rules_by_names = {key: rule for key, rule in kept.items() if key[1][0] not in names}
+        for kept in self._kept.copy():
+            if kept[0] in names:
+                del self._kept[kept]
         self.policies = (self.policies - names) | (names & rules.overrides.keys() & rules.policies.keys())
 
     def compiled(self, names: Names, subject: Subject) -> CompiledRule | None:
@@ -94,7 +97,7 @@ class Overridden:
         A subject whose override is not cached goes the `general` way, which reads it.
         """
         recent = self._view.recent(names[0])
-        units: dict[Any, Unit] = {}
+        _, units = self._kept_of(names)
 
         def unit_by_subject(subject: Subject) -> Any:
             try:
@@ -108,8 +111,6 @@ class Overridden:
             if unit is None:
                 if not isinstance(own, OwnLimits):
                     return general(subject)
-                if len(units) >= MOST_COMPILED:
-                    drop_oldest(units)
                 compiled = self._bound(own, names)
                 unit = units[own] = common if compiled is None else unit_of(compiled)
             return unit(subject)
@@ -143,15 +144,22 @@ class Overridden:
         return self._view.own(policy, subject) if policy in self.policies else None
 
     def _bound(self, own: OwnLimits, names: Names) -> CompiledRule | None:
-        known = self._rules_by_names
+        known, _ = self._kept_of(names)
         try:
-            return known[own, names]
+            return known[own]
         except KeyError:
-            if len(known) >= MOST_COMPILED:
-                drop_oldest(known)
+            self._compiled += 1
+        if self._compiled > MOST_COMPILED:
+            self._compiled = 1
+            for rules, units in self._kept.copy().values():
+                rules.clear()
+                units.clear()
         rule = self._rule(own, names)
-        compiled = known[own, names] = None if rule is None else self._compile(rule)
+        compiled = known[own] = None if rule is None else self._compile(rule)
         return compiled
+
+    def _kept_of(self, names: Names) -> tuple[dict[OwnLimits, CompiledRule | None], dict[Any, Unit]]:
+        return self._kept.get(names) or self._kept.setdefault(names, ({}, {}))
 
     def _rule(self, own: OwnLimits, names: Names) -> BoundPolicy | None:
         try:

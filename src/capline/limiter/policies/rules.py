@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from capline.config.records import Totals
 from capline.limiter.policies.layered import Layered
@@ -35,7 +37,7 @@ Names = tuple[str, str | None, str | None, str | None]
 """A policy, a segment, a channel and a time zone, as an attempt names them."""
 
 
-class _LogFacts(NamedTuple):
+class _LogFacts(msgspec.Struct, frozen=True, gc=False):
     """Of one log: how long it keeps hits, its largest quota, the replicas to wait for, and the logs beside it."""
 
     retention_us: int

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
 from capline.model.policy import LOGS, RESERVED, BoundPolicy, LogLimits, check_no_replicas
-from capline.model.subject import Subject, check_subject
 from capline.store.columns import plain
 from capline.store.local.batches import (
     NO_ANSWER,
@@ -25,8 +24,7 @@ from capline.store.local.batches import (
     rows_of,
     undamaged,
 )
-from capline.store.local.fast_path import FastRule, Quick, fast_rule, logs_path
-from capline.store.local.numbers_path import numbers_path
+from capline.store.local.fast_path import FastRule, Quick, fast_rule
 from capline.store.local.operations import joint_step, recorded_hits, step
 from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.local.whole_logs import merged, next_page
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.server_state import ServerState
+    from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.window.log import Hit
     from capline.window.merge import Merged
@@ -52,11 +51,10 @@ _T = TypeVar("_T")
 
 
 class LocalStore(Store, ABC):
-    """Every instruction of `Store`; a store adds `_transact`, `_handle`, `_fast_path`, `_walk`, `sweep` and `close`."""
+    """Every instruction of `Store`; a store adds `_transact`, `_handle`, `_walk`, `sweep`, `close`, and fast paths."""
 
     may_lose_answers = False
     keeps_rows = False
-    """Whether all numbers of a policy are one value, and no limit has a log of its own."""
 
     def __init__(self, clock: Clock, *, next_forms: bool = False) -> None:
         self._clock = clock
@@ -65,17 +63,12 @@ class LocalStore(Store, ABC):
     @abstractmethod
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T: ...
 
-    @abstractmethod
-    def _fast_path(
-        self,
-        compiled: LocalRule,
-        unit: FastRule,
-        ref: LogRef,
-    ) -> Callable[[Subject], Decision]:
-        """`decide` for one unit without an id on one log, as a function of the subject alone."""
+    def unit_path(self, compiled: LocalRule, unit: FastRule) -> Callable[[Subject], Decision] | None:  # noqa: ARG002 - for stores
+        """See `Paths`."""
+        return None
 
-    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:  # noqa: ARG002 - for stores
-        """See `CompiledRule.ask`."""
+    def ask_path(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:  # noqa: ARG002 - for stores
+        """See `Paths`."""
         return None
 
     @abstractmethod
@@ -113,7 +106,7 @@ class LocalStore(Store, ABC):
         return self._clock.now_us()
 
     @override
-    def compiled(self, rule: BoundPolicy, /) -> LocalRule:  # noqa: C901 - one form after the other
+    def compiled(self, rule: BoundPolicy, /) -> LocalRule:
         """Raises `InvalidValueError` for a rule that waits for replicas, as there are none here."""
         check_no_replicas(rule)
         name, retention_us = rule.logs[0].log, rule.logs[0].retention_us
@@ -135,6 +128,7 @@ class LocalStore(Store, ABC):
             return self._transact(lambda transaction: any(self._walk(transaction, ref, None)))
 
         compiled = LocalRule(
+            self,
             rule,
             tuple(
                 LogRef(log_limits, readers, self._handle(log_limits.log, log_limits.retention_us))
@@ -142,7 +136,6 @@ class LocalStore(Store, ABC):
             ),
             tuple(map(ref_of, sorted(channels))),
             fast_rule(rule),
-            lambda subject: self.step(Operation("decide", compiled, check_subject(subject))),
         )
         if rule.algorithm not in LOGS or was_left(rule.numbers):
             compiled.numbers, compiled.unit = ref_of(rule.numbers), None
@@ -151,20 +144,11 @@ class LocalStore(Store, ABC):
             may_have_both = compiled.begins and not self.keeps_rows
             if not may_have_both and rule.algorithm not in LOGS and not compiled.refs[0].readers:
                 compiled.meters = [ref.readers[0] for ref in compiled.refs[1:]]
-                compiled.quick = numbers_path(compiled.meters, rule.logs)
         if rule.reserved:
             compiled.record = ref_of(rule.reserved)
         elif was_left(record):
             compiled.record, compiled.unit = ref_of(record), None
         compiled.former = tuple(map(ref_of, sorted(former - _refs_of([compiled]).keys())))
-        # In memory what is pending of a subject is looked for before its log.
-        if compiled.numbers is None and (compiled.record is None or (rule.reserved and self.keeps_rows)):
-            compiled.quick = logs_path(rule)
-        if compiled.quick is not None:
-            compiled.ask = self._ask(compiled, compiled.quick)
-            compiled.decide_one = compiled.ask or compiled.decide_one
-        if compiled.unit is not None and not rule.logs[0].grain_us:
-            compiled.decide_one = self._fast_path(compiled, compiled.unit, compiled.refs[0])
         return compiled
 
     @override

@@ -17,6 +17,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
@@ -177,115 +178,126 @@ def _period_of(limit: Limit, zone: str) -> Period | None:
     return period
 
 
-def _units_path(compiled: FastRule, rule: BoundPolicy) -> Quick:  # noqa: C901, PLR0915 - one flat step
+def _units_path(compiled: FastRule, rule: BoundPolicy) -> Quick:
+    limits, widest_us, least_quota, _, log_limits = compiled
+    windows = [(*limit, _period_of(limit[2], rule.zone)) for limit in limits]
+    # A refusal that counts is recorded, and one of the calendar frees at midnight: the rule's.
+    refuses, eager = not (rule.zone or rule.denied_units), bool(rule.zone)
+    kept = log_limits.retention_us, log_limits.grain_us
+    # One tuple, where a closure is an object a name.
+    return partial(_units_step, (compiled, windows, log_limits, *kept, widest_us, least_quota, refuses, eager))
+
+
+def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
+    facts: tuple[FastRule, list[tuple[int, int, Limit, Period | None]], LogLimits, int, int, int, int, bool, bool],
+    log: Any,
+    cost: int,
+    fingerprint: int,
+    kind: Kind,
+    max_wait_us: int | None,
+    now_us: int,
+) -> Decision | None:
     """The step on a log, for any cost and id. Slots that are not now are left to the rule.
 
     O(1) a limit while no hit is out of its window. States of limits are built at once where hits may change.
     """
-    _, widest_us, least_quota, _, log_limits = compiled
-    logs, retention_us, grain_us = (log_limits,), log_limits.retention_us, log_limits.grain_us
-    windows = [(*limit, _period_of(limit[2], rule.zone)) for limit in compiled[0]]
-    # A refusal that counts is recorded, and one of the calendar frees at midnight: the rule's.
-    refuses, eager = not (rule.zone or rule.denied_units), bool(rule.zone)
-
-    def step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - as above
-        log: Any, cost: int, fingerprint: int, kind: Kind, max_wait_us: int | None, now_us: int
-    ) -> Decision | None:
-        if not cost or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
-            return None
-        if type(log) is not ColumnLog:
-            return slowly(log, cost, fingerprint, kind, now_us)
-        stamps, before, start, time_us = log.stamps, log.before, log.start, log.high_water_us
-        n = len(stamps)
-        stamp_us = now_us if now_us > time_us else time_us + (n > start)
-        wait_us = stamp_us - now_us if kind == "schedule" else 0
-        reset_us = stamp_us + widest_us
-        if (
-            cost > least_quota
-            or (n > start and stamps[-1] != time_us)
-            or (before and n > start and log.total - before[start] > MOST_UNITS)
-            or reset_us >= LATEST_US
-            or (max_wait_us is not None and wait_us > max_wait_us)
-        ):
-            return slowly(log, cost, fingerprint, kind, now_us)
-        left, tightest = LARGEST_QUOTA + 1, None
-        numbers: list[int] = []
-        for quota, window_us, limit, period in windows:
-            cutoff_us, i, free = stamp_us - window_us, start, quota - cost
-            if period is not None:
-                span = period(now_us, stamp_us)
-                if span is None:
-                    return None
-                cutoff_us, until_us = span
-                reset_us = max(reset_us, until_us)
-            else:
-                until_us = NEVER
-            if i < n and stamps[i] <= cutoff_us:
-                i = bisect_right(stamps, cutoff_us, i)
-            if before is None:
-                free -= n - i
-                if cost != 1 or eager:
-                    oldest_us = stamps[i] if i < n else stamp_us
-                    numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
-            else:
-                oldest_us, used = stamp_us, log.total - before[i] if i < n else 0
-                if used:
-                    if i + 1 < n and before[i] == before[i + 1]:  # refunded
-                        i = bisect_right(before, before[i], i) - 1
-                    free, oldest_us = free - used, stamps[i]
+    compiled, windows, log_limits, retention_us, grain_us, widest_us, least_quota, refuses, eager = facts
+    if not cost or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
+        return None
+    if type(log) is not ColumnLog:
+        return _slowly(log, compiled, cost, fingerprint, kind, now_us) if refuses else None
+    stamps, before, start, time_us = log.stamps, log.before, log.start, log.high_water_us
+    n = len(stamps)
+    stamp_us = now_us if now_us > time_us else time_us + (n > start)
+    wait_us = stamp_us - now_us if kind == "schedule" else 0
+    reset_us = stamp_us + widest_us
+    if (
+        cost > least_quota
+        or (n > start and stamps[-1] != time_us)
+        or (before and n > start and log.total - before[start] > MOST_UNITS)
+        or reset_us >= LATEST_US
+        or (max_wait_us is not None and wait_us > max_wait_us)
+    ):
+        return _slowly(log, compiled, cost, fingerprint, kind, now_us) if refuses else None
+    left, tightest = LARGEST_QUOTA + 1, None
+    numbers: list[int] = []
+    for quota, window_us, limit, period in windows:
+        cutoff_us, i, free = stamp_us - window_us, start, quota - cost
+        if period is not None:
+            span = period(now_us, stamp_us)
+            if span is None:
+                return None
+            cutoff_us, until_us = span
+            reset_us = max(reset_us, until_us)
+        else:
+            until_us = NEVER
+        if i < n and stamps[i] <= cutoff_us:
+            i = bisect_right(stamps, cutoff_us, i)
+        if before is None:
+            free -= n - i
+            if cost != 1 or eager:
+                oldest_us = stamps[i] if i < n else stamp_us
                 numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
-            if until_us != NEVER:
-                numbers[-2:] = until_us - now_us, until_us - now_us
-            if free < 0:
-                return slowly(log, cost, fingerprint, kind, now_us)
-            if free < left:
-                left, tightest = free, limit
-        seen: Any = states_of, logs, numbers
-        if not numbers:
-            seen = _states, compiled, stamps, start, n, stamp_us, now_us, True
-        if kind == "peek":
-            return Decision(True, tightest, left, 0, reset_us - now_us, None, "store", 0, 0, seen)
-        same_sum = grain_us and n > start and time_us // grain_us == stamp_us // grain_us
-        if (
-            fingerprint
-            or (n > start and stamps[start] <= stamp_us - retention_us)
-            or (before is None and (cost != 1 or same_sum))
-            or (same_sum and (log.ids or log.denied))
-        ):
-            record(log, cost, fingerprint, stamp_us, max(now_us, time_us))
         else:
-            log.high_water_us = stamp_us
-            if same_sum:
-                stamps[-1] = stamp_us
-            else:
-                stamps.append(stamp_us)
-                if before is not None:
-                    before.append(log.total)
+            oldest_us, used = stamp_us, log.total - before[i] if i < n else 0
+            if used:
+                if i + 1 < n and before[i] == before[i + 1]:  # refunded
+                    i = bisect_right(before, before[i], i) - 1
+                free, oldest_us = free - used, stamps[i]
+            numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
+        if until_us != NEVER:
+            numbers[-2:] = until_us - now_us, until_us - now_us
+        if free < 0:
+            return _slowly(log, compiled, cost, fingerprint, kind, now_us) if refuses else None
+        if free < left:
+            left, tightest = free, limit
+    seen: Any = states_of, (log_limits,), numbers
+    if not numbers:
+        seen = _states, compiled, stamps, start, n, stamp_us, now_us, True
+    if kind == "peek":
+        return Decision(True, tightest, left, 0, reset_us - now_us, None, "store", 0, 0, seen)
+    same_sum = grain_us and n > start and time_us // grain_us == stamp_us // grain_us
+    if (
+        fingerprint
+        or (n > start and stamps[start] <= stamp_us - retention_us)
+        or (before is None and (cost != 1 or same_sum))
+        or (same_sum and (log.ids or log.denied))
+    ):
+        _record(log, log_limits, cost, fingerprint, stamp_us, max(now_us, time_us))
+    else:
+        log.high_water_us = stamp_us
+        if same_sum:
+            stamps[-1] = stamp_us
+        else:
+            stamps.append(stamp_us)
             if before is not None:
-                log.total += cost
-        return Decision(True, tightest, left, 0, reset_us - now_us, stamp_us, "store", wait_us, 0, seen)
+                before.append(log.total)
+        if before is not None:
+            log.total += cost
+    return Decision(True, tightest, left, 0, reset_us - now_us, stamp_us, "store", wait_us, 0, seen)
 
-    def slowly(log: StoredLog, cost: int, fingerprint: int, kind: Kind, now_us: int) -> Decision | None:
-        """What is refused, and logs in pages: two looks at the log for each limit."""
-        if not refuses:
-            return None
-        decision = None if kind == "schedule" else decide_units(log, compiled, cost, now_us)
-        if decision is None or decision.hit is None:
-            return decision
-        if kind == "peek":
-            return replace(decision, hit=None)
-        record(log, cost, fingerprint, decision.hit, max(now_us, log.high_water_us))
+
+def _slowly(
+    log: StoredLog, compiled: FastRule, cost: int, fingerprint: int, kind: Kind, now_us: int
+) -> Decision | None:
+    """What is refused, and logs in pages: two looks at the log for each limit."""
+    decision = None if kind == "schedule" else decide_units(log, compiled, cost, now_us)
+    if decision is None or decision.hit is None:
         return decision
+    if kind == "peek":
+        return replace(decision, hit=None)
+    _record(log, compiled[4], cost, fingerprint, decision.hit, max(now_us, log.high_water_us))
+    return decision
 
-    def record(log: StoredLog, cost: int, fingerprint: int, stamp_us: int, time_us: int) -> None:
-        log.trim(time_us - retention_us)
-        last_us = log.last_us() if grain_us else NEVER
-        if last_us == NEVER or fingerprint or last_us // grain_us != stamp_us // grain_us or log.name_of(last_us):
-            log.record(stamp_us, cost, stamp_us, fingerprint)
-        else:
-            log.extend(stamp_us, cost, stamp_us)
 
-    return step
+def _record(log: StoredLog, log_limits: LogLimits, cost: int, fingerprint: int, stamp_us: int, time_us: int) -> None:
+    grain_us = log_limits.grain_us
+    log.trim(time_us - log_limits.retention_us)
+    last_us = log.last_us() if grain_us else NEVER
+    if last_us == NEVER or fingerprint or last_us // grain_us != stamp_us // grain_us or log.name_of(last_us):
+        log.record(stamp_us, cost, stamp_us, fingerprint)
+    else:
+        log.extend(stamp_us, cost, stamp_us)
 
 
 def _channel_path(of_own: Quick, of_channel: Quick) -> Quick:

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from capline.model.clock import LATEST_US
 from capline.window.bound_log import OpenLog
@@ -48,21 +51,18 @@ class StoredLog(OpenLog, Protocol):
         ...
 
 
-class ColumnLog:
+class ColumnLog(msgspec.Struct, gc=False, eq=False):
     """A mutable `LogView` (see `capline.window.log`); a read costs at most O(log n), recording O(1) amortised."""
 
-    __slots__ = ("_named", "before", "denied", "high_water_us", "ids", "reserved", "stamps", "start", "total")
-
-    def __init__(self) -> None:
-        self.stamps: array[int] = array("Q")
-        self.start = 0
-        self.before: array[int] | None = None
-        self.total = 0
-        self.high_water_us = 0
-        self.ids: dict[int, int] | None = None
-        self._named: dict[int, int] | None = None  # ids by stamp, once one was looked for
-        self.denied: set[int] | None = None
-        self.reserved = False
+    stamps: array[int] = msgspec.field(default_factory=partial(array, "Q"))
+    start: int = 0
+    before: array[int] | None = None
+    total: int = 0
+    high_water_us: int = 0
+    ids: dict[int, int] | None = None
+    _named: dict[int, int] | None = None  # ids by stamp, once one was looked for
+    denied: set[int] | None = None
+    reserved: bool = False
 
     def __len__(self) -> int:
         return len(self.stamps) - self.start

@@ -78,6 +78,7 @@ class MemoryStore(LocalStore, LogTransaction):
         self._lock = PolledLock()
         self._naming = threading.Lock()
         self._keeping = threading.Lock()
+        self._unit_path = self._unit_paths()
 
     def _handle(self, name: str, retention_us: int) -> object:
         with self._naming:  # not the lock of the logs, which a batch may hold for seconds
@@ -99,58 +100,64 @@ class MemoryStore(LocalStore, LogTransaction):
         with self._lock:
             return step(self, operation, self._clock.now_us())
 
-    def _fast_path(
-        self,
-        compiled: LocalRule,
-        unit: FastRule,
-        ref: LogRef,
-    ) -> Callable[[Subject], Decision]:
-        """One lock, one look-up, `decide_one`: some 0.8 µs. Any other log goes to the general rule."""
-        table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        logs, retention_us, now_us_of = table.logs, ref.retention_us, self._clock.now_us
-        quick: Any = compiled.quick
-        wall_ns = time_ns if type(self._clock) is SystemClock else None
+    @override
+    def unit_path(self, compiled: LocalRule, unit: FastRule) -> Callable[[Subject], Decision]:
+        return self._unit_path(compiled, unit)
+
+    def _unit_paths(self) -> Callable[[LocalRule, FastRule], Callable[[Subject], Decision]]:
+        """`unit_path`; what all rules share is bound here, once: there may be many rules, and each is few objects."""
+        now_us_of, wall_ns = self._clock.now_us, time_ns if type(self._clock) is SystemClock else None
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
 
-        def decide(subject: Subject) -> Decision:
-            kind = type(subject)
-            if kind is not str and kind is not int:
-                subject = check_subject(subject)
-            if not try_acquire(False):
-                wait()
-            try:
-                log = logs.get(subject)
-                if log is None:
-                    check_subject(subject)
-                    log = ColumnLog()
-                    now_us = now_us_of()
-                    log.record(now_us, 1, now_us)
-                    self.save(ref, subject, log)
-                    return first_decision(unit, now_us)
-                stamps = log.stamps
-                start = log.start
-                n = len(stamps)
-                now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
-                if log.before is not None or n == start or stamps[-1] != log.high_water_us:
-                    decision = quick(log, 1, 0, "decide", None, now_us)
-                    return step(self, Operation("decide", compiled, subject), now_us) if decision is None else decision
-                oldest_us = stamps[start]
-                last_us = stamps[-1]
-                decision = decide_one(stamps, start, n, oldest_us, last_us, unit, now_us)
-                stamp_us = decision.hit
-                if stamp_us is not None:
-                    if oldest_us <= stamp_us - retention_us:
-                        log.trim(max(now_us, last_us) - retention_us)
-                    log.stamps.append(stamp_us)
-                    log.high_water_us = stamp_us
-                return decision
-            finally:
-                release()
+        def of_rule(compiled: LocalRule, unit: FastRule) -> Callable[[Subject], Decision]:
+            ref = compiled.refs[0]
+            logs, retention_us = _logs(ref), ref.retention_us
 
-        return decide
+            def decide(subject: Subject) -> Decision:
+                """One lock, one look-up, `decide_one`: some 0.8 µs. Any other log goes to the general rule."""
+                kind = type(subject)
+                if kind is not str and kind is not int:
+                    subject = check_subject(subject)
+                if not try_acquire(False):
+                    wait()
+                try:
+                    log = logs.get(subject)
+                    if log is None:
+                        check_subject(subject)
+                        log = ColumnLog()
+                        now_us = now_us_of()
+                        log.record(now_us, 1, now_us)
+                        self.save(compiled.refs[0], subject, log)
+                        return first_decision(unit, now_us)
+                    stamps = log.stamps
+                    start = log.start
+                    n = len(stamps)
+                    now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
+                    if log.before is not None or n == start or stamps[-1] != log.high_water_us:
+                        quick: Any = compiled.quick
+                        decision = quick(log, 1, 0, "decide", None, now_us)
+                        return (
+                            step(self, Operation("decide", compiled, subject), now_us) if decision is None else decision
+                        )
+                    oldest_us = stamps[start]
+                    last_us = stamps[-1]
+                    decision = decide_one(stamps, start, n, oldest_us, last_us, unit, now_us)
+                    stamp_us = decision.hit
+                    if stamp_us is not None:
+                        if oldest_us <= stamp_us - retention_us:
+                            log.trim(max(now_us, last_us) - retention_us)
+                        log.stamps.append(stamp_us)
+                        log.high_water_us = stamp_us
+                    return decision
+                finally:
+                    release()
+
+            return decide
+
+        return of_rule
 
     @override
-    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
+    def ask_path(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
         """One lock, one look-up, the fast path; the general rule where it has no answer."""
         own, numbers = compiled.refs[0], compiled.numbers
         if numbers is None and len(compiled.refs) > 1:

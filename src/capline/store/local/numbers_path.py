@@ -14,13 +14,8 @@ from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.limit_status import states_of
-from capline.store.local.log import ColumnLog
-from capline.store.local.numbers import StoredNumbers
-from capline.window.bound_log import BoundLog
-from capline.window.carry import NumberRow
 from capline.window.counters import CounterReader, FixedReader, LevelReader
 from capline.window.log import NEVER
-from capline.window.recording import record_hit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +23,9 @@ if TYPE_CHECKING:
     from capline.model.limit_status import LimitStatus
     from capline.model.policy import LogLimits
     from capline.store.local.fast_path import Quick
-    from capline.store.local.transaction import LocalRule, LogTransaction
-    from capline.store.protocol import Kind, Operation
+    from capline.store.local.log import ColumnLog
+    from capline.store.protocol import Kind
+    from capline.window.carry import NumberRow
     from capline.window.limit_reader import LimitReader
 
 Judge = Callable[[Any, int, int], tuple[int, int, int, int]]
@@ -102,7 +98,7 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
                 log.extend(stamp_us, level - log.units_at(last_us) if level > 0 else cost, stamp_us)
         return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, "store", wait_us, 0, seen)
 
-    def is_known(numbers: StoredNumbers) -> bool:
+    def is_known(numbers: Any) -> bool:
         if [row.reader for row in numbers.rows] == meters:
             numbers.known = meters
         return numbers.known is meters
@@ -212,43 +208,3 @@ def _level(reader: LevelReader) -> Judge:
 
 _JUDGES: dict[Any, Callable[[Any], Judge]] = {FixedReader: _fixed, CounterReader: _counter, LevelReader: _level}
 """`after_hit` of each algorithm, for a log in one piece whose last hit is this window's, or the level."""
-
-
-def numbers_step(transaction: LogTransaction, operation: Operation, kind: Kind, now_us: int) -> Decision | None:
-    """Decide, peek, or take a slot, and record the hit; None, and nothing changed, where the rule is to be asked."""
-    compiled: LocalRule = operation.compiled
-    subject, cost, fingerprint = operation.subject, operation.cost, operation.fingerprint
-    ref, rows_ref = compiled.refs[0], compiled.numbers
-    numbers: Any = transaction.stored(rows_ref, subject)  # pyright: ignore[reportArgumentType] - with meters there is one
-    own: Any = transaction.stored(ref, subject)
-    time_us, last_us = now_us, NEVER
-    if own is not None:
-        if numbers is None or own.find(fingerprint, NEVER) != NEVER or own.units_after(NEVER) + cost > LARGEST_QUOTA:
-            return None
-        time_us, last_us = max(now_us, own.high_water_us), own.last_us()
-    begun = numbers
-    if numbers is None:
-        logs = [None if compiled.begins else transaction.stored(ref, subject) for ref in compiled.refs[1:]]
-        found = [ColumnLog() if log is None else log for log in logs]
-        if any(type(log) is not ColumnLog or log.ids or log.denied for log in found):
-            return None
-        begun = StoredNumbers(
-            [NumberRow(ref.readers[0], log) for ref, log in zip(compiled.refs[1:], found, strict=True)]
-        )
-    quick: Any = compiled.quick
-    times = () if own is None else (time_us, last_us)
-    if fingerprint:  # before the step raises it
-        time_us = max(time_us, begun.high_water_us)
-    decision = quick(begun, cost, 0, kind, operation.max_wait_us, now_us, *times)
-    if decision is None or decision.hit is None:
-        return decision
-    if fingerprint:
-        bound = BoundLog(ColumnLog() if own is None else own, ref.log_limits, (), cost)
-        record_hit(bound, time_us, decision.hit, fingerprint)
-        transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - the same
-    if numbers is None and not compiled.begins:
-        for row_ref, row in zip(compiled.refs[1:], begun.rows, strict=True):
-            transaction.save(row_ref, subject, row.log)  # pyright: ignore[reportArgumentType] - from above
-    else:
-        transaction.save(rows_ref, subject, begun)  # pyright: ignore[reportArgumentType] - as above
-    return decision

@@ -12,14 +12,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision, Joint
+from capline.model.limit import LARGEST_QUOTA
 from capline.store.local.fast_path import all_of
-from capline.store.local.numbers_path import numbers_step
+from capline.store.local.log import ColumnLog
+from capline.store.local.numbers import StoredNumbers
 from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
 from capline.store.local.whole_logs import counted
 from capline.store.protocol import Kind, Operation
 from capline.window.bound_log import BoundLog, table_of
+from capline.window.carry import NumberRow
 from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
+from capline.window.log import NEVER
+from capline.window.recording import record_hit
 from capline.window.reservation import Pending, forget, reserve, take_along
 from capline.window.rule import Slot, attempt, move, peek
 
@@ -82,13 +87,53 @@ def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) 
     """A decision, a peek or a slot that is now, where the fast path has the answer."""
     compiled, subject, kind = operation.compiled, operation.subject, operation.kind
     if compiled.numbers is not None:
-        return numbers_step(transaction, operation, kind, now_us)
+        return _numbers_step(transaction, operation, kind, now_us)
     logs = _logs_of(transaction, compiled, subject)
     if logs is None:
         return None
     decision = compiled.quick(logs, operation.cost, operation.fingerprint, kind, operation.max_wait_us, now_us)
     if decision is not None and decision.hit is not None:
         _keep(transaction, compiled.refs, subject, logs)
+    return decision
+
+
+def _numbers_step(transaction: LogTransaction, operation: Operation, kind: Kind, now_us: int) -> Decision | None:
+    """Decide, peek, or take a slot, and record the hit; None, and nothing changed, where the rule is to be asked."""
+    compiled: LocalRule = operation.compiled
+    subject, cost, fingerprint = operation.subject, operation.cost, operation.fingerprint
+    ref, rows_ref = compiled.refs[0], compiled.numbers
+    numbers: Any = transaction.stored(rows_ref, subject)  # pyright: ignore[reportArgumentType] - with meters there is one
+    own: Any = transaction.stored(ref, subject)
+    time_us, last_us = now_us, NEVER
+    if own is not None:
+        if numbers is None or own.find(fingerprint, NEVER) != NEVER or own.units_after(NEVER) + cost > LARGEST_QUOTA:
+            return None
+        time_us, last_us = max(now_us, own.high_water_us), own.last_us()
+    begun = numbers
+    if numbers is None:
+        logs = [None if compiled.begins else transaction.stored(ref, subject) for ref in compiled.refs[1:]]
+        found = [ColumnLog() if log is None else log for log in logs]
+        if any(type(log) is not ColumnLog or log.ids or log.denied for log in found):
+            return None
+        begun = StoredNumbers(
+            [NumberRow(ref.readers[0], log) for ref, log in zip(compiled.refs[1:], found, strict=True)]
+        )
+    quick: Any = compiled.quick
+    times = () if own is None else (time_us, last_us)
+    if fingerprint:  # before the step raises it
+        time_us = max(time_us, begun.high_water_us)
+    decision = quick(begun, cost, 0, kind, operation.max_wait_us, now_us, *times)
+    if decision is None or decision.hit is None:
+        return decision
+    if fingerprint:
+        bound = BoundLog(ColumnLog() if own is None else own, ref.log_limits, (), cost)
+        record_hit(bound, time_us, decision.hit, fingerprint)
+        transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - the same
+    if numbers is None and not compiled.begins:
+        for row_ref, row in zip(compiled.refs[1:], begun.rows, strict=True):
+            transaction.save(row_ref, subject, row.log)  # pyright: ignore[reportArgumentType] - from above
+    else:
+        transaction.save(rows_ref, subject, begun)  # pyright: ignore[reportArgumentType] - as above
     return decision
 
 
@@ -139,7 +184,7 @@ def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], n
         return None
 
     def on_numbers(operation: Operation, _cost: int, _fingerprint: int, kind: Kind, *_: object) -> Decision | None:
-        return numbers_step(transaction, operation, kind, now_us)
+        return _numbers_step(transaction, operation, kind, now_us)
 
     parts: list[Part] = []
     for operation in operations:

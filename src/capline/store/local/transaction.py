@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from capline.model.decision import Decision
 from capline.model.policy import LOGS, RESERVED, BoundPolicy, LogLimits
-from capline.model.subject import Subject
-from capline.store.local.fast_path import FastRule, Quick
+from capline.model.subject import Subject, check_subject
+from capline.store.local.fast_path import FastRule, Quick, logs_path
 from capline.store.local.log import ColumnLog, StoredLog
+from capline.store.local.numbers_path import numbers_path
+from capline.store.protocol import Operation
+from capline.support.lazy import made_once
 from capline.window.limit_reader import LimitReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from capline.model.decision import Decision
 
 
 __all__ = ["SWEEP_RECEIPTS", "LocalRule", "LogRef", "LogTransaction", "StoredLog", "take_up"]
@@ -25,7 +29,7 @@ SWEEP_RECEIPTS = 2
 """For each receipt that comes so many others are checked, and removed where they have expired."""
 
 
-class LogRef(msgspec.Struct):
+class LogRef(msgspec.Struct, gc=False):
     """One log of a rule, with the store's own handle of it."""
 
     log_limits: LogLimits
@@ -43,29 +47,70 @@ class LogRef(msgspec.Struct):
         return self.log_limits.retention_us
 
 
-class LocalRule(msgspec.Struct):
+class Paths(Protocol):
+    """A store as its rules see it: what makes their fast paths."""
+
+    keeps_rows: bool
+    """Whether all numbers of a policy are one value, and no limit has a log of its own."""
+
+    def unit_path(self, compiled: LocalRule, unit: FastRule) -> Callable[[Subject], Decision] | None:
+        """`decide` for one unit without an id on one log, a function of the subject alone; None where it has none."""
+        ...
+
+    def ask_path(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:
+        """See `CompiledRule.ask`."""
+        ...
+
+    def step(self, operation: Operation, /) -> Any:
+        """One atomic step."""
+        ...
+
+
+class LocalRule(msgspec.Struct, dict=True):
     """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply.
 
     `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `begins` if
-    numbers of a subject who has none there go there; `meters` are their readers. `quick` is its fast path on a log, or
-    on numbers, in hand. `former` are logs that its policy had before it was changed and does not read: they are erased
-    with the others. `names` is how many logs the store had when it was last asked which of them are beside these; see
-    `learn`.
+    numbers of a subject who has none there go there; `meters` are their readers. `former` are logs that its policy had
+    before it was changed and does not read: they are erased with the others. `names` is how many logs the store had
+    when it was last asked which of them are beside these; see `learn`. A path is made when it is first asked for: there
+    may be many rules, and most need one.
     """
 
+    store: Paths
     rule: BoundPolicy
     refs: tuple[LogRef, ...]
     channel_refs: tuple[LogRef, ...]
     unit: FastRule | None
-    decide_one: Callable[[Subject], Decision]
-    quick: Quick | None = None
-    ask: Callable[..., Decision] | None = None
     record: LogRef | None = None
     numbers: LogRef | None = None
     begins: bool = False
     meters: Sequence[LimitReader] = ()
     former: tuple[LogRef, ...] = ()
     names: int = 0
+
+    @made_once
+    def quick(self) -> Quick | None:
+        """Its fast path on a log, or on numbers, in hand."""
+        if self.meters:
+            return numbers_path(self.meters, self.rule.logs)
+        # In memory what is pending of a subject is looked for before its log.
+        looked_for = self.rule.reserved and self.store.keeps_rows
+        return logs_path(self.rule) if self.numbers is None and (self.record is None or looked_for) else None
+
+    @made_once
+    def ask(self) -> Callable[..., Decision] | None:
+        """See `CompiledRule`."""
+        return None if self.quick is None else self.store.ask_path(self, self.quick)
+
+    @made_once
+    def decide_one(self) -> Callable[[Subject], Decision]:
+        """See `CompiledRule`."""
+        sums = self.rule.logs[0].grain_us
+        own = None if self.unit is None or sums else self.store.unit_path(self, self.unit)
+        return own or self.ask or self._decide
+
+    def _decide(self, subject: Subject) -> Decision:
+        return self.store.step(Operation("decide", self, check_subject(subject)))
 
     @property
     def every_ref(self) -> dict[str, LogRef]:

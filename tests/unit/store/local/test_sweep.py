@@ -1,11 +1,12 @@
 """What the sweep on the way may remove."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from capline import Limiter, ManualClock, Policy
+from capline import Attempt, Limiter, ManualClock, Policy
 
 HOUR_US = 3_600_000_000
 
@@ -90,3 +91,15 @@ def test_whole_logs_cost_nothing_for_policies_that_nobody_used(tmp_path: Path, s
         assert {names[0] for names in limiter._rules_by_names} <= {"p6", "p7"}  # pyright: ignore[reportPrivateUsage]
         other.decide("p8", "a", id="one")
         assert limiter.erase("a") == 1
+
+
+@pytest.mark.parametrize("scheme", ["memory", "lmdb"])
+def test_a_rule_is_few_objects(tmp_path: Path, scheme: str) -> None:
+    """A full collection of garbage, for which every thread waits, looks at each object of each rule."""
+    url = "memory://" if scheme == "memory" else f"lmdb://{tmp_path}/store"
+    with Limiter(url, [Policy(f"p{i}", ["9/h"]) for i in range(100)]) as limiter:
+        gc.collect()
+        before = len(gc.get_objects())
+        limiter.decide_batch([Attempt(f"p{i}", "a") for i in range(100)])
+        gc.collect()
+        assert len(gc.get_objects()) - before < 25 * 100

@@ -184,14 +184,10 @@ class LmdbStore(LocalStore):
     def _beside(self, name: str) -> list[str]:
         return [beside for beside, _ in self._run(lambda txn: logs_beside(txn, self._table(b"meta"), name))]
 
-    def _fast_path(
-        self,
-        compiled: LocalRule,
-        unit: FastRule,
-        ref: LogRef,
-    ) -> Callable[[Subject], Decision]:
+    @override
+    def unit_path(self, compiled: LocalRule, unit: FastRule) -> Callable[[Subject], Decision]:
         """One value read, `decide_one`, one value written: 3 to 5 µs."""
-        prefix, run, short = log_prefix(ref), self._run, self._unit
+        prefix, run, short = log_prefix(compiled.refs[0]), self._run, self._unit
 
         def decide(subject: Subject) -> Decision:
             key = prefix + subject_key(check_subject(subject))
@@ -200,7 +196,7 @@ class LmdbStore(LocalStore):
         return decide
 
     @override
-    def _ask(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:  # noqa: C901 - one flat step
+    def ask_path(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:  # noqa: C901 - one flat step
         """Each log read, the fast path, each written; the general rule where it has no answer."""
         numbers = compiled.numbers
         if numbers is None and compiled.refs[1:]:  # a channel

@@ -2,8 +2,10 @@
 
     source       rows (id, segment) and audiences out of CSV, Parquet and bitmap files
     build        rows to sets that are verified to be disjoint: offenders are listed, or resolved by a stated order
+    rules        conditions over the events of users, and `by_rules`, which decides them; `events` reads these
     merge        partial builds to one
     snapshot     the immutable sets in memory, and the questions they answer
+    moves        who moved between two of them
     write        its directory on disk; `manifest` lists its files
     load         reads it back: verified; or, once `verified` on this machine, mapped into memory (`frozen`)
     dictionary   text ids to numbers, for good; idfile is one file of it
@@ -26,8 +28,10 @@ from capline.model.errors import SegmentError
 from capline.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from capline.segment.build.build import build_segments, number_rows
+    from capline.segment.build.build import build_segments, change_segments, number_rows
+    from capline.segment.build.by_rules import RuleBuild
     from capline.segment.build.merge import merge_partials
+    from capline.segment.build.rules import read_rules
     from capline.segment.build.source import (
         count_rows,
         expand,
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from capline.segment.sets.expression import Expression, parse_expression
     from capline.segment.sets.idset import IdSet, IdSet64, set_type
     from capline.segment.snapshot.load import load_partial, load_snapshot
+    from capline.segment.snapshot.moves import Move, moves
     from capline.segment.snapshot.snapshot import Snapshot
     from capline.segment.snapshot.write import write_snapshot
 
@@ -58,12 +63,15 @@ __all__ = [
     "IdSet",
     "IdSet64",
     "Manifest",
+    "Move",
     "Publisher",
+    "RuleBuild",
     "SegmentEntry",
     "SegmentWatch",
     "Snapshot",
     "WatchStatus",
     "build_segments",
+    "change_segments",
     "count_rows",
     "expand",
     "fetch_snapshot",
@@ -73,6 +81,7 @@ __all__ = [
     "load_partial",
     "load_snapshot",
     "merge_partials",
+    "moves",
     "number_rows",
     "open_segments",
     "parse_expression",
@@ -80,6 +89,7 @@ __all__ = [
     "read_ids",
     "read_manifest",
     "read_rows",
+    "read_rules",
     "read_text_rows",
     "set_type",
     "write_snapshot",
@@ -88,8 +98,10 @@ __all__ = [
 _load = lazy_names(
     __name__,
     {
-        "capline.segment.build.build": ("build_segments", "number_rows"),
+        "capline.segment.build.build": ("build_segments", "change_segments", "number_rows"),
+        "capline.segment.build.by_rules": ("RuleBuild",),
         "capline.segment.build.merge": ("merge_partials",),
+        "capline.segment.build.rules": ("read_rules",),
         "capline.segment.build.source": (
             "count_rows",
             "expand",
@@ -108,6 +120,7 @@ _load = lazy_names(
         "capline.segment.sets.expression": ("Expression", "parse_expression"),
         "capline.segment.sets.idset": ("IdSet", "IdSet64", "set_type"),
         "capline.segment.snapshot.load": ("load_partial", "load_snapshot"),
+        "capline.segment.snapshot.moves": ("Move", "moves"),
         "capline.segment.snapshot.snapshot": ("Snapshot",),
         "capline.segment.snapshot.write": ("write_snapshot",),
     },

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capline.model.errors import SegmentError
-from capline.segment.build.source import Rows
+from capline.segment.build.source import NONE, Rows
 from capline.segment.dictionary.idfile import Group
 from capline.segment.manifest import MOST_SEGMENTS, check_names
 from capline.segment.sets.idset import IdArray, IdSet, set_type
@@ -26,6 +26,7 @@ from capline.segment.snapshot.snapshot import describe_overlap
 if TYPE_CHECKING:
     from capline.segment.build.source import TextRows
     from capline.segment.dictionary.dictionary import Dictionary, DictionaryBuilder
+    from capline.segment.snapshot.snapshot import Snapshot
 
 _GATHERED = 4_000_000
 _GATHERED_TEXTS = 2_000_000
@@ -75,6 +76,27 @@ def build_segments(
         return {name: sets[name] for name in sorted(sets)}
     texts = None if builder is None else builder.dictionary()
     return make_disjoint(sets, order, overlapping, texts=texts)
+
+
+def change_segments(
+    before: Snapshot, rows: Iterable[Rows], builder: DictionaryBuilder | None = None
+) -> dict[str, IdSet]:
+    """The sets of a snapshot with some ids moved: each row says where its id is from now on, `-` for nowhere.
+
+    Rows name exclusive segments; the overlapping ones stay as they are. Raises like `build_segments`.
+    """
+    kind = "uint32" if before.kind == "text" else before.kind
+    moved = build_segments(rows, kind=kind, partial=True)
+    for name in moved:
+        if name not in (*before.names, NONE):
+            raise SegmentError(f"segment {name!r} is not one of {', '.join(before.names)}; `-` stands for none of them")
+    if overlap := describe_overlap(moved, None if builder is None else builder.dictionary()):
+        raise SegmentError(f"{overlap}; say once where an id goes")
+    out = set_type(kind).union(list(moved.values()))
+    return {
+        name: (ids - out) | moved.get(name, type(ids)()) if name in before.names else ids
+        for name, ids in before.sets.items()
+    }
 
 
 def number_rows(

@@ -40,6 +40,9 @@ Paths = str | Path | Iterable[str | Path]
 
 BITMAP_SUFFIXES = (".roaring", ".bitmap")
 
+NONE = "-"
+"""Stands for "in no segment" among changes."""
+
 _GATHERED = 4_000_000
 _NEGATIVE = re.compile(r"-[0-9]+")
 _FRACTION = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -99,20 +102,28 @@ def count_rows(paths: Paths) -> int | None:
 
 
 def read_rows(
-    paths: Paths, id_column: str = "id", segment_column: str = "segment", kind: str = "uint32"
+    paths: Paths,
+    id_column: str = "id",
+    segment_column: str = "segment",
+    kind: str = "uint32",
+    *,
+    or_none: bool = False,
 ) -> Iterator[Rows]:
     """Read (id, segment) rows, batch by batch; `SegmentError` at the first bad row, or without any row.
 
-    `kind` is `uint32` or `uint64`; text ids are read by `read_text_rows`.
+    `kind` is `uint32` or `uint64`; text ids are read by `read_text_rows`. With `or_none` a segment may be `-`.
     """
     for columns, path in _filled(paths, id_column, segment_column):
-        yield Rows(_ids(columns, path, id_column, set_type(kind)), *_segments(columns, path, segment_column))
+        ids = _ids(columns, path, id_column, set_type(kind))
+        yield Rows(ids, *_segments(columns, path, segment_column, or_none=or_none))
 
 
-def read_text_rows(paths: Paths, id_column: str = "id", segment_column: str = "segment") -> Iterator[TextRows]:
+def read_text_rows(
+    paths: Paths, id_column: str = "id", segment_column: str = "segment", *, or_none: bool = False
+) -> Iterator[TextRows]:
     """`read_rows` for text ids: 1 to 512 bytes of UTF-8, taken as they are; case and blanks count."""
     for columns, path in _filled(paths, id_column, segment_column):
-        yield TextRows(_texts(columns, path, id_column), *_segments(columns, path, segment_column))
+        yield TextRows(_texts(columns, path, id_column), *_segments(columns, path, segment_column, or_none=or_none))
 
 
 def _filled(paths: Paths, *names: str) -> Iterator[tuple[table.TableColumns, Input]]:
@@ -136,9 +147,9 @@ def read_texts(paths: Paths, id_column: str = "id") -> Iterator[list[Group]]:
 
 
 def read_ids(
-    path: Input, id_column: str, others: tuple[str, ...], *, text: bool | None
+    path: Input, id_column: str, others: tuple[str, ...], *, text: bool | None, kind: str = "uint64"
 ) -> Iterator[tuple[Any, table.TableColumns]]:
-    """The ids of a file of rows with further columns, batch by batch: numbers as uint64, or text as Arrow has it.
+    """The ids of a file of rows with further columns, batch by batch: numbers of this kind, or text as Arrow has it.
 
     `text` says which; None: what a Parquet column's type says, and numbers in CSV. Text has no control characters.
     """
@@ -149,10 +160,10 @@ def read_ids(
                 bad = table.first_with_control(column)
                 if bad is not None:
                     shown = repr(column[bad].as_py()[:40])
-                    raise _bad(columns, path, bad, f"{id_column} {shown} has a control character; leave it out")
+                    raise bad_row(columns, path, bad, f"{id_column} {shown} has a control character; leave it out")
                 yield column, columns
             else:
-                yield _ids(columns, path, id_column, set_type("uint64")), columns
+                yield _ids(columns, path, id_column, set_type(kind)), columns
 
 
 def find_audience(paths: Paths, id_column: str, texts: Dictionary) -> tuple[IdSet, int]:
@@ -250,7 +261,7 @@ def _ids(columns: table.TableColumns, path: Input, name: str, kind: type[IdSet])
         if bad is None and most == len(digits):
             bad = table.first_above(column, digits)
         if bad is not None:
-            raise _bad(columns, path, bad, f"{name} {_why_not(column[bad].as_py(), kind.largest)}")
+            raise bad_row(columns, path, bad, f"{name} {_why_not(column[bad].as_py(), kind.largest)}")
     elif not table.is_integer(column):
         raise SegmentError(
             f"{path}: column {name!r} holds {column.type}; ids are whole numbers, so store an integer type"
@@ -258,7 +269,7 @@ def _ids(columns: table.TableColumns, path: Input, name: str, kind: type[IdSet])
     values: npt.NDArray[np.integer[Any]] = table.numbers(column)
     if values.size and (int(values.min()) < 0 or int(values.max()) > kind.largest):
         bad = int(np.argmax((values < 0) | (values > min(kind.largest, np.iinfo(values.dtype).max))))
-        raise _bad(columns, path, bad, f"{name} {_why_not(str(int(values[bad])), kind.largest)}")
+        raise bad_row(columns, path, bad, f"{name} {_why_not(str(int(values[bad])), kind.largest)}")
     return values.astype(kind.dtype, copy=False)
 
 
@@ -278,7 +289,7 @@ def _text_column(columns: table.TableColumns, path: Input, name: str) -> Any:
     if bad is not None:
         text = column[bad].as_py()
         why = "is empty; every row needs an id" if not text else f"is longer than {LONGEST_TEXT_BYTES} bytes"
-        raise _bad(columns, path, bad, f"{name} {why}")
+        raise bad_row(columns, path, bad, f"{name} {why}")
     try:
         column.validate(full=True)
     except ValueError:
@@ -289,7 +300,7 @@ def _text_column(columns: table.TableColumns, path: Input, name: str) -> Any:
 def _check_null(columns: table.TableColumns, path: Input, name: str) -> None:
     null = table.first_null(columns.arrays[0])
     if null is not None:
-        raise _bad(columns, path, null, f"{name} is null; every row needs an id")
+        raise bad_row(columns, path, null, f"{name} is null; every row needs an id")
 
 
 def _why_not(text: str, largest: int) -> str:
@@ -307,7 +318,7 @@ def _why_not(text: str, largest: int) -> str:
 
 
 def _segments(
-    columns: table.TableColumns, path: Input, name: str
+    columns: table.TableColumns, path: Input, name: str, *, or_none: bool
 ) -> tuple[npt.NDArray[np.integer[Any]], tuple[str, ...]]:
     """Check one column of segment names and return it as codes and the names they stand for."""
     column = columns.arrays[1]
@@ -315,10 +326,10 @@ def _segments(
         raise SegmentError(f"{path}: column {name!r} holds {column.type}; segments are names, so store text")
     null = table.first_null(column)
     if null is not None:
-        raise _bad(columns, path, null, f"{name} is null; leave out the rows of ids that are in no segment")
+        raise bad_row(columns, path, null, f"{name} is null; leave out the rows of ids that are in no segment")
     codes, names = table.codes(column)
     for code, count in enumerate(np.bincount(codes, minlength=len(names)).tolist()):
-        if not count:
+        if not count or (or_none and names[code] == NONE):
             continue
         try:
             check_name(names[code], name)
@@ -327,11 +338,12 @@ def _segments(
             why = (
                 f"{name} is empty; leave out the rows of ids that are in no segment" if not names[code] else str(error)
             )
-            raise _bad(columns, path, row, why) from None
+            raise bad_row(columns, path, row, why) from None
     return codes, names
 
 
-def _bad(columns: table.TableColumns, path: Input, index: int, why: str) -> SegmentError:
+def bad_row(columns: table.TableColumns, path: Input, index: int, why: str) -> SegmentError:
+    """The error for one row of a batch."""
     return SegmentError(f"{path}, row {columns.first_row + index}: {why}")
 
 

@@ -309,3 +309,77 @@ def codes(column: Any) -> tuple[npt.NDArray[np.integer[Any]], tuple[str, ...]]:
 
 def _first(mask: Any) -> int:
     return int(np.argmax(mask.to_numpy(zero_copy_only=False)))
+
+
+NUMBER, ZONED, ZONELESS, NO_TIME = range(4)
+"""Forms of a time in text."""
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+_FORMS = (r"^[0-9]{1,15}(\.[0-9]{1,6})?$", rf"^{_DAY}{_CLOCK}(Z|[+-][0-9]{{2}}:?[0-9]{{2}})$", rf"^{_DAY}({_CLOCK})?$")
+
+
+def time_forms(column: Any) -> npt.NDArray[np.int8]:
+    """The form of each text of a time."""
+    found = np.full(len(column), NO_TIME, np.int8)
+    for form in (ZONELESS, ZONED, NUMBER):
+        left = np.flatnonzero(found == NO_TIME)
+        if not left.size:
+            break
+        some = column if len(left) == len(column) else column.take(_pa.array(left))
+        found[left[_compute.match_substring_regex(some, _FORMS[form]).to_numpy(zero_copy_only=False)]] = form
+    return found
+
+
+def instants(column: Any, form: int) -> npt.NDArray[np.int64] | None:
+    """Texts of this form in microseconds since 1970; None if one is no time, like February 30."""
+    if form == NO_TIME:
+        return None
+    if form == NUMBER:
+        return np.rint(column.cast(_pa.float64()).to_numpy(zero_copy_only=False) * 1e6).astype(np.int64)
+    try:
+        times = column.cast(_pa.timestamp("us", "UTC" if form == ZONED else None))
+    except _pa.ArrowException:
+        return None
+    return times.cast(_pa.int64()).to_numpy(zero_copy_only=False)
+
+
+def microseconds(column: Any) -> tuple[npt.NDArray[np.int64], bool] | None:
+    """A column of times, or of seconds since 1970, without nulls, and whether its times have no zone."""
+    kind = column.type
+    if _pa.types.is_timestamp(kind) or _pa.types.is_date(kind):
+        times = column.cast(_pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(_pa.int64())
+        return times.to_numpy(zero_copy_only=False), getattr(kind, "tz", None) is None
+    if not (is_integer(column) or _pa.types.is_floating(kind)):
+        return None
+    seconds = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    past = ~((seconds >= 0) & (seconds < 1e11))  # noqa: PLR2004 - far above any: an error of the caller's
+    return np.where(past, -1, np.rint(np.where(past, 0, seconds) * 1e6)).astype(np.int64), False
+
+
+def decimals(column: Any) -> tuple[npt.NDArray[np.float64] | None, int | None]:
+    """A column of numbers or of their text, a null or empty one 0; or else None, and the first bad row if one is."""
+    if is_text(column):
+        texts = plain_text(column)
+        texts = _compute.if_else(_compute.equal(_compute.binary_length(texts), 0), "0", texts)
+        good = _compute.match_substring_regex(texts, r"^[+-]?([0-9]{1,14}(\.[0-9]*)?|\.[0-9]{1,14})$").fill_null(True)
+        if not _compute.all(good).as_py():
+            return None, _first(_compute.invert(good))
+        column = texts
+    elif not (is_integer(column) or _pa.types.is_floating(column.type) or _pa.types.is_decimal(column.type)):
+        return None, None
+    return column.cast(_pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False), None
+
+
+def record_batch(columns: dict[str, Any], schema: Any) -> Any:
+    """A batch of Arrow's of these columns."""
+    return _pa.record_batch([_pa.array(column) for column in columns.values()], schema=schema)
+
+
+def batch_reader(schema: Any, batches: Iterator[Any]) -> Any:
+    """What hands batches to an engine, one at a time."""
+    return _pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def schema_of(**types: str) -> Any:
+    """A schema of Arrow's by the names of its types."""
+    return _pa.schema([(name, getattr(_pa, kind)()) for name, kind in types.items()])

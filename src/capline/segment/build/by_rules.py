@@ -19,7 +19,7 @@ from capline.model.errors import SegmentError
 from capline.segment.build import table
 from capline.segment.build.events import Events, read_events
 from capline.segment.build.rules import ANY, Condition, Rules
-from capline.segment.build.source import Paths, Rows, TextRows, expand_inputs, read_ids
+from capline.segment.build.source import Paths, Rows, TextRows, expand, read_ids
 from capline.segment.dictionary.idfile import Group
 from capline.segment.sets.idset import set_type
 
@@ -123,7 +123,7 @@ class RuleBuild:
 
     def _known(self) -> Iterator[Any]:
         if self._users is not None:
-            for path in expand_inputs(self._users):
+            for path in expand(self._users):
                 column = self._rules.columns.id
                 for ids, _ in read_ids(path, column, (), text=self._kind == "text", kind=self._kind):
                     yield ids
@@ -145,7 +145,7 @@ class RuleBuild:
         ]
         source = "(SELECT DISTINCT * FROM events)" if self._distinct else "events"
         counted = 'count(*) FILTER (WHERE "at" >= 0)'
-        return f"SELECT id, {counted} AS events, ({' + '.join(bits)})::UBIGINT AS met FROM {source} GROUP BY id"  # noqa: S608 - numbers of ours
+        return f"SELECT id, {counted} AS events, ({' + '.join(bits)})::UBIGINT AS met FROM {source} GROUP BY id"  # noqa: S608  # nosec B608
 
     def _holds(self, condition: Condition) -> str:
         """One condition on a user's events; all that is in it are numbers."""

@@ -18,7 +18,7 @@ from capline.model.clock import LATEST_US
 from capline.model.errors import SegmentError
 from capline.segment.build import table
 from capline.segment.build.rules import VALUE_UNITS, Columns
-from capline.segment.build.source import bad_row, expand_inputs, read_ids
+from capline.segment.build.source import bad_row, expand, read_ids
 
 if TYPE_CHECKING:
     from capline.segment.build.inputs import Input
@@ -46,7 +46,7 @@ def read_events(
     """
     others = tuple(name for name in columns[1:] if name is not None)
     total = 0
-    for path in expand_inputs(paths):
+    for path in expand(paths):
         zoneless = False
         for ids, batch in read_ids(path, columns.id, others, text=kind == "text", kind=kind):
             rows = _Batch(batch, path)
@@ -62,7 +62,7 @@ def read_events(
         if zoneless:
             tell(f"{path}: times without a zone are read as UTC")
     if not total:
-        raise SegmentError(f"{', '.join(map(str, expand_inputs(paths)))}: no events")
+        raise SegmentError(f"{', '.join(map(str, expand(paths)))}: no events")
 
 
 class _Batch:

@@ -2,13 +2,17 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from html import unescape
+from importlib import resources
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.kit import servers
 from tests.kit.campaign_store import claimed, filled, finish
+from tests.kit.chromium import Chromium
+from tests.kit.segments import make
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 
@@ -17,8 +21,14 @@ from capline.campaign.store.open import open_store
 from capline.service.access.tokens import TokenFile
 from capline.service.console.shown import seen
 
+AXE = resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+VIOLATIONS = "axe.run().then((found) => found.violations.map((each) => each.id + each.nodes.map((node) => node.html)))"
 POLICIES = "policies:\n  promo: {limits: [1/day]}\n  wide: {limits: [50/day]}\n"
-PAGES = ["/console", "/console/subject", "/console/subject?id=u", "/console/subject?id=s:", "/console/campaigns"]
+PAGES = [
+    *("/console", "/console/subject", "/console/subject?id=u", "/console/subject?id=s:", "/console/campaigns"),
+    *("/console/policies", "/console/policies?contains=o", "/console/policy?name=promo", "/console/segments"),
+    "/console/audit",
+]
 SENT = "application/x-www-form-urlencoded"
 
 
@@ -283,3 +293,94 @@ def test_campaigns_are_seen_and_steered_by_who_may(tmp_path: Path, tokens: dict[
             assert (report["state"].replace("finished", "cancelled"), report["steering"]["by"]) == (state, "steer")
         again = steerer.post("/console/campaign/pause", data={"name": "sale", "forgery": forgery})
         assert (again.status_code, "<h1>Conflict" in again.text) == (409, True)
+
+
+def test_what_is_configured_is_seen_page_by_page(tmp_path: Path) -> None:
+    store, json = f"lmdb://{tmp_path}/configuration", {"Accept": "application/json"}
+    with Configuration(store) as configuration:
+        configuration.set_policies([Policy(f"p{number:03}", ["3/day"]) for number in range(120)], who="<b>ann</b>")
+        for subject in range(60):
+            configuration.override("p007", subject, ["5/day"], who="bob")
+    segments = str(make(tmp_path, "monday", active=range(9)))
+    words = ("--store", "memory://", "--config-store", store, "--segments", segments)
+    with Serving(tmp_path, *words) as service, Visitor(service) as visitor:
+        for _ in range(6):
+            service.ask("/v1/decide", policy="p007", subject=7)
+        page = visitor.get("/console/policies?contains=p00", headers=json).json()
+        assert ([one["name"] for one in page["policies"]][-1], page["next"]) == ("p009", None)
+        assert page["policies"][7]["use"]["refused"] == 1
+        page = visitor.get("/console/policies", headers=json).json()
+        assert (len(page["policies"]), page["next"]) == (50, "p049")
+        assert 'href="/console/policies?after=p049"' in visitor.get("/console/policies").text
+        assert (
+            service.client.get("/v1/policies", params={"after": "p118", "limit": 5}).json()["policies"][0]["name"]
+            == "p119"
+        )
+        assert len(service.client.get("/v1/policies").json()["policies"]) == 120
+
+        policy = visitor.get("/console/policy?name=p007", headers=json).json()
+        assert ([one["who"] for one in policy["versions"]], len(policy["overrides"])) == (["<b>ann</b>"], 50)
+        rest = visitor.get("/console/policy", params={"name": "p007", "after": policy["next"]}, headers=json).json()
+        assert len(rest["overrides"]) == 10
+        assert "&lt;b&gt;ann&lt;/b&gt;" in visitor.get("/console/policy?name=p007").text
+        assert visitor.get("/console/policy?name=none").status_code == 404
+
+        told = service.client.get("/v1/commits", params={"limit": 2}).json()
+        assert [(one["version"], one["who"], one["changes"][0]["subject"]) for one in told["commits"]] == [
+            (61, "bob", 59),
+            (60, "bob", 58),
+        ]
+        first = service.client.get("/v1/commits", params={"before": 2}).json()
+        assert (len(first["commits"][0]["changes"]), first["next"]) == (120, None)
+        assert service.client.get("/v1/commits", params={"before": "x"}).status_code == 422
+        assert len(visitor.get("/console/audit", headers=json).json()["commits"]) == 50
+        assert "and 110 more" in visitor.get("/console/audit?before=2").text
+        assert visitor.get("/console/segments", headers=json).json()["segments"][0]["count"] == 9
+
+
+def test_the_page_says_as_of_when_while_the_store_is_away(tmp_path: Path) -> None:
+    json = {"Accept": "application/json"}
+    with ExitStack() as stack:
+        server = stack.enter_context(servers.single("redis"))
+        service = stack.enter_context(Serving(tmp_path, "--store", server.url))
+        visitor = stack.enter_context(Visitor(service))
+        assert soon(lambda: visitor.get("/console", headers=json).json()["store"]["up"], WITHIN_S)
+        server.kill()
+        assert soon(lambda: not visitor.get("/console", headers=json).json()["store"]["up"], WITHIN_S)
+        text = visitor.get("/console").text
+        assert re.search(r"away</span>, as of \d\d:\d\d:\d\d UTC", text)
+        assert "The store does not answer" in text
+        gone = visitor.get("/console/subject?id=u")
+        assert (gone.status_code, "Service Unavailable" in gone.text) == (503, True)
+
+
+@pytest.mark.parametrize(("script", "dark"), [(True, False), (True, True), (False, False)])
+def test_in_a_browser_who_may_finds_why_and_pauses(
+    tmp_path: Path, tokens: dict[str, str], *, script: bool, dark: bool
+) -> None:
+    queue = f"sqlite://{tmp_path}/queue.sqlite"
+    with closing(open_store(queue, make=True)) as store:
+        filled(store)
+    words = ("--tokens", "tokens.json", "--store", "memory://", "--queue", queue)
+    key = {"Authorization": f"Bearer {tokens['admin']}"}
+    with Serving(tmp_path, *words) as service:
+        for _ in range(2):
+            service.client.post("/v1/decide", json={"policy": "promo", "subject": 42}, headers=key)
+        with Chromium(tmp_path / "profile", width=390, dark=dark, script=script) as browser:
+            browser.go(f"{service.admin}/console/subject?id=42")
+            browser.fill("input[name=secret]", tokens["steer"])
+            browser.press("main button")
+            assert "Refused by 1/day. Free again at" in browser.text
+            browser.go(f"{service.admin}/console/campaign?name=sale")
+            browser.press('form[action$="/pause"] button')
+            assert "Nothing more of it is sent until it is resumed." in browser.text
+            assert "sale paused" in browser.text
+            for page in ("", "/campaigns", "/policies", "/policy?name=promo", "/subject?id=42", "/segments", "/audit"):
+                browser.go(f"{service.admin}/console{page}")
+                assert browser.told("document.documentElement.scrollWidth") <= 390
+                if script:
+                    browser.ask("Runtime.evaluate", expression=AXE)
+                    assert browser.told(VIOLATIONS) == []
+            browser.press('form[action$="/sign-out"] button')
+            assert "Sign in" in browser.text
+            assert browser.notes == []

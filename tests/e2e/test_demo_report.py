@@ -2,13 +2,13 @@
 
 import gzip
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 
 import pytest
+from tests.kit.chromium import browser
 from tests.unit.campaign.test_page import example
 
 from capline.campaign.page import render as campaign_page
@@ -28,14 +28,6 @@ for (const level of ["error", "warn"]) console[level] = (...words) => note("cons
 const fetched = (list) => list.getEntries().forEach((entry) => note("fetched: " + entry.name));
 new PerformanceObserver(fetched).observe({ type: "resource", buffered: true });
 </script>"""
-
-
-def browser() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        found = shutil.which(name)
-        if found:
-            return found
-    pytest.fail("no browser for this test; as root `make test` installs it, else type: sudo apt-get install chromium")
 
 
 def dom_of(page: Path, tmp_path: Path, options: Sequence[str] = (), query: str = "") -> str:

@@ -41,7 +41,7 @@ class Overview:
             "at": time.time(),
             "rates": lately._asdict(),
             "seconds": {"median": median_s, "p99": slow_s},
-            "policies": _by_limit(by_policy),
+            "policies": _by_limit(by_policy)[:_MOST_POLICIES],
             "policies_over_s": over_s,
             "store": {"up": store.up, "at": store.at, "why": store.why, "figures": self._store_figures()},
             "servers": [
@@ -54,6 +54,12 @@ class Overview:
             "segments": None if self._segments is None else figures(self._segments),
         }
         return state | {"attention": list(self._attention(state))}
+
+    async def counted(self) -> tuple[float, dict[str, dict[str, Any]]]:
+        """Over how many seconds, and by policy what was allowed and refused in them."""
+        await self._history.look()
+        over_s, by_policy = self._history.by_limit()
+        return over_s, {one["policy"]: one for one in _by_limit(by_policy)}
 
     def chart(self, at: float) -> dict[str, Any]:
         """What is drawn: the attempts of the last hour by outcome, over as much of it as there is."""
@@ -117,4 +123,4 @@ def _by_limit(counted: dict[str, dict[tuple[str, str, str], float]]) -> list[dic
         by_limit = [{"limit": limit, "refused": limits[limit]} for limit in sorted(limits, key=limits.__getitem__)]
         found.append({"policy": policy, **by, "limits": by_limit[::-1]})
     found.sort(key=lambda one: (-one["refused"], -one["allowed"], one["policy"]))
-    return found[:_MOST_POLICIES]
+    return found

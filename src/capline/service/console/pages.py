@@ -3,6 +3,7 @@
     GET   /console                 the overview
     GET   /console/subject?id=42   one subject; POST …/erase and …/override
     GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on
+    GET   /console/policies        and /console/policy?name=, /console/segments, /console/audit
     GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
 
 A page is a view, plain values, in a template; a form is a POST that leads back to its page. An error is a page too.
@@ -25,6 +26,7 @@ from capline.service.console.campaigns import CampaignPages
 from capline.service.console.history import History
 from capline.service.console.overview import Overview
 from capline.service.console.sessions import READ, Caller, Sessions, check_form
+from capline.service.console.settings import SettingsPages
 from capline.service.console.shown import files, link, moved, shown, wants_json
 from capline.service.console.subject import SubjectPage
 from capline.service.http.app import Reply, Route
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 TOP = "/console"
 SUBJECT, CAMPAIGNS, CAMPAIGN = f"{TOP}/subject", f"{TOP}/campaigns", f"{TOP}/campaign"
+POLICIES, POLICY, SEGMENTS, AUDIT = (f"{TOP}/{name}" for name in ("policies", "policy", "segments", "audit"))
 _FORM_BYTES = 8192
 _AT_ONCE = 4
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
@@ -57,7 +60,13 @@ _DONE = {
     "retry-failed": "Those whose message failed are asked again.",
 }
 """What a page says after a form has brought one back to it."""
-_NAV = (("Overview", TOP), ("Campaigns", CAMPAIGNS))
+_NAV = (
+    ("Overview", TOP),
+    ("Policies", POLICIES),
+    ("Campaigns", CAMPAIGNS),
+    ("Segments", SEGMENTS),
+    ("Audit", AUDIT),
+)
 
 
 class Console:
@@ -78,6 +87,9 @@ class Console:
         self._subjects = SubjectPage(self.ask)
         self._campaigns = CampaignPages(self.ask)
         self._has_configuration = limiter.configuration is not None
+        self._settings = SettingsPages(
+            self.ask, self._overview, has_store=self._has_configuration, has_segments=segments is not None
+        )
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self.follow = self._history.follow
 
@@ -93,6 +105,10 @@ class Console:
             SUBJECT: route(GET=self._page(self._subject)),
             f"{SUBJECT}/erase": route(POST=self._form(self._erase, "id")),
             f"{SUBJECT}/override": route(POST=self._form(self._override, "id", "policy", "limits", "hours")),
+            POLICIES: route(GET=self._page(self._policies)),
+            POLICY: route(GET=self._page(self._policy)),
+            SEGMENTS: route(GET=self._page(self._segments)),
+            AUDIT: route(GET=self._page(self._audit)),
             CAMPAIGNS: route(GET=self._page(self._list_campaigns)),
             CAMPAIGN: route(GET=self._page(self._campaign)),
             f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
@@ -237,6 +253,26 @@ class Console:
             raise Problem(HTTPStatus.NOT_FOUND, "this service has no campaign store")
         await self._campaigns.steer(caller.token, form.get("name", ""), action)
         return moved(link(CAMPAIGN, name=form["name"], done=action))
+
+    async def _policies(self, request: Request, caller: Caller) -> Reply:
+        asked = query_of(request.query, ("contains", "after"))
+        view = await self._settings.policies(caller.token, asked.get("contains"), asked.get("after"))
+        return self._shown(request, caller, "policies.html", view, contains=asked.get("contains", ""))
+
+    async def _policy(self, request: Request, caller: Caller) -> Reply:
+        asked = query_of(request.query, ("name", "after"))
+        if not asked.get("name"):
+            return moved(POLICIES)
+        view = await self._settings.policy(caller.token, asked["name"], asked.get("after"))
+        return self._shown(request, caller, "policy.html", view)
+
+    async def _segments(self, request: Request, caller: Caller) -> Reply:
+        query_of(request.query, ())
+        return self._shown(request, caller, "segments.html", await self._settings.segments(caller.token))
+
+    async def _audit(self, request: Request, caller: Caller) -> Reply:
+        before = query_of(request.query, ("before",)).get("before")
+        return self._shown(request, caller, "audit.html", await self._settings.audit(caller.token, before))
 
 
 async def _to_the_top(_request: Request) -> Reply:

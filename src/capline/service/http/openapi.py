@@ -39,6 +39,7 @@ _TEXT = {"type": "string", "minLength": 1}
 _PARAMETERS: dict[str, dict[str, Any]] = {
     "cost": {"type": "integer", "minimum": 0, "maximum": LARGEST_QUOTA, "default": 1},
     "if_version": {"type": "integer", "minimum": 0},
+    "before": {"type": "integer", "minimum": 0},
     "policy": {"type": "string", "pattern": f"^{POLICY_FORM.pattern}$"},
     "limit": {"type": "integer", "minimum": 1, "maximum": MOST_MEMBERS, "default": MEMBERS},
     "refuse": {"type": "integer", "enum": [403, 429], "default": 403},

@@ -2,6 +2,7 @@
 
     GET | PUT | DELETE  /v1/policies/{name}              /v1/overrides/{policy}/{subject}
     GET | PATCH         /v1/overrides/{policy}           a page of them; many at once
+    GET                 /v1/commits                      who changed what
     GET                 …/versions
     POST                …/rollback {"version": n}
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from heapq import nsmallest
 from http import HTTPStatus
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_type_hints
@@ -33,6 +35,7 @@ from capline.service.http.forms import Reader, SubjectForm, described_as, number
 from capline.service.http.problems import Problem
 from capline.service.http.table import delete, get, patch, post, put
 from capline.store.redis.io.url import parse_url, server_schemes
+from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.config.configuration import Configuration
@@ -191,10 +194,36 @@ class PolicyFacts(TypedDict):
 
 
 class Policies(TypedDict):
-    """All policies in force."""
+    """Policies in force; of a page `next` is sent back as `after`, until it is null."""
 
     namespace: str
     policies: list[PolicyFacts]
+    next: NotRequired[str | None]
+
+
+class ChangedName(TypedDict):
+    """What a commit changed: a policy, an override of it, or many of them."""
+
+    policy: str
+    subject: Subject | None
+    many: bool
+
+
+class CommitFacts(TypedDict):
+    """One change of the configuration."""
+
+    version: int
+    at: str
+    who: str
+    verb: str
+    changes: list[ChangedName]
+
+
+class Commits(TypedDict):
+    """Changes, newest first; `next` is sent back as `before`, until it is null."""
+
+    commits: list[CommitFacts]
+    next: int | None
 
 
 PolicyNow = msgspec.defstruct(
@@ -246,11 +275,41 @@ class ConfigurationVerbs:
     def __init__(self, limiter: AsyncLimiter, *, local: bool) -> None:
         self._limiter, self._local = limiter, local
 
-    @get("/v1/policies", Policies)
-    async def policies(self, _request: Request) -> Policies:
-        """All policies in force."""
-        listed = [_facts_of(policy) for policy in self._limiter.policies.values()]
-        return {"namespace": self._limiter.namespace, "policies": listed}
+    @get("/v1/policies", Policies, query=("contains", "after", "limit"))
+    async def policies(self, request: Request) -> Policies:
+        """All policies in force; with parameters a page of them, by name, of those whose name contains a text."""
+        named, policies = request.parameters, self._limiter.policies
+        if not named:
+            listed = [_facts_of(policy) for policy in policies.values()]
+            return {"namespace": self._limiter.namespace, "policies": listed}
+        if "" in named.values():
+            raise InvalidValueError("leave out a parameter that is empty")
+        limit, after, part = page_limit(named), named.get("after", ""), named.get("contains", "")
+        names = nsmallest(limit + 1, (name for name in policies if name > after and part in name))
+        page = [_facts_of(policies[name]) for name in names[:limit]]
+        following = names[limit - 1] if len(names) > limit else None
+        return {"namespace": self._limiter.namespace, "policies": page, "next": following}
+
+    @get("/v1/commits", Commits, query=("before", "limit"))
+    async def commits(self, request: Request) -> Commits:
+        """Who changed what in the configuration, newest first: the last 1,024 changes."""
+        named, limit = request.parameters, page_limit(request.parameters)
+        before = number_of(named.get("before", ""), 15)
+        if before is None and "before" in named:
+            raise InvalidValueError("before is the number of a version")
+        commits = await asyncio.to_thread(self._store().commits)
+        older = [commit for commit in commits if before is None or commit.version < before]
+        page: list[CommitFacts] = [
+            {
+                "version": commit.version,
+                "at": instant_text(commit.at_us),
+                "who": commit.who,
+                "verb": commit.verb,
+                "changes": [{"policy": one.policy, "subject": one.subject, "many": one.many} for one in commit.changes],
+            }
+            for commit in older[:limit]
+        ]
+        return {"commits": page, "next": older[limit - 1].version if len(older) > limit else None}
 
     @get("/v1/policies/{name}", PolicyNow)
     async def policy(self, _request: Request, name: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import AsyncStore, CompiledRule, Kind, Store
 
-_ONE = 1
+_ZERO, _ONE = 0, 1
 SLOTS_A_TURN = 64
 """Of so many slots that are free at once one lets the event loop have its turn."""
 _SLOTS = count(1)
@@ -110,8 +110,8 @@ def _asking(
 
     async def call(self: Any, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **named: Any) -> Any:
         answer = None
-        if not named and self._store.at_hand() is not None:
-            answer = self._asked(kind, policy, subject, cost, id)
+        if self._store.at_hand() is not None and (not named or (kind == "peek" and [*named] == ["keep_free"])):
+            answer = self._asked(kind, policy, subject, cost, id, named.get("keep_free", 0))
         return (await general(self, policy, subject, cost, id, **named)) if answer is None else answer
 
     named_as(call, verb)
@@ -142,7 +142,7 @@ class AsyncLimiter(Verbs):
 
     _store: AsyncStore  # pyright: ignore[reportIncompatibleVariableOverride] - awaited, as its verbs say
 
-    async def decide(  # noqa: C901 - one way after the other
+    async def decide(  # noqa: C901, PLR0912 - one way after the other
         self,
         policy: str,
         subject: Subject,
@@ -153,21 +153,24 @@ class AsyncLimiter(Verbs):
         channel: str | None = None,
         zone: str | None = None,
         limits: Sequence[Limit | str] | None = None,
+        keep_free: int | Sequence[int] = 0,
     ) -> Decision:
         """May the subject have `cost` units now? As `Limiter.decide`, awaited."""
         if limits is not None:
             return await self._with_limits(policy, limits).decide(
-                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
+                policy, subject, cost, id, segment=segment, channel=channel, zone=zone, keep_free=keep_free
             )
         try:
             plain = segment is None and channel is None and zone is None
             key = policy if plain else (policy, segment, channel, zone)
             decision: Decision | None = None
             compiled, at_hand = self._direct.get(key), self._store.at_hand()
-            if id is None and cost is _ONE:
+            if keep_free is not _ZERO and compiled is not None:
+                compiled = self._keeping(compiled, keep_free)
+            if id is None and cost is _ONE and (keep_free is _ZERO or at_hand is not None):
                 if compiled is not None and at_hand is not None:
                     decision = compiled.decide_one(subject)
-                elif (unit := self._units.get(key)) is not None:
+                elif keep_free is _ZERO and (unit := self._units.get(key)) is not None:
                     decision = await unit(subject)
             elif compiled is not None:
                 ask, units, name = compiled.ask, check_cost(cost), fingerprint(id)
@@ -182,13 +185,12 @@ class AsyncLimiter(Verbs):
             if not self._hashes_long:
                 raise
         except StoreError as error:
-            attempt = Attempt(policy, subject, cost, id, segment, channel, zone)
+            attempt = Attempt(policy, subject, cost, id, segment, channel, zone, None, keep_free)
             return self._outage.single("decide", error, self._checked(attempt))
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
-        return await run_awaited(
-            self._decide(self._checked(Attempt(policy, subject, cost, id, segment, channel, zone)))
-        )
+        attempt = Attempt(policy, subject, cost, id, segment, channel, zone, None, keep_free)
+        return await run_awaited(self._decide(self._checked(attempt)))
 
     peek = _asking("peek", Verbs._peek)
     charge = awaited(Verbs._charge)

@@ -32,6 +32,7 @@ from capline.limiter.policies.unnamed import UnnamedPolicies
 from capline.model.clock import check_clock
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError, quoted
 from capline.model.subject import Subject, check_subject, short_subject
+from capline.store.protocol import kept_rule
 from capline.store.redis.io.url import safe_url
 from capline.support.fork import ForkLock
 from capline.support.lazy import LazyModule
@@ -64,6 +65,7 @@ MOST_SHOWN = 5
 MOST_JOINT = 16
 """Subjects in one attempt."""
 
+_ZERO = 0
 _AT_SERVICE: Any = LazyModule("capline.limiter.over_http.limiter")
 LONG_SUBJECTS = ("refuse", "hash")
 
@@ -549,9 +551,15 @@ class LimiterBase(ABC):
         """The rule under which an attempt goes straight to the store; None where it goes the general way."""
         try:
             plain = attempt.segment is None and attempt.channel is None and attempt.zone is None
-            return self._direct.get(attempt.policy if plain else attempt.names)
+            compiled = self._direct.get(attempt.policy if plain else attempt.names)
+            keeps = compiled is not None and attempt.keep_free is not _ZERO
+            return self._keeping(compiled, attempt.keep_free) if keeps else compiled
         except TypeError:
             return None  # a name has no hash, which the general way says
+
+    def _keeping(self, compiled: Any, keep_free: int | Sequence[int]) -> Any:
+        """The compiled rule for attempts with this `keep_free`."""
+        return kept_rule(compiled, keep_free, self._store.compiled)
 
     def _bound(self, names: Names) -> CompiledRule:
         try:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from capline.store.protocol import CompiledRule, Kind, ScannedLog
 
 
+_ZERO = 0
+
+
 class PendingBatch(msgspec.Struct):
     """A batch of single attempts: those to decide, and the rows of `answers` that wait for the store.
 
@@ -84,7 +87,8 @@ class CheckedCalls(LimiterBase):
             segment = self._looked_up(self._rules.policy(policy), check_subject(self._short(attempt.subject)))
             self._add_fast_path_by_segment(names)
         cost = check_cost(attempt.cost, least)
-        return Attempt(policy, self._subject(attempt.subject), cost, attempt.id, segment, channel, zone)
+        subject = self._subject(attempt.subject)
+        return Attempt(policy, subject, cost, attempt.id, segment, channel, zone, None, attempt.keep_free)
 
     def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
         """A store's arguments for a checked attempt."""
@@ -92,15 +96,23 @@ class CheckedCalls(LimiterBase):
             own = msgspec.structs.replace(attempt, limits=None)
             return self._with_limits(attempt.policy, attempt.limits)._arguments(own)  # noqa: SLF001 - of its kind
         compiled = self._bound(attempt.names)  # also under an override, so that the next attempt finds a fast path
-        own = self._overrides and self._overrides.compiled(attempt.names, attempt.subject)
-        return own or compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
+        compiled = (self._overrides and self._overrides.compiled(attempt.names, attempt.subject)) or compiled
+        if attempt.keep_free is not _ZERO:
+            compiled = self._keeping(compiled, attempt.keep_free)
+        return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
     def _note(self, attempt: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
         """Cache a refusal that cannot end early and need not be recorded.
 
-        So none under `limits=`, an override or a scheduled change, under reservations, or where refusals count.
+        So none under `limits=`, an override or a scheduled change, under reservations, where refusals count, or where
+        units had to stay free: others may take those.
         """
-        if attempt.limits is not None or attempt.policy in self._overridden or attempt.policy in self._turning:
+        if (
+            attempt.limits is not None
+            or attempt.keep_free is not _ZERO
+            or attempt.policy in self._overridden
+            or attempt.policy in self._turning
+        ):
             return
         policy = self._rules.policy(attempt.policy)
         if not policy.count_denied and not policy.reservations:
@@ -119,6 +131,8 @@ class CheckedCalls(LimiterBase):
     def _slot_attempts(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """`_joint_attempts` of one slot, which has one id in all of its logs, or none."""
         checked = self._joint_attempts(attempts)
+        if any(one.keep_free for one in checked):
+            raise InvalidValueError("keep_free is for an attempt that is decided now; a slot takes none")
         if len({one.id is None for one in checked}) > 1:
             raise InvalidValueError("one slot has an id in all of its attempts, or in none: give each of them the same")
         return checked
@@ -186,7 +200,10 @@ class CheckedCalls(LimiterBase):
             (columns.policy, segment, columns.channel, zone)
             for segment, zone in zip(columns.segments, columns.zones, strict=True)
         ]
-        compiled = tuple(self._bound(names) for names in kinds)
+        compiled = tuple(
+            self._bound(names) if keep_free is _ZERO else self._keeping(self._bound(names), keep_free)
+            for names, keep_free in zip(kinds, columns.keeps, strict=True)
+        )
         if columns.policy in self._overridden and self._overrides is not None:
             return self._overrides.batch(columns, compiled, [self._rules.known(*names) for names in kinds])
         return Batch(compiled, columns.subjects, columns.codes, columns.cost, columns.receipt, columns.asked)

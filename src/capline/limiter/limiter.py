@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_URL", "Limiter"]
 
-_ONE = 1
+_ZERO, _ONE = 0, 1
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
@@ -83,7 +83,11 @@ def _asking(kind: Kind, verb: Callable[Concatenate[V, P], Steps[Decision]]) -> C
     general: Any = blocking(verb)
 
     def call(self: Any, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **named: Any) -> Any:
-        answer = None if named else self._asked(kind, policy, subject, cost, id)
+        answer = None
+        if not named:
+            answer = self._asked(kind, policy, subject, cost, id)
+        elif kind == "peek" and [*named] == ["keep_free"]:
+            answer = self._asked(kind, policy, subject, cost, id, named["keep_free"])
         return general(self, policy, subject, cost, id, **named) if answer is None else answer
 
     named_as(call, verb)
@@ -134,7 +138,7 @@ class Limiter(Verbs):
     [True, True, True, False]
     """
 
-    def decide(
+    def decide(  # noqa: C901, PLR0911 - one way after the other
         self,
         policy: str,
         subject: Subject,
@@ -145,6 +149,7 @@ class Limiter(Verbs):
         channel: str | None = None,
         zone: str | None = None,
         limits: Sequence[Limit | str] | None = None,
+        keep_free: int | Sequence[int] = 0,
     ) -> Decision:
         """May the subject have `cost` units now? Consumes them when allowed, nothing when refused.
 
@@ -153,21 +158,33 @@ class Limiter(Verbs):
 
         `limits` decides by these instead of a policy made before: `policy` is then a name of your own, and each set of
         limits under it has its own history. `erase` does not reach it; it expires by itself, after the widest window.
+
+        `keep_free` units of each limit must stay free after it, for others who will come: one number for all limits, or
+        a list with one for each, in the order of `decision.limits` (the policy's, then the channel's; 0 for quiet
+        hours). The attempt is judged as `cost + keep_free`, in `retry_after` too, and recorded as `cost`; what is left
+        is told as ever. An override's limits are kept as the policy's are. A refusal that only `keep_free` caused is
+        in no deny cache and counts not under `count_denied`; what is reserved is used. Costs nothing more.
         """
         if limits is not None:
             return self._with_limits(policy, limits).decide(
-                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
+                policy, subject, cost, id, segment=segment, channel=channel, zone=zone, keep_free=keep_free
             )
         try:
             plain = segment is None and channel is None and zone is None
             key = policy if plain else (policy, segment, channel, zone)
             decision: Decision
-            if id is None and cost is _ONE:
+            if id is None and cost is _ONE and keep_free is _ZERO:
                 unit = self._units.get(key)
                 if unit is not None:
                     decision = unit(subject)
                     return decision
             elif (compiled := self._direct.get(key)) is not None:
+                if keep_free is not _ZERO:
+                    kept = compiled.kept.get(keep_free) if type(keep_free) is int else None
+                    compiled = self._keeping(compiled, keep_free) if kept is None else kept
+                    if id is None and cost is _ONE:
+                        decision = compiled.decide_one(subject)
+                        return decision
                 units, name = (
                     cost if type(cost) is int and 0 < cost <= LARGEST_QUOTA else check_cost(cost),
                     fingerprint(id),
@@ -182,11 +199,12 @@ class Limiter(Verbs):
             if not self._hashes_long:
                 raise
         except StoreError as error:
-            attempt = Attempt(policy, subject, cost, id, segment, channel, zone)
+            attempt = Attempt(policy, subject, cost, id, segment, channel, zone, None, keep_free)
             return self._outage.single("decide", error, self._checked(attempt))
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
-        return run(self._decide(self._checked(Attempt(policy, subject, cost, id, segment, channel, zone))))
+        attempt = Attempt(policy, subject, cost, id, segment, channel, zone, None, keep_free)
+        return run(self._decide(self._checked(attempt)))
 
     peek = _asking("peek", Verbs._peek)
     charge = blocking(Verbs._charge)

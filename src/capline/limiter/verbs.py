@@ -247,13 +247,15 @@ class Verbs(CheckedCalls):
         channel: str | None = None,
         zone: str | None = None,
         limits: Sequence[Limit | str] | None = None,
+        keep_free: int | Sequence[int] = 0,
     ) -> Steps[Decision]:
         """What `decide` would answer, with `hit` None; consumes nothing.
 
         With a `cost` of 0 it asks whether no limit is past its quota: allowed while anything is left or the quota is
         exactly used, and `remaining` is what is left now. Quiet hours and slots ahead refuse it as any attempt.
         """
-        limiter, attempt = self._limiter_of(policy, limits), Attempt(policy, subject, cost, id, segment, channel, zone)
+        limiter = self._limiter_of(policy, limits)
+        attempt = Attempt(policy, subject, cost, id, segment, channel, zone, None, keep_free)
         if type(cost) is int and cost > 0:
             return limiter._single("peek", attempt)
         attempt = limiter._checked(attempt, least=0)
@@ -361,6 +363,7 @@ class Verbs(CheckedCalls):
         zone: str | Sequence[str | None] | None = None,
         cost: int = 1,
         receipt: str | None = None,
+        keep_free: int | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] = 0,
     ) -> Steps[Decisions]:
         """Decide one attempt for each subject, in order, as columns; about 2 µs a row on lmdb.
 
@@ -368,9 +371,10 @@ class Verbs(CheckedCalls):
         names with `codes`: `codes[i]` is the index of row i's name. The same subject twice is two attempts, in
         sequence. An invalid subject is an entry in `errors` and fails no other. A `receipt` makes the call safe to
         repeat: for as long as the widest window the same batch under the same receipt gets the first answers back and
-        consumes nothing; another batch under it, in the same namespace, raises `IdConflictError`.
+        consumes nothing; another batch under it, in the same namespace, raises `IdConflictError`. `keep_free` is as in
+        `decide`: one number for all, an array with one for each row, or with a row of numbers for each, one a limit.
         """
-        return self._many("decide", policy, subjects, segment, codes, channel, cost, zone, receipt)
+        return self._many("decide", policy, subjects, segment, codes, channel, cost, zone, receipt, keep_free)
 
     def _peek_many(
         self,
@@ -382,9 +386,10 @@ class Verbs(CheckedCalls):
         channel: str | None = None,
         zone: str | Sequence[str | None] | None = None,
         cost: int = 1,
+        keep_free: int | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] = 0,
     ) -> Steps[Decisions]:
         """What `decide` would answer for each subject alone, as columns; consumes nothing."""
-        return self._many("peek", policy, subjects, segment, codes, channel, cost, zone, None)
+        return self._many("peek", policy, subjects, segment, codes, channel, cost, zone, None, keep_free)
 
     def _refund_many(
         self,
@@ -769,16 +774,21 @@ class Verbs(CheckedCalls):
             return None
         return slot if slot.allowed and not slot.wait_us else None
 
-    def _asked(self, kind: Kind, policy: str, subject: Subject, cost: int, id: str | None) -> Decision | None:
+    def _asked(
+        self, kind: Kind, policy: str, subject: Subject, cost: int, id: str | None, keep_free: int | Sequence[int] = 0
+    ) -> Decision | None:
         """The answer of a store at hand, by its fast path, where nothing else looks at the attempt; else None."""
         if cost is not _ONE and (type(cost) is not int or not 0 < cost <= LARGEST_QUOTA):
             return None
         try:
             compiled = self._direct.get(policy)
+            if keep_free is not _ZERO and compiled is not None:
+                compiled = self._keeping(compiled, keep_free)
             ask = None if compiled is None else compiled.ask
             return None if ask is None else ask(subject, cost, 0 if id is None else fingerprint(id), kind)
         except StoreError as error:
-            return self._outage.single(kind, error, self._checked(Attempt(policy, subject, cost, id)))
+            attempt = Attempt(policy, subject, cost, id, keep_free=keep_free)
+            return self._outage.single(kind, error, self._checked(attempt))
         except TypeError as error:
             raise typed(error, policy) from None
 

@@ -20,6 +20,11 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     The same `id` counts once: a retry gets the same hit back and consumes nothing more. `zone` is the subject's
     time zone, for calendar limits and quiet hours. `limits` come with the attempt instead of a policy made before, as
     in `Limiter.decide`.
+
+    `keep_free` units must stay free after it: one number for all limits, or one for each in the order of
+    `decision.limits`, 0 for quiet hours. It is judged as `cost + keep_free`, also in `retry_after`, and recorded as
+    `cost`; `remaining` and `limits` ignore it. A known id gets its first answer, whatever it asks to keep. `decide` and
+    `peek` read it, alone, together and in bulk: other verbs leave it.
     """
 
     policy: str
@@ -30,6 +35,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     channel: str | None = None
     zone: str | None = None
     limits: Sequence[Limit | str] | None = None
+    keep_free: int | Sequence[int] = 0
 
     @property
     def names(self) -> tuple[str, str | None, str | None, str | None]:
@@ -37,17 +43,28 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
         return self.policy, self.segment, self.channel, self.zone
 
 
-def check_cost(cost: int, least: int = 1) -> int:
+def check_cost(cost: object, least: int = 1, what: str = "a cost") -> int:
     """Return the cost as an `int` of 1 (or another `least`) to 2^53-1, or raise."""
     if isinstance(cost, (bool, float)):
-        raise InvalidTypeError(f"a cost is a whole number of units, not {quoted(cost)}")
+        raise InvalidTypeError(f"{what} is a whole number of units, not {quoted(cost)}")
     try:
-        units = index(cost)
+        units = index(cost)  # pyright: ignore[reportArgumentType] - untyped callers
     except TypeError:
-        raise InvalidTypeError(f"a cost is a whole number of units, not {quoted(cost)}") from None
+        raise InvalidTypeError(f"{what} is a whole number of units, not {quoted(cost)}") from None
     if not least <= units <= LARGEST_QUOTA:
-        raise InvalidValueError(f"a cost is {least} to {LARGEST_QUOTA} units, not {quoted(units)}")
+        raise InvalidValueError(f"{what} is {least} to {LARGEST_QUOTA} units, not {quoted(units)}")
     return units
+
+
+def check_kept(keep_free: object) -> int | tuple[int, ...]:
+    """Return what must stay free as an `int`, or as a tuple of them where it is a list, or raise."""
+    if isinstance(keep_free, Sequence) and not isinstance(keep_free, str):
+        return tuple([units if type(units) is int and units >= 0 else _kept(units) for units in keep_free])  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - untyped callers
+    return _kept(keep_free)
+
+
+def _kept(units: object) -> int:
+    return check_cost(units, 0, "keep_free")
 
 
 def check_id(attempt_id: str) -> bytes:

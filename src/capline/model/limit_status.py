@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.model.limit import Limit, QuietHours
+from capline.model.policy import places_of
 
 if TYPE_CHECKING:
     from capline.model.policy import LogLimits
@@ -76,7 +77,4 @@ def states_of(logs: Sequence[LogLimits], numbers: Sequence[int]) -> tuple[LimitS
 
 def _placed(logs: Sequence[LogLimits], states: list[LimitStatus]) -> list[LimitStatus]:
     """In the policy's order."""
-    places: list[int] = []
-    for log_limits in logs:
-        places += log_limits.places or range(len(places), len(places) + len(log_limits.limits))
-    return [state for _, state in sorted(zip(places, states, strict=True), key=itemgetter(0))]
+    return [state for _, state in sorted(zip(places_of(logs), states, strict=True), key=itemgetter(0))]

@@ -113,7 +113,7 @@ class LogLimits(msgspec.Struct, frozen=True, gc=False):
     alone. `keeps` is what the log holds: `hits`, each hit; `sums`, one sum for all hits of a span of `grain_us`; `ids`,
     only hits with an id, beside logs of sums. `title` is the name of its limits for people: the policy, or
     `policy/channel`. `places` are the positions of its limits in the policy, if the logs are in another order. `shared`
-    if several policies have a log of ids.
+    if several policies have a log of ids. `keep_free` has the units of each limit that must stay free; None: none must.
     """
 
     log: str
@@ -124,6 +124,15 @@ class LogLimits(msgspec.Struct, frozen=True, gc=False):
     title: str = ""
     places: tuple[int, ...] = ()
     shared: bool = False
+    keep_free: tuple[int, ...] | None = None
+
+
+def places_of(logs: Sequence[LogLimits]) -> list[int]:
+    """The place in the policy's order of each limit, in the order of the logs."""
+    places: list[int] = []
+    for log_limits in logs:
+        places += log_limits.places or range(len(places), len(places) + len(log_limits.limits))
+    return places
 
 
 class BoundPolicy(msgspec.Struct, frozen=True, gc=False):
@@ -146,6 +155,33 @@ class BoundPolicy(msgspec.Struct, frozen=True, gc=False):
     denied_units: int = 0
     reserved: str = ""
     numbers: str = ""
+
+    def keeping(self, keep_free: int | Sequence[int]) -> BoundPolicy:
+        """The rule for attempts with this `Attempt.keep_free`: the logs are the same.
+
+        Raises `InvalidValueError` for a list that has not one number for each limit.
+        """
+        limits = [limit for log_limits in self.logs for limit in log_limits.limits]
+        if not isinstance(keep_free, int):
+            if len(keep_free) != len(limits):
+                raise InvalidValueError(
+                    f"keep_free has {len(keep_free)} numbers, and policy {self.policy!r} {len(limits)} limits here; "
+                    "give one for each, in the order of decision.limits, or a single one for all"
+                )
+            kept = [keep_free[place] for place in places_of(self.logs)]
+        else:
+            kept = [0 if isinstance(limit, QuietHours) else keep_free for limit in limits]
+        if not any(kept):
+            return self
+        if any(units and isinstance(limit, QuietHours) for units, limit in zip(kept, limits, strict=True)):
+            raise InvalidValueError("quiet hours have no units that could stay free; give 0 for them in keep_free")
+        # More than that refuses as much.
+        most = iter([min(units, limit.quota + 1) for units, limit in zip(kept, limits, strict=True)])
+        logs = [
+            msgspec.structs.replace(log_limits, keep_free=tuple(next(most) for _ in log_limits.limits))
+            for log_limits in self.logs
+        ]
+        return msgspec.structs.replace(self, logs=tuple(logs))
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 import msgspec
 
+from capline.model.attempt import check_kept
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject
 from capline.window.log import Hit
@@ -54,6 +55,28 @@ class CompiledRule(Protocol):
         A function of (subject, cost, fingerprint, kind, max_wait_us), which checks the subject itself.
         """
         ...
+
+    @property
+    def kept(self) -> dict[Any, Any]:
+        """The same rule for each `keep_free` that was asked for lately; see `kept_rule`."""
+        ...
+
+
+MOST_KEPT = 1024
+"""Rules of one rule that are compiled for a `keep_free` of their own: more begin anew."""
+
+
+def kept_rule(compiled: Any, keep_free: int | Sequence[int], compile: Callable[[BoundPolicy], Any]) -> Any:
+    """The compiled rule for attempts with this `keep_free`, which it checks."""
+    key = check_kept(keep_free)
+    found = compiled.kept.get(key)
+    if found is None:
+        rule = compiled.rule.keeping(key)
+        found = compiled if rule is compiled.rule else compile(rule)
+        if len(compiled.kept) >= MOST_KEPT:
+            compiled.kept.clear()
+        compiled.kept[key] = found
+    return found
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):

@@ -5,6 +5,8 @@ r"""Receipts: the name that the answers of a batch are kept under, and two diges
                                        where they are named; the subjects
     digest   16 bytes of BLAKE2b over  policy, zone, logs and limits of each code; the subjects; their codes; the cost
 
+What must stay free is a part of either where something must, so a receipt of before that was asked for still answers.
+
 The rule: in one namespace a receipt names one batch. The same question under it gets the answers that were given; any
 other, of another policy, zone, subject or cost, is an `IdConflictError` and consumes nothing. Limits, overrides and
 segments that were looked up are no part of the question: they may have changed since.
@@ -52,11 +54,11 @@ def receipt_name(batch: Batch, receipt: str) -> bytes:
 
 def asked_digest(
     question: Sequence[object],
-    kinds: Sequence[tuple[str | None, str | None]],
+    kinds: Sequence[tuple[Any, ...]],
     codes: NDArray[np.uint16] | None,
     subjects: Sequence[Any] | NDArray[Any],
 ) -> bytes:
-    """A digest of what a caller passed: policy, channel and cost, a segment and a zone for each code, and the rows.
+    """A digest of what a caller passed: policy, channel and cost, for each code a segment, a zone and what stays free.
 
     However the caller lists the kinds, the same of each row give the same digest.
     """
@@ -78,7 +80,11 @@ def batch_digest(batch: Batch) -> bytes:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     rules: list[BoundPolicy] = [compiled.rule for compiled in batch.compiled]
     asked = [
-        (rule.policy, rule.zone, [(own.log, [str(limit) for limit in own.limits]) for own in rule.logs])
+        (
+            rule.policy,
+            rule.zone,
+            [(own.log, [*map(str, own.limits)], *([own.keep_free] if own.keep_free else [])) for own in rule.logs],
+        )
         for rule in rules
     ]
     digest.update(msgspec.msgpack.encode([asked, plain(batch.subjects), batch.cost]))

@@ -21,6 +21,7 @@ from capline.testing.law.limits.calendars import CalendarLaw
 from capline.testing.law.limits.changes import ChangeLaw
 from capline.testing.law.limits.clocks import ClockLaw
 from capline.testing.law.limits.denied import DeniedLaw
+from capline.testing.law.limits.kept import KeptLaw
 from capline.testing.law.limits.rule import RuleLaw
 from capline.testing.law.limits.states import StateLaw
 from capline.testing.law.verbs.charges import ChargeLaw
@@ -64,6 +65,7 @@ class StoreConformance(
     CalendarLaw,
     ClockLaw,
     DeniedLaw,
+    KeptLaw,
     ReceiptLaw,
     AlgorithmLaw,
     JointLaw,

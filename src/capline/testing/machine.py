@@ -29,6 +29,7 @@ from capline.limiter.limiter import Limiter
 from capline.model.attempt import Attempt
 from capline.model.clock import ManualClock
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
+from capline.model.limit import QuietHours
 from capline.model.policy import Policy
 from capline.testing.conformance import url_of
 from capline.testing.oracle import Oracle
@@ -111,6 +112,7 @@ gaps = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 costs = st.one_of(st.just(1), st.just(1), st.integers(1, 8), st.just(250))
 zones = st.sampled_from([None, None, "UTC", "Europe/Berlin"])
 ids = st.one_of(st.none(), st.none(), st.sampled_from(["x", "y", "z"]))
+keeps = st.one_of(st.just(0), st.just(0), st.integers(0, 6), st.just(180))
 
 
 def state_machine(
@@ -240,6 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Ask both by this verb, and have the oracle judge their answer."""
         names = {"segment": asked.segment, "channel": asked.channel, "zone": asked.zone}
         id = {} if asked.id is None else {"id": asked.id}
+        wish |= {"keep_free": asked.keep_free} if asked.keep_free else {}
         mine, theirs = (
             partial(getattr(limiter, verb), "p", asked.subject, asked.cost, **id, **names, **wish)
             for limiter in (self.limiter, self.reference)
@@ -249,9 +252,22 @@ class StoreMachine(RuleBasedStateMachine):
             judge(asked, self.clock.now_us(), decision)
             self.note(asked.subject, decision.hit)
 
+    def kept(self, data: st.DataObject, asked: Attempt) -> Attempt:
+        """The attempt with what must stay free: a number for all limits, or one for each."""
+        limits = self.policy.limits_for(asked.segment)
+        if asked.channel is not None:
+            limits += self.policy.limits_on(asked.channel)
+        each = [st.just(0) if isinstance(limit, QuietHours) else keeps for limit in limits]
+        return msgspec.structs.replace(asked, keep_free=data.draw(st.one_of(keeps, st.tuples(*each))))
+
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
     def decide(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
-        self.ask("decide", self.oracle.decided, Attempt("p", subject, cost, id, **self.names(data)))
+        asked = self.kept(data, Attempt("p", subject, cost, id, **self.names(data)))
+        self.ask("decide", self.oracle.decided, asked)
+
+    @rule(subject=every_subject, kept=st.integers(1, 6))
+    def decide_a_unit_beside_what_stays_free(self, subject: str | int, kept: int) -> None:
+        self.ask("decide", self.oracle.decided, Attempt("p", subject, keep_free=kept))
 
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
     def charge(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
@@ -263,16 +279,17 @@ class StoreMachine(RuleBasedStateMachine):
             self.clock.advance_us(gap_us)
             self.ask("decide", self.oracle.decided, Attempt("p", subject))
 
-    @rule(subject=every_subject, times=st.one_of(few, few, st.integers(LONG, 170)))
-    def decide_again_and_again(self, subject: str | int, times: int) -> None:
+    @rule(subject=every_subject, times=st.one_of(few, few, st.integers(LONG, 170)), kept=keeps)
+    def decide_again_and_again(self, subject: str | int, times: int, kept: int) -> None:
         """Many at once, where a log can become long."""
         if not self.policy.count_denied and max(limit.quota for limit in self.policy.all_limits()) < LONG:
             times = min(times, MOST_AT_ONCE)
-        mine = self.limiter.decide_many("p", [subject] * times)
-        for row in range(times):
-            expected = self.reference.decide("p", subject)
+        free = [kept * (row % 3) for row in range(times)]
+        mine = self.limiter.decide_many("p", [subject] * times, keep_free=free)
+        for row, units in enumerate(free):
+            expected = self.reference.decide("p", subject, keep_free=units)
             assert mine[row] == expected
-            self.oracle.decided(Attempt("p", subject), self.clock.now_us(), expected)
+            self.oracle.decided(Attempt("p", subject, keep_free=units), self.clock.now_us(), expected)
             self.note(subject, expected.hit)
 
     @rule(batch=st.lists(subjects, min_size=1, max_size=5), cost=costs)
@@ -302,7 +319,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
     def peek(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
         before = len(self.hits)
-        self.ask("peek", self.oracle.peeked, Attempt("p", subject, cost, id, **self.names(data)))
+        asked = self.kept(data, Attempt("p", subject, cost, id, **self.names(data)))
+        self.ask("peek", self.oracle.peeked, asked)
         del self.hits[before:]
 
     @rule(
@@ -534,7 +552,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), asked=st.lists(every_subject, min_size=1, max_size=3, unique=True))
     def decide_all(self, data: st.DataObject, asked: list[str | int]) -> None:
-        self.all_or_none([self.part(data, subject, data.draw(costs), data.draw(ids)) for subject in asked])
+        parts = [self.part(data, subject, data.draw(costs), data.draw(ids)) for subject in asked]
+        self.all_or_none([self.kept(data, part) for part in parts])
 
     @rule(
         data=st.data(),

@@ -353,11 +353,12 @@ class Oracle:
         return not self._queued(account, now_us) and self._fits(attempt, account, account.due_us(now_us))
 
     def _fits(self, attempt: Attempt, account: _Account, at_us: int) -> bool:
-        """The rule, word for word: the units in each window that ends at this instant, and the cost."""
+        """The rule, word for word: the units in each window that ends at this instant, cost, what stays free."""
         policy = self._policies[attempt.policy]
         channels: list[tuple[tuple[Limit, ...], str | None]] = [(policy.limits_for(attempt.segment), None)]
         if attempt.channel is not None:
             channels.append((policy.limits_on(attempt.channel), attempt.channel))
+        keep_free, place = attempt.keep_free, 0
         for limits, channel in channels:
             hits = [hit for hit in account.hits if hit.live and channel in (None, hit.channel)]
             for limit in limits:
@@ -366,8 +367,11 @@ class Oracle:
                 if isinstance(limit, QuietHours):
                     if since_us == at_us:
                         return False
-                elif used + attempt.cost > limit.quota:
+                elif (
+                    used + attempt.cost + (keep_free if isinstance(keep_free, int) else keep_free[place]) > limit.quota
+                ):
                     return False
+                place += 1
         return True
 
     def _granted(self, attempt: Attempt, account: _Account, now_us: int, stamp_us: int | None) -> None:

@@ -60,6 +60,7 @@ class Names(TypedDict, total=False):
     segment: str | None
     channel: str | None
     zone: str | None
+    keep_free: int | Sequence[int]
 
 
 class Reference:
@@ -207,7 +208,7 @@ class Reference:
         return self._joint(attempts, partial(joint_slot, slot=_slot(max_wait, not_before)))
 
     def _joint(self, attempts: Sequence[Attempt], step: Callable[..., tuple[Decision, list[int]]]) -> Joint:
-        rules = [self._rules.rule(part.policy, part.segment, part.channel, part.zone) for part in attempts]
+        rules = [self._rules.rule(*part.names).keeping(part.keep_free) for part in attempts]
         opened = [self._open(rule, part.subject, part.cost) for rule, part in zip(rules, attempts, strict=True)]
         parts = [part.logs for part in opened]
         decision, hits = step(parts, self._clock.now_us(), [fingerprint(part.id) for part in attempts])
@@ -264,7 +265,8 @@ class Reference:
         return decision
 
     def _rule(self, policy: str, names: Names) -> BoundPolicy:
-        return self._rules.rule(policy, names.get("segment"), names.get("channel"), names.get("zone"))
+        rule = self._rules.rule(policy, names.get("segment"), names.get("channel"), names.get("zone"))
+        return rule.keeping(names.get("keep_free", 0))
 
     def _open(self, rule: BoundPolicy, subject: Subject, cost: int, *, carries: bool = True) -> _Opened:
         now_us = self._clock.now_us()

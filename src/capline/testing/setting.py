@@ -39,7 +39,7 @@ class StoreSetting:
 
     @pytest.fixture(autouse=True)
     def _setting(self, tmp_path: Path) -> Iterator[None]:
-        self.url = self.store_url().format(tmp=tmp_path)
+        self.url, self.tmp = self.store_url().format(tmp=tmp_path), tmp_path
         self.namespace = f"t{secrets.token_hex(8)}"
         self.clock = ManualClock(START_US)
         self._open: list[Any] = []

@@ -7,13 +7,14 @@ commonest answer, that it is allowed now, takes one look at each limit. An id th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
+from itertools import repeat
+from operator import itemgetter, lt
 
 from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit import LARGEST_QUOTA, Limit
-from capline.model.limit_status import states_of
+from capline.model.limit_status import NUMBERS, states_of
 from capline.window.bound_log import BoundLog
 from capline.window.limit_reader import QuietReader
 from capline.window.log import NEVER
@@ -49,13 +50,14 @@ def stamp_from(logs: Sequence[BoundLog], time_us: int, newest_us: int) -> int:
 def fits_all(logs: Sequence[BoundLog], time_us: int) -> tuple[int | None, int, Binding | None]:
     """When the attempt fits every limit (None: never), when it is allowed, and the limit that blocks it longest.
 
+    It fits where its cost does together with the units that must stay free.
     It is allowed earlier than it fits by the stamp shift (`LimitReader.stamp_shift_us`), and stamped when it fits. The
     limit is None if the attempt fits already: an earlier block would depend on which old hits happen to be trimmed.
     """
     latest_us, latest_early_us, binding = NEVER, NEVER, None
     for bound in logs:
-        for reader in bound.readers:
-            fits_us = reader.fits_us(bound.log, bound.cost, bound.table)
+        for reader, kept in zip(bound.readers, bound.log_limits.keep_free or repeat(0), strict=False):
+            fits_us = reader.fits_us(bound.log, bound.cost + kept, bound.table)
             if fits_us is None:
                 return None, NEVER, (reader.limit, bound)
             latest_early_us = max(latest_early_us, fits_us - reader.stamp_shift_us(bound.log, fits_us))
@@ -219,5 +221,9 @@ def allowed_now(logs: Sequence[BoundLog], now_us: int) -> Decision | None:
             left, limit = after, reader.limit
         states += after, max(0, more_us - now_us), max(0, full_us - now_us)
         empty_us = max(empty_us, full_us)
+    if logs[0].log_limits.keep_free is not None:
+        kept = [units for bound in logs for units in bound.log_limits.keep_free or ()]
+        if any(map(lt, states[::NUMBERS], kept)):
+            return None
     seen = (states_of, [bound.log_limits for bound in logs], states)
     return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, _seen=seen)

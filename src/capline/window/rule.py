@@ -13,6 +13,9 @@ The time of a log never runs back: t is at least its high-water mark, and a new 
 hits of one instant are two hits, a microsecond apart. While a slot in the future is taken, a plain attempt is refused
 until then: nobody jumps the queue. Quiet hours come last: a free instant is put off until they end.
 
+Units that must stay free (`keep_free`, k of a limit) are judged with the cost and never recorded: where c stands above,
+there is c + k.
+
 Here one attempt is judged, and recorded or refused; a slot is taken, the next free instant, so that each of many who
 wait has an instant of its own; and it is moved to an earlier one that has become free. `joint` judges several attempts
 as one. `charge` records whatever the limits say, refunds and settles. Below them: `answer` (what logs say together, and
@@ -101,7 +104,8 @@ def attempt(
 
     `fingerprint` is 64 bits of the attempt's id (0: none). With `denied_units` above 0 refusals count: a refusal is
     recorded as well, marked as one, and refusals behind the newest so many units of a log are forgotten. What was
-    allowed stays: its quota may be raised again, and a retry gets its answer however many refusals came after it.
+    allowed stays: its quota may be raised again, and a retry gets its answer however many refusals came after it. A
+    refusal that only `keep_free` caused is not recorded: it would take the units that are to stay free.
     Raises `IdConflictError` if the id was recorded with another cost, `InvalidValueError` for more units than a log can
     count, as it may hold those of windows that are over.
     """
@@ -117,7 +121,7 @@ def attempt(
         check_room(logs, time_us, decision.hit)
         for number, bound in enumerate(logs):
             record_hit(bound, time_us, decision.hit, 0 if number else fingerprint)
-    elif denied_units and slot is None:
+    elif denied_units and slot is None and not _fits_unkept(logs, now_us):
         counted = _deny(logs, time_us, now_us, denied_units)
         return decision if counted is None else counted
     return decision
@@ -222,6 +226,16 @@ def judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, l
         return build_answer([*zip(parts, hits, strict=True)], now_us, allowed=True), hits
     binding = longest.binding or quiet or (tightest_of(longest.logs, longest.stamp_us) if holds_us != NEVER else None)
     return build_answer(stamped, now_us, binding=binding, retry_at_us=opens_us), []
+
+
+def _fits_unkept(logs: Sequence[BoundLog], now_us: int) -> bool:
+    """Whether an attempt that is refused would be allowed if nothing had to stay free."""
+    if logs[0].log_limits.keep_free is None:
+        return False
+    replace = msgspec.structs.replace
+    return judge([[replace(one, log_limits=replace(one.log_limits, keep_free=None)) for one in logs]], now_us)[
+        0
+    ].allowed
 
 
 def _deny(logs: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int) -> Decision | None:

@@ -85,14 +85,14 @@ def one_log(log: ColumnLog, rule: BoundPolicy, cost: int) -> list[BoundLog]:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_as_the_rule_answers(name: str, seed: int) -> None:
-    random, rule, log, now_us, quick = Random(f"{name} {seed}"), rule_of(POLICIES[name]), ColumnLog(), START_US, 0
-    compiled = fast_rule(rule)
-    assert compiled is not None
+    random, plain, log, now_us, quick = Random(f"{name} {seed}"), rule_of(POLICIES[name]), ColumnLog(), START_US, 0
+    kept = [0, 0, 1, 3, [2, *[0] * (len(plain.logs[0].limits) - 1)]]
     stamps: list[int] = []
     for step in range(STEPS):
         now_us = max(START_US, now_us + random.choice([0, 1, 3, 20, 20, 60, -2, 400 * (step % 37 == 0)]))
-        cost = random.choice([1, 1, 2, 3, 5, 9])
-        logs = one_log(log, rule, cost)
+        cost, rule = random.choice([1, 1, 2, 3, 5, 9]), plain.keeping(random.choice(kept))
+        logs, compiled = one_log(log, rule, cost), fast_rule(rule)
+        assert compiled is not None
         found = decide_units(log, compiled, cost, now_us)
         expected = attempt(one_log(deepcopy(log), rule, cost), now_us)
         if found is not None:
@@ -134,8 +134,8 @@ def test_what_is_allowed_now_is_what_the_rule_allows(name: str, seed: int) -> No
     now_us = START_US
     hits: list[int] = []
 
-    def bound(cost: int) -> list[BoundLog]:
-        limits = zip(logs, rule.logs, readers_of(rule), strict=True)
+    def bound(cost: int, keep_free: int = 0) -> list[BoundLog]:
+        limits = zip(logs, rule.keeping(keep_free).logs, readers_of(rule), strict=True)
         return [BoundLog(log, of, readers, cost, table_of(rule, now_us)) for log, of, readers in limits]
 
     for step in range(STEPS):
@@ -143,13 +143,14 @@ def test_what_is_allowed_now_is_what_the_rule_allows(name: str, seed: int) -> No
         now_us = max(START_US, now_us + span_us)
         cost = random.choice([1, 1, 2, 3, 5])
         units = cost * (step % 5 > 0)
-        found, expected = allowed_now(bound(units), now_us), judge([bound(units)], now_us)[0]
+        kept = random.choice([0, 0, 1, 3])
+        found, expected = allowed_now(bound(units, kept), now_us), judge([bound(units, kept)], now_us)[0]
         if found is not None:
             assert (found, found.limits) == (expected, expected.limits)
             quick += 1
             wish, parts = (
                 Slot(random.choice([None, 0, 1, 60]), random.choice([0, 0, 30])),
-                [bound(units), bound(random.choice([1, 2, 4]))],
+                [bound(units, kept), bound(random.choice([1, 2, 4]))],
             )
             quickly = answers(parts, now_us, wish)
             with pytest.MonkeyPatch.context() as patch:
@@ -277,15 +278,18 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PL
         id = random.choice([None, None, None, f"{random.randrange(40)}"]) if subject in {1, 2} else None
         hit = random.choice(hits[-9:]) if hits else (subject, START_US)
         wait, verb = random.choice([{}, {}, {"max_wait": 0}, {"max_wait": 0.00006}]), random.randrange(20)
+        kept: dict[str, Any] = random.choice([{}, {}, {"keep_free": random.choice([0, 1, 3, 9])}])
         parts = [
-            Attempt("p", subject, cost, id, **named),
+            Attempt("p", subject, cost, id, **named, **kept),
             Attempt("q", random.choice([0, 1]), random.choice([1, 1, 4])),
         ]
         random.shuffle(parts)
         if verb == 8:
             batch = random.choices([0, 1, 2, UNITS], [1, 1, 1, 5], k=random.randrange(9))
-            many = [*fast.decide_many("p", batch, **named)]
-            assert many == [limiters[1].decide("p", one, **named) for one in batch], step
+            free = random.choices([0, 0, 1, 3], k=len(batch))
+            many = [*fast.decide_many("p", batch, **named, keep_free=free if step % 2 else 1)]
+            rows = zip(batch, free if step % 2 else [1] * len(batch), strict=True)
+            assert many == [limiters[1].decide("p", one, **named, keep_free=units) for one, units in rows], step
             hits += [
                 (one, decision.hit) for one, decision in zip(batch, many, strict=True) if one < UNITS and decision.hit
             ]
@@ -303,7 +307,7 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PL
                     call = partial(limiter.schedule, "p", subject, cost, id, **named, **wait)
                 case 5 | 6:
                     asked = subject if step % 3 else f"new {step}"
-                    call = partial(limiter.peek, "p", asked, cost, id, **named)
+                    call = partial(limiter.peek, "p", asked, cost, id, **named, **kept)
                 case 14 | 15:
                     call = partial(entered, limiter.acquire("p", subject, cost, id, **named, timeout=0))
                 case 16 | 17:
@@ -317,7 +321,7 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PL
                 case 7 if step % 29 == 0:
                     call = partial(limiter.erase, subject)
                 case _:
-                    call = partial(limiter.decide, "p", subject, cost, id, **named)
+                    call = partial(limiter.decide, "p", subject, cost, id, **named, **kept)
             answers.append(outcome(call))
         assert answers[0] == answers[1], (step, verb)
         looks = [outcome(partial(limiter.peek, "p", subject, **named)) for limiter in limiters]

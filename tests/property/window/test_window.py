@@ -79,6 +79,42 @@ def test_a_look_of_no_cost_is_told_the_first_instant_that_it_is_allowed_behind_s
 attempts = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=40)
 
 
+@settings(max_examples=size(60, 600))
+@given(logs(), limits, st.integers(0, 3), st.lists(st.integers(0, 9), min_size=3, max_size=3), st.integers(0, 40))
+def test_what_must_stay_free_is_judged_with_the_cost_and_neither_recorded_nor_left_out(
+    log: Log, bounds: tuple[Limit, ...], cost: int, kept: list[int], later_us: int
+) -> None:
+    now_us = log.high_water_us + later_us
+    rule = rule_of(bounds).keeping(kept[: len(bounds)])
+    less = tuple(
+        Limit(limit.quota - units, limit.window_us)
+        for limit, units in zip(bounds, kept, strict=False)
+        if units <= limit.quota
+    )
+    (after,), decision = step((log,), rule, cost, now_us)
+    if len(less) < len(bounds):
+        assert (decision.allowed, decision.retry_after_us, after) == (False, None, log)
+        return
+    plain = judge(log, less, cost, now_us)
+    assert (decision.allowed, decision.retry_after_us, decision.hit) == (
+        plain.allowed,
+        plain.retry_after_us,
+        plain.hit,
+    )
+    if decision.allowed:
+        assert step((log,), rule_of(bounds), cost, now_us) == ((after,), decision), "nothing but the verdict differs"
+    else:
+        assert after == log
+        at_us = max(now_us, log.newest_us() + 1) if cost else now_us
+        assert decision.remaining == max(
+            0,
+            min(
+                limit.quota - sum(hit.units for hit in log.hits if hit.stamp_us > at_us - limit.window_us)
+                for limit in bounds
+            ),
+        )
+
+
 @settings(max_examples=size(40, 300))
 @given(limits, attempts)
 def test_no_window_ever_holds_more_than_its_quota_and_every_refusal_was_due(

@@ -40,8 +40,8 @@ def test_each_form_is_there(service: Service) -> None:
     told = service("GET", "/openapi.json").json()
     used = set(re.findall(r"#/components/schemas/(\w+)", service("GET", "/openapi.json").text))
     assert used <= set(told["components"]["schemas"])
-    assert set(told["components"]["schemas"]["AttemptRequest"]["properties"]) == {
-        *("policy", "subject", "cost", "id", "segment", "channel", "zone")
+    assert set(told["components"]["schemas"]["KeepingAttempt"]["properties"]) == {
+        *("policy", "subject", "cost", "id", "segment", "channel", "zone", "keep_free")
     }
 
 

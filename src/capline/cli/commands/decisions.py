@@ -12,12 +12,14 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import Attempted, HitArgument, IdOption, Log, Place, Source, SubjectArgument, TextOption
 from capline.cli.input.target import is_empty, read_also, target, warn_of_twin
 from capline.cli.render.console import Answer
 from capline.cli.render.decisions import decision_answer, explanation_answer, joint_answer, usage_answer
+from capline.model.errors import InvalidValueError, quoted
 from capline.model.subject import parse_subject
 
 app = Commands()
@@ -39,21 +41,38 @@ def _asks(*, consume: bool) -> Callable[..., Answer]:
                 help="Add this subject to the attempt, all or nothing; repeat for up to 16 subjects.",
             ),
         ] = None,
+        keep_free: Annotated[
+            str,
+            typer.Option(
+                metavar="UNITS[,UNITS…]",
+                help="Units that must stay free: of each limit, or so many of each, in their order; 0 for quiet hours.",
+            ),
+        ] = "0",
         exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when refused.")] = False,
     ) -> Answer:
+        kept = _units_of(keep_free)
         with target(context, place, cost, id, create=consume) as found:
-            limiter, first = found.limiter, found.attempt
+            limiter, first = found.limiter, replace(found.attempt, keep_free=kept)
             if also:
                 parts = [first, *map(found.with_segment, read_also(also, first.id, as_text=place.text))]
                 joint = limiter.decide_all(parts) if consume else limiter.peek_all(parts)
                 found.print_remarks()
                 return joint_answer(joint, parts, limiter.now_us(), found.zone, exit_code=exit_code)
             verb = limiter.decide if consume else limiter.peek
-            decision = verb(first.policy, first.subject, first.cost, first.id, **found.names)
+            decision = verb(first.policy, first.subject, first.cost, first.id, **found.names, keep_free=kept)
             found.print_remarks()
             return decision_answer(decision, limiter.now_us(), found.zone, exit_code=exit_code)
 
     return ask
+
+
+def _units_of(typed: str) -> int | list[int]:
+    """What must stay free, as it was typed."""
+    words = typed.split(",")
+    if not all(word.isdecimal() and word.isascii() for word in words):
+        raise InvalidValueError(f"--keep-free {quoted(typed)}: write units, like 2, or for each limit, like 2,0,5")
+    units = [*map(int, words)]
+    return units if len(units) > 1 else units[0]
 
 
 app.answers(
@@ -64,7 +83,8 @@ app.answers(
     name="decide",
     help="May the subject have one more? Consumes when allowed.\n\n"
     "With --and, all are allowed or none: `--and campaign=spring --and tenant:2=acme` also asks for a unit of the "
-    "campaign and 2 of the tenant. Segment, channel, zone and cost are those of the first; the id is for each.",
+    "campaign and 2 of the tenant. Segment, channel, zone, cost and what stays free are those of the first; the id is "
+    "for each.",
 )(_asks(consume=True))
 
 app.answers(

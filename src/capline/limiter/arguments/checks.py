@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capline.model.attempt import Attempt, check_id
+from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.decision import Decision, LimitExceeded
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 from capline.model.limit import DAY_US, duration_text
@@ -188,6 +188,67 @@ def check_kinds(
         for names, name in zip(listed.values(), (segment, zone), strict=True)
     )
     return segments, zones, points
+
+
+Kept = tuple[int | tuple[int, ...], ...]
+
+
+def check_keeps(keep_free: Any, rows: int) -> tuple[Kept, NDArray[np.intp] | None]:
+    """What must stay free: as many distinct values as there are, and the code of each row; no codes: one for all rows.
+
+    It is a number for all rows, a number for each, or a row of numbers for each (or one such row for all), one a limit.
+    """
+    if not hasattr(keep_free, "__len__") or isinstance(keep_free, (str, bytes)):
+        return (check_cost(keep_free, 0, "keep_free"),), None
+    try:
+        array = np.asarray(keep_free)
+    except ValueError:
+        array = np.empty(0)  # rows of several lengths
+    rows_of = {1: (rows,), 2: (1, rows)}.get(array.ndim, ())
+    if array.size and (len(array) not in rows_of or array.dtype.kind not in "iu"):
+        array = np.empty(0)
+    if not array.size and rows:
+        raise InvalidTypeError(
+            "keep_free is a number for all rows, an array with one for each, or one with a row of numbers for each, "
+            f"one a limit, not {quoted(keep_free)}"
+        )
+    for end in (array.min(), array.max()) if array.size else ():
+        check_cost(int(end), 0, "keep_free")
+    codes = np.zeros(len(array), np.intp)
+    for column in array.reshape(len(array), -1).T if array.size else ():
+        _, places = _distinct(column.astype(np.int64))
+        codes = _distinct(codes * (int(places.max()) + 1) + places)[1]
+    row_of = np.zeros(int(codes.max(initial=0)) + 1, np.intp)
+    row_of[codes] = np.arange(len(array))
+    values: list[Any] = array[row_of].tolist() if array.any() else [0]
+    keeps: Kept = tuple([tuple(value) if array.ndim > 1 and array.any() else value for value in values])
+    return keeps, codes if len(keeps) > 1 else None
+
+
+def crossed(
+    kinds: Sequence[tuple[Any, ...]], points: NDArray[np.uint16] | None, keeps: Kept, kept: NDArray[np.intp] | None
+) -> tuple[list[tuple[Any, ...]], NDArray[np.uint16] | None]:
+    """The kinds of rows, each with what it keeps free, and the code of each row."""
+    if kept is None:
+        return [(*kind, keeps[0]) for kind in kinds], points
+    distinct, codes = _distinct(kept if points is None else points * np.intp(len(keeps)) + kept)
+    if len(distinct) > MOST_CODES:
+        raise InvalidValueError(
+            f"{len(distinct)} kinds of segment, zone and keep_free in one call; at most {MOST_CODES}"
+        )
+    return [(*kinds[pair // len(keeps)], keeps[pair % len(keeps)]) for pair in distinct.tolist()], codes.astype(
+        np.uint16
+    )
+
+
+def _distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """The distinct values in their order, and the place of each among them; whole numbers from 0 on."""
+    top = int(values.max())
+    if top >= MOST_CODES << 4:
+        return np.unique(values, return_inverse=True)
+    seen = np.zeros(top + 1, np.bool_)
+    seen[values] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[values]
 
 
 def _names(names: Sequence[str | None], what: str) -> tuple[str | None, ...]:

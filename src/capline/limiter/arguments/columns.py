@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capline.limiter.arguments.checks import check_kinds, check_subjects, count_of
+from capline.limiter.arguments.checks import check_keeps, check_kinds, check_subjects, count_of, crossed
 from capline.model.attempt import check_cost, check_id
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject
@@ -22,16 +22,20 @@ else:
     from capline.model.arrays import np
 
 
+_ZERO = 0
+
+
 class AttemptColumns(msgspec.Struct, frozen=True):
     """The valid rows of a batch: `good` are their indices among all `rows` (None: all). `errors` has the other rows.
 
-    `segments[codes[i]]` is the segment of `subjects[i]`, and `zones[codes[i]]` its zone; without codes the first of
-    each is for all rows. Names that came one for each row are turned into codes.
+    `segments[codes[i]]` is the segment of `subjects[i]`, `zones[codes[i]]` its zone, and `keeps[codes[i]]` what must
+    stay free; without codes the first of each is for all rows. Names that came one for each row are turned into codes.
     """
 
     policy: str
     segments: tuple[str | None, ...]
     zones: tuple[str | None, ...]
+    keeps: tuple[int | tuple[int, ...], ...]
     channel: str | None
     subjects: list[Subject] | NDArray[np.integer[Any]]
     codes: NDArray[np.uint16] | None
@@ -60,6 +64,7 @@ def columns_of(
     cost: int,
     zone: str | Sequence[str | None] | None,
     receipt: str | None,
+    keep_free: Any = 0,
     *,
     keyed: Callable[[Subject], Subject] | None,
     fill: Callable[..., Any] | None = None,
@@ -74,10 +79,18 @@ def columns_of(
     rows = count_of(subjects, "subjects")
     segments, zones, points = check_kinds(segment, zone, codes, rows)
     checked, errors = check_subjects(subjects)
-    kinds, named = [*zip(segments, zones, strict=True)], points
+    kinds: list[tuple[Any, ...]] = [*zip(segments, zones, strict=True)]
+    if keep_free is not _ZERO:
+        keeps, kept = check_keeps(keep_free, rows)
+        if any(keeps):
+            kinds, points = crossed(kinds, points, keeps, kept)
+    named, others = points, [kind[1:] for kind in kinds]
     if fill is not None and rows and None in segments:
-        segments, zones, points, faults = fill(checked, errors, segments, zones, points)
+        segments, others, points, faults = fill(checked, errors, [kind[0] for kind in kinds], others, points)
         errors = {**errors, **faults}
+    else:
+        segments = tuple(kind[0] for kind in kinds)
+    zones, keeps = tuple(other[0] for other in others), tuple(other[1] if other[1:] else 0 for other in others)
     good = None
     if errors:
         good = np.array([row for row in range(len(checked)) if row not in errors], np.intp)
@@ -86,7 +99,9 @@ def columns_of(
     if keyed is not None:
         checked = [keyed(subject) for subject in plain(checked)]
     asked = b"" if receipt is None else asked_digest((policy, channel, cost), kinds, named, checked)
-    return AttemptColumns(policy, segments, zones, channel, checked, points, cost, receipt, asked, rows, good, errors)
+    return AttemptColumns(
+        policy, segments, zones, keeps, channel, checked, points, cost, receipt, asked, rows, good, errors
+    )
 
 
 def spread(columns: AttemptColumns, part: Decisions) -> Decisions:

@@ -19,7 +19,7 @@ from capline.limiter.policies.unnamed import UnnamedPolicies
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.store.columns import NEVER_US, NO_HIT
-from capline.store.protocol import Batch, Operation
+from capline.store.protocol import Batch, Operation, kept_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -108,16 +108,19 @@ class Insurer:
 
     def many(self, mode: Mode, columns: AttemptColumns) -> Decisions:
         """As the store's columns."""
+        columns = msgspec.structs.replace(columns, receipt=None, keeps=tuple(map(self._kept_share, columns.keeps)))
         kinds = [
             (columns.policy, segment, columns.channel, zone)
             for segment, zone in zip(columns.segments, columns.zones, strict=True)
         ]
-        compiled = tuple(self._bound(names) for names in kinds)
+        compiled = tuple(
+            kept_rule(self._bound(names), keep_free, self._store.compiled)
+            for names, keep_free in zip(kinds, columns.keeps, strict=True)
+        )
         if self._overrides is None or columns.policy not in self._overrides.policies:
             batch = Batch(compiled, columns.subjects, columns.codes, columns.cost)
         else:
-            unrepeated = msgspec.structs.replace(columns, receipt=None)
-            batch = self._overrides.batch(unrepeated, compiled, [self._rules.known(*names) for names in kinds])
+            batch = self._overrides.batch(columns, compiled, [self._rules.known(*names) for names in kinds])
         answers: Decisions = self._store.columns(batch, mode)
         answers.hit[:] = NO_HIT
         never = ~answers.allowed & (answers.retry_after_us == NEVER_US)
@@ -148,7 +151,14 @@ class Insurer:
             compiled = self._store.compiled(rules.rule(*rules.known(*names)))
         else:
             compiled = self._compiled(names, attempt.subject)
+        compiled = kept_rule(compiled, self._kept_share(attempt.keep_free), self._store.compiled)
         return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
+
+    def _kept_share(self, keep_free: int | Sequence[int]) -> int | tuple[int, ...]:
+        """The share of what must stay free, rounded up: all hosts together keep as much."""
+        if isinstance(keep_free, int):
+            return -(-keep_free // self._hosts)
+        return tuple([-(-units // self._hosts) for units in keep_free])
 
     def _compiled(self, names: Names, subject: Subject) -> LocalRule:
         """The rule of the subject's override, or else the policy's."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
+
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.arguments.checks import check_attempt, count_of
 from capline.limiter.base import MOST_JOINT, LimiterBase
@@ -20,7 +22,7 @@ from capline.limiter.over_http.store import ServiceStore, absent
 from capline.limiter.policies.rules import DEFAULT_NAMESPACE, Rules
 from capline.limiter.steps import awaited, blocking, run, run_awaited
 from capline.limiter.verbs import Verbs
-from capline.model.attempt import Attempt
+from capline.model.attempt import Attempt, check_kept
 from capline.model.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -93,6 +95,9 @@ class ServiceVerbs(Verbs):
         policy, segment, channel, zone = names
         return Attempt(policy, "", segment=segment, channel=channel, zone=zone)
 
+    def _keeping(self, compiled: Any, keep_free: int | Sequence[int]) -> Any:
+        return msgspec.structs.replace(compiled, keep_free=check_kept(keep_free))
+
     def _any_rule(self, policy: str) -> Any:
         return self._bound((policy, None, None, None))
 
@@ -100,7 +105,7 @@ class ServiceVerbs(Verbs):
         return self._any_rule(policy)
 
     def _arguments(self, attempt: Attempt) -> Any:
-        return attempt, attempt.subject, attempt.cost, 0
+        return self._keeping(attempt, attempt.keep_free), attempt.subject, attempt.cost, 0
 
     def _defined(self, policy: str, segment: str | None, channel: str | None) -> tuple[str, str | None, str | None]:
         return policy, segment, channel

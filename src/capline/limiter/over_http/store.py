@@ -126,6 +126,11 @@ class ServiceStore:
         if len({kind.zone for kind in batch.compiled}) > 1:
             raise absent("decide_many over several zones")
         form |= {"channel": first.channel, "zone": first.zone, "receipt": batch.receipt}
+        if any(kind.keep_free for kind in batch.compiled):
+            if batch.codes is None:
+                form["keep_free"] = [first.keep_free] * len(subjects)
+            else:
+                form["keep_free"] = [batch.compiled[code].keep_free for code in batch.codes.tolist()]
         if batch.codes is None:
             form["segment"] = first.segment
         else:
@@ -195,7 +200,8 @@ class ServiceStore:
 
 def _form_of(asked: Attempt) -> dict[str, Any]:
     policy, segment, channel, zone = asked.names
-    return {
+    kept = {"keep_free": asked.keep_free} if asked.keep_free else {}
+    return kept | {
         "policy": policy,
         "subject": asked.subject,
         "cost": asked.cost,

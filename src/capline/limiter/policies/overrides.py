@@ -15,7 +15,7 @@ from capline.config.cache import MISSING, OwnLimits
 from capline.model.errors import PolicyError, UnknownNameError
 from capline.model.subject import check_subject
 from capline.store.columns import plain
-from capline.store.protocol import Batch
+from capline.store.protocol import Batch, kept_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MOST_COMPILED = 1 << 14
 """Compiled rules of overrides that are kept, of 2 to 4 KB each. One more, and all are compiled again when needed."""
 MOST_CODES = 1 << 16
+_ZERO = 0
 
 
 class Overridden:
@@ -132,6 +133,8 @@ class Overridden:
             place = known.get((code, own))
             if place is None:
                 rule = self._bound(own, names[code])
+                if rule is not None and columns.keeps[code] is not _ZERO:
+                    rule = kept_rule(rule, columns.keeps[code], self._compile)
                 place = known[code, own] = code if rule is None else len(compiled)
                 if rule is not None:
                     compiled.append(rule)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
+from msgspec.structs import replace
 
 from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError, UnknownNameError, quoted
@@ -20,6 +21,7 @@ from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import POLICY_FORM
 from capline.model.subject import LARGEST_ID, LONGEST_TEXT_BYTES, Subject, check_subject, parse_subject
 from capline.service.http.problems import Problem
+from capline.support.override import override
 
 MOST_MEMBERS = 10_000
 MEMBERS = 1_000
@@ -41,6 +43,7 @@ Cost = Annotated[int, described_as(minimum=0, maximum=LARGEST_QUOTA)]
 Name = Annotated[str, described_as(pattern=f"^{POLICY_FORM.pattern}$")]
 Id = Annotated[str, described_as(minLength=1)]
 Seconds = Annotated[float, described_as(minimum=0)]
+KeepFree = Cost | list[Cost]
 Stamp = Annotated[int, described_as(minimum=0)]
 
 
@@ -73,6 +76,16 @@ class AttemptRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         return quotes if self.zone is None else quotes + 4
 
 
+class KeepingAttempt(AttemptRequest, forbid_unknown_fields=True, gc=False):
+    """One attempt; `keep_free` units must stay free after it: of each limit, or so many of each in their order."""
+
+    keep_free: KeepFree = 0
+
+    @override
+    def attempt(self) -> Attempt:
+        return replace(super().attempt(), keep_free=self.keep_free)
+
+
 class Reader:
     """Reads bodies of one form; `has_maps` says that it has maps whose keys are the caller's."""
 
@@ -80,7 +93,7 @@ class Reader:
         self._has_maps = has_maps
         self._decoder = msgspec.json.Decoder(form)
         self._unpacker = msgspec.msgpack.Decoder(form)
-        parts = AttemptRequest.__struct_fields__ if "attempts" in form.__struct_fields__ else ()
+        parts = KeepingAttempt.__struct_fields__ if "attempts" in form.__struct_fields__ else ()
         names = {*form.__struct_fields__, *parts}
         self._packed_keys = [msgspec.msgpack.encode(name) for name in names]
         self._keys = [f'"{name}"'.encode() for name in names]

@@ -15,7 +15,16 @@ from msgspec.structs import asdict
 
 from capline.service.access.new_subjects import NewSubjects, is_new
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
-from capline.service.http.forms import AttemptRequest, Cost, Name, Seconds, Stamp, SubjectForm, described_as
+from capline.service.http.forms import (
+    AttemptRequest,
+    Cost,
+    KeepFree,
+    Name,
+    Seconds,
+    Stamp,
+    SubjectForm,
+    described_as,
+)
 from capline.service.http.table import post
 from capline.support.override import override
 
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.model.limit_status import LimitStatus
 
+_Verb = Callable[..., Awaitable["Decision"]]
 LOOK = ("read", "decide")
 """The roles that may look, and consume nothing."""
 
@@ -75,6 +85,20 @@ class OneRequest(AttemptRequest, forbid_unknown_fields=True):
     @override
     def fewest_quotes(self) -> int:
         return super().fewest_quotes() + 2 * self.usage
+
+
+class DecideRequest(OneRequest, forbid_unknown_fields=True):
+    """One attempt; `keep_free` units must stay free after it: of each limit, or so many of each in their order."""
+
+    keep_free: KeepFree = 0
+
+    @override
+    def fewest_quotes(self) -> int:
+        return super().fewest_quotes() + 2 * (self.keep_free != 0)
+
+    def asks(self, verb: _Verb) -> _Verb:
+        """The verb, with what must stay free."""
+        return partial(verb, keep_free=self.keep_free) if self.keep_free else verb
 
 
 class ScheduleRequest(OneRequest, forbid_unknown_fields=True):
@@ -140,16 +164,16 @@ class Attempts:
     def __init__(self, limiter: AsyncLimiter, subject_bound: NewSubjects | None) -> None:
         self._limiter, self._subject_bound = limiter, subject_bound
 
-    @post("/v1/decide", OneRequest, Answer, direct=True, sends=LIMIT_HEADERS)
-    async def decide(self, request: Request, body: OneRequest) -> Reply:
+    @post("/v1/decide", DecideRequest, Answer, direct=True, sends=LIMIT_HEADERS)
+    async def decide(self, request: Request, body: DecideRequest) -> Reply:
         """May the subject have the cost now? Consumes it when allowed."""
-        return await self._recorded(request, body, self._limiter.decide)
+        return await self._recorded(request, body, body.asks(self._limiter.decide))
 
-    @post("/v1/peek", OneRequest, Answer, direct=True, roles=LOOK, sends=LIMIT_HEADERS)
-    async def peek(self, _request: Request, body: OneRequest) -> Reply:
+    @post("/v1/peek", DecideRequest, Answer, direct=True, roles=LOOK, sends=LIMIT_HEADERS)
+    async def peek(self, _request: Request, body: DecideRequest) -> Reply:
         """What decide would answer; consumes nothing."""
         segment = self._segment(body)
-        decision = await _decision(self._limiter.peek, body, segment)
+        decision = await _decision(body.asks(self._limiter.peek), body, segment)
         return Reply(answer_of(body.policy, segment, decision, body.usage), decision.headers("draft-11"))
 
     @post("/v1/charge", OneRequest, Answer, direct=True, sends=LIMIT_HEADERS)
@@ -196,7 +220,7 @@ class Attempts:
         self,
         request: Request,
         body: OneRequest,
-        verb: Callable[..., Awaitable[Decision]],
+        verb: _Verb,
         answer: Callable[[str, str | None, Decision, bool], Answer] | None = None,
         *,
         charged: bool = False,
@@ -213,9 +237,7 @@ class Attempts:
         return Reply((answer or answer_of)(body.policy, segment, decision, body.usage), decision.headers("draft-11"))
 
 
-def _decision(
-    verb: Callable[..., Awaitable[Decision]], body: AttemptRequest, segment: str | None
-) -> Awaitable[Decision]:
+def _decision(verb: _Verb, body: AttemptRequest, segment: str | None) -> Awaitable[Decision]:
     return verb(body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone)
 
 

@@ -17,7 +17,7 @@ from capline.model.errors import InvalidValueError
 from capline.model.subject import Subject
 from capline.service.access.new_subjects import NewSubjects, count_new, is_new
 from capline.service.http.app import BATCH_BYTES, Reply, Request
-from capline.service.http.forms import AttemptRequest, Cost, Name, Reader, Stamp
+from capline.service.http.forms import Cost, KeepingAttempt, Name, Reader, Stamp
 from capline.service.http.problems import Problem
 from capline.service.http.table import post
 from capline.support.override import override
@@ -48,7 +48,8 @@ class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
     zone: str | None = None
     cost: Cost = 1
     receipt: str | None = None
-    attempts: list[AttemptRequest] | None = None
+    keep_free: Cost | list[Cost | list[Cost]] = 0
+    attempts: list[KeepingAttempt] | None = None
 
     def check(self) -> None:
         """Raise where it is neither of the two, or both."""
@@ -107,7 +108,7 @@ class BatchReader(Reader):
 
     def __init__(self) -> None:
         super().__init__(BatchRequest)
-        self._attempt = Reader(AttemptRequest)
+        self._attempt = Reader(KeepingAttempt)
         self._parts = msgspec.json.Decoder(_Parts)
 
     @override
@@ -148,6 +149,7 @@ class Batch:
                 zone=batch.zone,
                 cost=batch.cost,
                 receipt=batch.receipt,
+                keep_free=batch.keep_free,  # pyright: ignore[reportArgumentType] - the limiter checks it
             )
             columns, new = partial(columns_of, many), partial(count_new, many, batch.cost)
         if self._subject_bound is not None:

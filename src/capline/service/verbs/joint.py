@@ -13,7 +13,7 @@ from capline.limiter.base import MOST_JOINT
 from capline.model.errors import InvalidValueError
 from capline.service.access.new_subjects import NewSubjects, new_parts
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
-from capline.service.http.forms import AttemptRequest, Seconds, Stamp, described_as
+from capline.service.http.forms import AttemptRequest, KeepingAttempt, Seconds, Stamp, described_as
 from capline.service.http.table import post
 from capline.service.verbs.attempts import UsedLimit
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class JointRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Parts of one attempt; `usage` asks for what is used and left of each limit of each part."""
 
-    attempts: Annotated[list[AttemptRequest], described_as(minItems=1, maxItems=MOST_JOINT)]
+    attempts: Annotated[list[KeepingAttempt], described_as(minItems=1, maxItems=MOST_JOINT)]
     usage: bool = False
 
 

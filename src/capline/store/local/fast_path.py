@@ -18,6 +18,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
+from itertools import repeat
+from operator import sub
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
@@ -39,8 +41,11 @@ if TYPE_CHECKING:
     from capline.store.protocol import Kind
     from capline.window.log import LogView
 
-FastRule = tuple[tuple[tuple[int, int, Limit], ...], int, int, Limit, LogLimits]
-"""(quota, window_us, limit) for each limit of the only log; the widest window; the least quota, its limit; the log."""
+FastRule = tuple[tuple[tuple[int, int, Limit, int], ...], int, int, Limit, LogLimits]
+"""(edge, window_us, limit, quota) of each limit of the only log; the widest window; the least quota and its limit; log.
+
+The edge is the quota less the units that must stay free: the window has room for one more while it has fewer.
+"""
 
 Quick = Callable[..., Decision | None]
 """A fast path on what a subject has: (log, logs or numbers, cost, fingerprint, kind, max_wait_us, now_us). It records
@@ -79,11 +84,16 @@ def fast_rule(rule: BoundPolicy) -> FastRule | None:
 def _rule_of(log_limits: LogLimits) -> FastRule | None:
     """The limits of this log; None where one admits nothing, or none counts units. Only rolling ones have a width."""
     limits = [limit for limit in log_limits.limits if not isinstance(limit, QuietHours)]
-    if not limits or not all(limit.quota for limit in limits):
+    quotas = [(limit.quota or LARGEST_QUOTA) for limit in log_limits.limits]
+    edges = [*map(sub, quotas, log_limits.keep_free or repeat(0))]
+    if not limits or not all(limit.quota for limit in limits) or min(edges) < 1:
         return None
     tightest = min(limits, key=lambda limit: limit.quota)
     return (
-        tuple((limit.quota or LARGEST_QUOTA, limit.window_us, limit) for limit in log_limits.limits),
+        tuple(
+            (edge, limit.window_us, limit, quota)
+            for edge, limit, quota in zip(edges, log_limits.limits, quotas, strict=True)
+        ),
         max([0, *(limit.window_us for limit in limits if not limit.needs_zone)]),
         tightest.quota,
         tightest,
@@ -98,7 +108,7 @@ def first_decision(compiled: FastRule, now_us: int) -> Decision:
     return Decision(True, limit, quota - 1, 0, widest_us, now_us, _seen=seen)
 
 
-def decide_one(
+def decide_one(  # noqa: C901 - one flat step
     stamps: Stamps,
     start: int,
     n: int,
@@ -113,12 +123,12 @@ def decide_one(
     O(1) a limit, O(log n) for `remaining`. The caller passes the first stamp and the last, which it has read already;
     `position` is `bisect_right` for these stamps. Pages, unlike an array, may change later: their states are built now.
     """
-    limits, widest_us, _, _, _ = compiled
+    limits, widest_us, _, _, log_limits = compiled
     stamp_us = now_us if now_us > last_us else last_us + 1
     left, tightest, binding = LARGEST_QUOTA + 1, None, None
     fits_us = stamp_us
-    for quota, window_us, limit in limits:
-        i = n - quota
+    for edge, window_us, limit, quota in limits:
+        i = n - edge
         if i >= start:
             at_us = stamps[i] + window_us
             if at_us > fits_us:
@@ -129,9 +139,11 @@ def decide_one(
             free = quota - n + (start if oldest_us > cutoff_us else position(stamps, cutoff_us, start))
             if free < left:
                 left, tightest = free, limit
+    if binding is not None:
+        left = 0 if log_limits.keep_free is None else _left(compiled, stamps, start, n, stamp_us, position)
     if fits_us >= LATEST_US:
         # Stamps end before that: it never fits.
-        return Decision(False, binding or tightest, 0 if binding else left, None, last_us + widest_us - now_us, None)
+        return Decision(False, binding or tightest, left, None, last_us + widest_us - now_us, None)
     if binding is None:
         seen = (_states, compiled, stamps, start, n, stamp_us, now_us, True)
         if position is not bisect_right:
@@ -140,7 +152,14 @@ def decide_one(
     seen = (_states, compiled, stamps, start, n, stamp_us, now_us, False)
     if position is not bisect_right:
         seen = (states_of, compiled[4:], _numbers(compiled, stamps, start, n, stamp_us, now_us, False, position))
-    return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
+    return Decision(False, binding, left, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
+
+
+def _left(
+    compiled: FastRule, stamps: Stamps, start: int, n: int, stamp_us: int, position: Callable[[Any, int, int], int]
+) -> int:
+    """Units left where an attempt was refused as some must stay free."""
+    return max(0, min([quota - n + position(stamps, stamp_us - span, start) for _, span, _, quota in compiled[0]]))
 
 
 def logs_path(rule: BoundPolicy) -> Quick | None:
@@ -180,7 +199,10 @@ def _period_of(limit: Limit, zone: str) -> Period | None:
 
 def _units_path(compiled: FastRule, rule: BoundPolicy) -> Quick:
     limits, widest_us, least_quota, _, log_limits = compiled
-    windows = [(*limit, _period_of(limit[2], rule.zone)) for limit in limits]
+    windows = [
+        (quota, window_us, limit, quota - edge, _period_of(limit, rule.zone))
+        for edge, window_us, limit, quota in limits
+    ]
     # A refusal that counts is recorded, and one of the calendar frees at midnight: the rule's.
     refuses, eager = not (rule.zone or rule.denied_units), bool(rule.zone)
     kept = log_limits.retention_us, log_limits.grain_us
@@ -189,7 +211,7 @@ def _units_path(compiled: FastRule, rule: BoundPolicy) -> Quick:
 
 
 def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
-    facts: tuple[FastRule, list[tuple[int, int, Limit, Period | None]], LogLimits, int, int, int, int, bool, bool],
+    facts: tuple[FastRule, list[tuple[int, int, Limit, int, Period | None]], LogLimits, int, int, int, int, bool, bool],
     log: Any,
     cost: int,
     fingerprint: int,
@@ -221,7 +243,7 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
         return _slowly(log, compiled, cost, fingerprint, kind, now_us) if refuses else None
     left, tightest = LARGEST_QUOTA + 1, None
     numbers: list[int] = []
-    for quota, window_us, limit, period in windows:
+    for quota, window_us, limit, kept, period in windows:
         cutoff_us, i, free = stamp_us - window_us, start, quota - cost
         if period is not None:
             span = period(now_us, stamp_us)
@@ -247,7 +269,7 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
             numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
         if until_us != NEVER:
             numbers[-2:] = until_us - now_us, until_us - now_us
-        if free < 0:
+        if free < kept:
             return _slowly(log, compiled, cost, fingerprint, kind, now_us) if refuses else None
         if free < left:
             left, tightest = free, limit
@@ -362,7 +384,7 @@ def _states_of_all(answers: Sequence[Decision]) -> tuple[LimitStatus, ...]:
     return tuple([state for answer in answers for state in answer.limits])
 
 
-def decide_units(log: LogView, compiled: FastRule, cost: int, now_us: int) -> Decision | None:
+def decide_units(log: LogView, compiled: FastRule, cost: int, now_us: int) -> Decision | None:  # noqa: C901 - as above
     """Decide so many units; records nothing. None where the rule is to be asked.
 
     O(log n) a limit. States of limits are built now, as the units of a hit may change later.
@@ -374,20 +396,22 @@ def decide_units(log: LogView, compiled: FastRule, cost: int, now_us: int) -> De
     stamp_us = now_us if now_us > last_us else last_us + 1
     left, tightest, binding, fits_us = LARGEST_QUOTA + 1, None, None, stamp_us
     numbers: list[int] = []
-    for quota, window_us, limit in limits:
+    for edge, window_us, limit, quota in limits:
         used = log.units_after(stamp_us - window_us)
         free = quota - used
         if free < left:
             left, tightest = free, limit
-        if free < cost:
-            at_us = log.stamp_of_unit(quota - cost + 1) + window_us
+        if edge - used < cost:
+            if cost > edge:
+                return None
+            at_us = log.stamp_of_unit(edge - cost + 1) + window_us
             if at_us > fits_us:
                 fits_us, binding = at_us, limit
         numbers += free, log.stamp_of_unit(min(used, quota)) + window_us - now_us if used else 0, window_us
     if fits_us >= LATEST_US:
         return None
     if binding is None:
-        for i, (_, window_us, _) in enumerate(limits):
+        for i, (_, window_us, _, _) in enumerate(limits):
             numbers[3 * i] -= cost
             numbers[3 * i + 1] = numbers[3 * i + 1] or stamp_us + window_us - now_us
             numbers[3 * i + 2] += stamp_us - now_us
@@ -420,7 +444,7 @@ def _numbers(
     """Three numbers for each limit, as `states_of` takes them."""
     numbers: list[int] = []
     last_us = stamp_us if allowed else stamps[n - 1]
-    for quota, window_us, _ in compiled[0]:
+    for _, window_us, _, quota in compiled[0]:
         # Stamps recorded since are after n.
         used = n - min(n, position(stamps, stamp_us - window_us, start)) + allowed
         if used == 0:

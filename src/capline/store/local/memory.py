@@ -291,7 +291,7 @@ class MemoryStore(LocalStore, LogTransaction):
     ) -> Decisions:
         """Single units, a few under one lock and at one instant.
 
-        A log with fewer hits than the least quota has room: that answer needs no object. Those that `decide_one` is not
+        A log with fewer hits than the least edge has room: that answer needs no object. Those that `decide_one` is not
         for come after the few, each by itself.
         """
         limits, asked = limits_of(batch), [*rows_of(batch, rows)]
@@ -312,7 +312,13 @@ class MemoryStore(LocalStore, LogTransaction):
             return Decisions.of([*others.values()], limits)
         place_of = {id(limit): place for place, limit in enumerate(limits)}
         bound: list[Any] = [
-            (unit, ref := compiled.refs[0], _logs(ref), [(*one[:2], place_of[id(one[2])]) for one in unit[0]], unit[2])
+            (
+                unit,
+                ref := compiled.refs[0],
+                _logs(ref),
+                [(quota, window_us, place_of[id(limit)]) for _, window_us, limit, quota in unit[0]],
+                min(unit[0])[0],
+            )
             for unit, compiled in zip(units, batch.compiled, strict=True)
             if unit
         ]
@@ -322,7 +328,7 @@ class MemoryStore(LocalStore, LogTransaction):
             with self._lock:
                 now_us = self._clock.now_us()
                 for code, subject in asked[first : first + ROWS_A_TURN]:
-                    unit, ref, logs, windows, least_quota = bound[code]
+                    unit, ref, logs, windows, least_edge = bound[code]
                     known = logs.get(subject)
                     log = ColumnLog() if known is None else known
                     stamps, start, time_us = log.stamps, log.start, log.high_water_us
@@ -331,7 +337,7 @@ class MemoryStore(LocalStore, LogTransaction):
                     oldest_us = stamps[start] if n > start else LATEST_US
                     if log.before is not None or (n > start and stamps[-1] != time_us):
                         late.append(len(hits))
-                    elif n - start >= least_quota or time_us >= LATEST_US - 1:
+                    elif n - start >= least_edge or time_us >= LATEST_US - 1:
                         decision = others[len(hits)] = decide_one(stamps, start, n, oldest_us, time_us, unit, now_us)
                         stamp_us = decision.hit
                     else:

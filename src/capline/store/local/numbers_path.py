@@ -8,6 +8,7 @@ Quiet hours leave it to the rule as well.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import lt
 from typing import TYPE_CHECKING, Any
 
 from capline.model.clock import LATEST_US
@@ -41,6 +42,7 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
 ) -> Quick:
     """The step on the rows of these limits, of a subject who has no hit with an id; `logs` are the rule's."""
     retention_us = logs[0].retention_us
+    kept = [units for log_limits in logs for units in log_limits.keep_free or ()]
     judges = [_JUDGES[type(reader)](reader) for reader in meters]
 
     def step(  # noqa: C901, PLR0912 - as above
@@ -85,6 +87,8 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
             if full_us > empty_us:  # noqa: PLR1730 - as above
                 empty_us = full_us
             found += read
+        if kept and any(map(lt, found[::_READ], kept)):
+            return None
         seen = _states, logs, found, now_us
         if kind == "peek":
             return Decision(True, limit, left, 0, empty_us - now_us, None, "store", 0, 0, seen)
@@ -119,7 +123,7 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
             stamp_us += 1
         read = after, _, full_us, level = judge(log, stamp_us, cost)
         if (
-            after < 0
+            after < least
             or last_us > stamp_us
             or full_us >= LATEST_US
             or (level <= 0 and log.total >= MOST_UNITS)
@@ -140,7 +144,7 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         wait_us = stamp_us - now_us if kind == "schedule" else 0
         return Decision(True, limit, after, 0, full_us - now_us, stamp_us, "store", wait_us, 0, seen)
 
-    judge, limit = judges[0], meters[0].limit
+    judge, limit, least = judges[0], meters[0].limit, kept[0] if kept else 0
     window_us = limit.window_us
     return alone if len(meters) == 1 else step
 

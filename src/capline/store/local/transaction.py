@@ -89,6 +89,11 @@ class LocalRule(msgspec.Struct, dict=True):
     names: int = 0
 
     @made_once
+    def kept(self) -> dict[Any, LocalRule]:
+        """See `CompiledRule`."""
+        return {}
+
+    @made_once
     def quick(self) -> Quick | None:
         """Its fast path on a log, or on numbers, in hand."""
         if self.meters:

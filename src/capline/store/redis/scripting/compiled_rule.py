@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
+from operator import gt
 
 import msgspec
 
@@ -97,6 +98,9 @@ class RedisRule(msgspec.Struct):
     """Whether flat.lua can."""
     decide_one: Callable[[Subject], Decision]
     ask: Callable[..., Decision] | None = None
+    kept: dict[object, RedisRule] = {}
+    judged: list[list[object]] | None = None
+    """`limits_of` with quotas less what must stay free; None if nothing must."""
 
     def zone(self, now: bytes) -> list[int] | None:
         """The zone's offsets around now (empty: this host's clock, which is close enough: a table covers years)."""
@@ -111,10 +115,13 @@ class RedisRule(msgspec.Struct):
         """The same as refund.lua takes it."""
         if not self.rule.zone:
             return self.terms_anywhere
-        return _terms(self.limits_of, self.storage, self.rule.denied_units, self.zone(now), self.next_forms)
+        denied, zone = self.rule.denied_units, self.zone(now)
+        return _terms(self.limits_of, self.storage, denied, zone, self.next_forms, self.judged)
 
     def row(self, now: bytes) -> list[object]:
         """The terms as attempt.lua takes them."""
+        if self.judged is not None:
+            return [*self.head, self.zone(now), self.judged]
         return [*self.head, self.zone(now)] if self.rule.zone else self.head
 
 
@@ -132,12 +139,19 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
     least = min(quotas, default=0)
     place = quotas.index(least) if quotas else 0
     plain = rule.algorithm == "sliding_log" and not (rule.zone or rule.denied_units or rule.reserved)
-    usable = plain and len(logs) == 1 and least > 0
+    kept = [units for log_limits in logs for units in log_limits.keep_free or ()]
+    usable = plain and len(logs) == 1 and least > 0 and all(map(gt, quotas, kept))
     long = not buckets and max((*quotas, rule.denied_units), default=0) > MOST_SHORT_QUOTA
     readers = readers_of(rule)
     limits_of: list[list[object]] = [
         [part for reader in own for part in (reader.limit.quota, _by(reader))] for own in readers
     ]
+    judged = None
+    if logs[0].keep_free is not None:
+        judged = [
+            [part for reader, units in zip(own, of.keep_free or (), strict=True) for part in _judged(reader, units)]
+            for own, of in zip(readers, logs, strict=True)
+        ]
     keeps = None if rule.algorithm == "sliding_log" else [_keeps(log_limits, next_forms) for log_limits in logs]
     records: tuple[bytes, ...] = ()
     storage = keeps
@@ -154,17 +168,19 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         storage = [*([0] * len(logs)), _RECORD]
     flat, facts = (0, None) if usable else _flat(rule, readers, next_forms)
     facts = facts or [part for limit in limits for part in (limit.quota, limit.window_us)]
+    keeping = 32 * (judged is not None)
     one = struct.pack(
-        f">BQQQBQ{len(facts)}Q",
+        f">BQQQBQ{len(facts) + len(kept)}Q",
         stamp_bytes,
         retention_us,
         grace_ms,
         least if usable else 0,
-        place + 128 * long + 64 * next_forms if usable else flat,
+        (place + 128 * long + 64 * next_forms if usable else flat) + keeping,
         widest_us,
         *facts,
+        *kept,
     ) + b"%d" % (-(-retention_us // 1000) + grace_ms)
-    terms = _terms(limits_of, storage, rule.denied_units, None, next_forms)
+    terms = _terms(limits_of, storage, rule.denied_units, None, next_forms, judged)
     return RedisRule(
         rule,
         Family(
@@ -191,7 +207,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
             place,
             widest_us,
             int(long),
-            *(() if plain else (storage, rule.denied_units)),
+            *(() if plain and judged is None else (storage, rule.denied_units)),
         ],
         long,
         bulk(one),
@@ -200,13 +216,20 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         usable,
         usable or flat > 0,
         _unbound,
+        judged=judged,
     )
 
 
 def _terms(
-    limits_of: list[list[object]], keeps: list[int] | None, denied: int, zone: list[int] | None, next_forms: bool
+    limits_of: list[list[object]],
+    keeps: list[int] | None,
+    denied: int,
+    zone: list[int] | None,
+    next_forms: bool,
+    judged: list[list[object]] | None,
 ) -> bytes:
-    return msgspec.msgpack.encode([len(limits_of), limits_of, keeps, denied, zone, next_forms])
+    more = () if judged is None else (judged,)
+    return msgspec.msgpack.encode([len(limits_of), limits_of, keeps, denied, zone, next_forms, *more])
 
 
 def _flat(
@@ -242,6 +265,13 @@ def _by(reader: LimitReader) -> int | tuple[int, ...]:
     if isinstance(reader, LevelReader):
         return 4, reader.rise, reader.fall, reader.brim, limit.window_us
     return limit.window_us
+
+
+def _judged(reader: LimitReader, kept: int) -> tuple[object, ...]:
+    """The limit as the scripts judge it, where so many units must stay free."""
+    if isinstance(reader, LevelReader):
+        reader = msgspec.structs.replace(reader, brim=reader.brim - kept * reader.rise)
+    return reader.limit.quota - kept, _by(reader)
 
 
 def _keeps(log_limits: LogLimits, next_forms: bool) -> int:

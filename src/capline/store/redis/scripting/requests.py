@@ -84,9 +84,9 @@ class Head(msgspec.Struct, frozen=True):
     def only(self, codes: NDArray[np.uint16]) -> tuple[Head, NDArray[np.intp]]:
         """The head of a call of rows with these codes, and the codes in it.
 
-        With hundreds of zones the terms hold many tables; a call carries only those of its own rows.
+        With hundreds of zones, or of numbers that must stay free, a call carries only the terms of its own rows.
         """
-        if not any(one.rule.zone for one in self.compiled):
+        if not any(one.rule.zone or one.judged for one in self.compiled):
             return self, codes.astype(np.intp)
         used, own = np.unique(codes, return_inverse=True)
         return msgspec.structs.replace(self, compiled=[self.compiled[code] for code in used.tolist()]), own

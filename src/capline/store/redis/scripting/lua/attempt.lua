@@ -13,8 +13,8 @@
 --             from now. states: 1 to return the state of each limit. next: 1 if a log may begin a next form.
 --             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
 --             1 if the log may be long]; `by` is a window in us, or an array, see limit_reader.lua. A least quota of 0:
---             the fast path does not apply. Where they are needed, then [storage of each log, denied, zone], see
---             rule.lua and limit_reader.lua.
+--             the fast path does not apply. Where they are needed, then [storage of each log, denied, zone, judged of
+--             each log], see rule.lua and limit_reader.lua.
 --        2  now in us; empty: the server's clock
 --        3  rows of each group, 2 bytes each; empty: one row a group
 --        4  code of each row, 2 bytes each; empty: 0 for all
@@ -64,7 +64,8 @@ end
 
 local last_stamp = now   -- the latest stamp that was written
 local stamped, fmt, span = pack('>BI7', stamp_bytes, now), '>I' .. stamp_bytes, 256 ^ stamp_bytes
-local function unit(v, limits, least, number, widest)
+local function unit(v, limits, least, number, widest, judged)
+  judged = judged and judged[1] or limits
   local new, kind, limit, remaining, when, reset, states, bytes = false, nil, nil, nil, nil, nil, '', nil
   --@include unit
   return new, kind, limit, remaining, when, reset, states
@@ -187,7 +188,7 @@ local function general(values, first, long, term, field)
     if not log then log = library.decode(long and call('GET', key) or values[k]) end
     if not log then return say(3, 255, 0, 0, 0) end
     logs[k] = {
-      log = log, limits = term[1][k], cost = cost, retention = retention,
+      log = log, limits = term[1][k], judged = term[9] and term[9][k], cost = cost, retention = retention,
       storage = term[6] and term[6][k] or 0, zone = term[8], denied = term[7] or 0,
     }
   end
@@ -242,7 +243,7 @@ local function distinct_subjects()
     local term, v = row_terms(), values[g]
     local new, kind, limit, remaining, when, reset, own_states = false, nil, nil, nil, nil, nil, nil
     if term[2] > 0 then
-      new, kind, limit, remaining, when, reset, own_states = unit(v, term[1][1], term[2], term[3], term[4])
+      new, kind, limit, remaining, when, reset, own_states = unit(v, term[1][1], term[2], term[3], term[4], term[9])
       if mode == 2 and not in_time(kind, when) then new = false end
     end
     if new == false then
@@ -286,9 +287,10 @@ local function subjects()
       if plain and long and term[2] > 0 then
         bytes = call('STRLEN', keys[1])
         new, kind, limit, remaining, when, reset, own_states =
-          long_unit(keys[1], bytes, term[1][1], term[4], mode == 2 and max_wait or nil)
+          long_unit(keys[1], bytes, term[1][1], term[4], mode == 2 and max_wait or nil, nil, term[9] and term[9][1])
       elseif plain and term[2] > 0 and type(values[1]) ~= 'table' then
-        new, kind, limit, remaining, when, reset, own_states = unit(values[1], term[1][1], term[2], term[3], term[4])
+        new, kind, limit, remaining, when, reset, own_states =
+          unit(values[1], term[1][1], term[2], term[3], term[4], term[9])
         if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then
@@ -362,7 +364,8 @@ local function buckets()
       end
       local new, kind, limit, remaining, when, reset, own_states = false, nil, nil, nil, nil, nil, nil
       if short and least > 0 then
-        new, kind, limit, remaining, when, reset, own_states = unit(own_values[r], own_limits, least, number, widest)
+        new, kind, limit, remaining, when, reset, own_states =
+          unit(own_values[r], own_limits, least, number, widest, term[9])
         if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then

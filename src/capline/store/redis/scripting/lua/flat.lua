@@ -13,9 +13,14 @@ local MOST_COUNTED = 2 ^ 32   -- units of one log: a counter multiplies them by 
 -- The answer as joint.lua packs it; nil, and nothing is written, where the general rule has to answer.
 local function flat(static, cost, field, id)
   local plain_bytes, retention, grace, least, kind = unpack_at('>BI8I8I8B', static)
-  if least > 0 then kind = HITS elseif kind == 0 or id ~= '' then return nil end
+  local keeps = kind % 64 >= 32
+  if least > 0 then kind = HITS else kind = kind % 32 end
+  if kind == 0 or id ~= '' and kind < HITS then return nil end
   if cost == 0 then return nil end
-  local ceil, numbers, news = math.ceil, kind < SUMS, {}
+  local ceil, numbers, news, size = math.ceil, kind < SUMS, {}, kind == HITS and 16 or 32
+  -- What must stay free comes behind the numbers of all limits, and then how long a key lives.
+  local many = floor((#static - 34) / (keeps and size + 8 or size))
+  local kept_at = 35 + size * many
   local stamp, time, final, allowed = now, now, now, true
   local latest, newest, binding, left, tightest, empty, states
   local fades_at = kind == COUNTER and function(window, tick, ticks, start, before, room)
@@ -77,12 +82,13 @@ local function flat(static, cost, field, id)
       end
 
       local grain
-      local from, to = numbers and 32 * k - 29 or 35, numbers and 32 * k - 29 or #static - 15
-      for at = from, numbers and k == 1 and 0 or to, kind == HITS and 16 or 32 do
+      local from, to = numbers and 32 * k - 29 or 35, numbers and 32 * k - 29 or kept_at - 1
+      for at = from, numbers and k == 1 and 0 or to, size do
         local quota, window, third, fourth = unpack_at(kind == HITS and '>I8I8' or '>I8I8I8I8', static, at)
         local fits, rest, more, whole, gone = -1, 0, -1, -1, -1
-        local final_last = allowed and stamp or last
-        if cost > quota then return nil end
+        local final_last, number, asks = allowed and stamp or last, numbers and k - 2 or (at - 35) / size, cost
+        if keeps then asks = cost + unpack_at('>I8', static, kept_at + 8 * number) end
+        if asks > quota then return nil end
         if not numbers then
           if kind == SUMS then grain = third end
           local used, cutoff = 0, stamp - window
@@ -104,7 +110,7 @@ local function flat(static, cost, field, id)
           end
           rest, gone, whole = quota - used - units, final + window, final_last + window
           -- The unit that has to leave first, then the oldest that counts: the entry with more units up to it than these.
-          local target = total - quota + cost - 1
+          local target = total - quota + asks - 1
           for turn = v and 1 or 3, 2 do
             if target >= base then
               local low, high = 0, n
@@ -134,7 +140,7 @@ local function flat(static, cost, field, id)
           local rise, fall, brim = window, third, fourth
           local stored, level = total - base, 0
           if v then
-            local over = stored - (brim - cost * rise)
+            local over = stored - (brim - asks * rise)
             if over > 0 then fits = last + ceil(over / fall) end
             level = stored - (stamp - last) * fall
             if level < 0 then level = 0 end
@@ -173,14 +179,14 @@ local function flat(static, cost, field, id)
           end
           local tick, ticks = third, fourth
           if v and kind == FIXED then
-            if used + cost > quota then fits = begins + window end
+            if used + asks > quota then fits = begins + window end
           elseif v then
             local late = true
-            if used + cost <= quota then
-              fits = fades_at(window, tick, ticks, begins, before, quota - cost - used)
+            if used + asks <= quota then
+              fits = fades_at(window, tick, ticks, begins, before, quota - asks - used)
               late = fits >= begins + window
             end
-            if late then fits = fades_at(window, tick, ticks, begins + window, used, quota - cost) end
+            if late then fits = fades_at(window, tick, ticks, begins + window, used, quota - asks) end
           end
           -- The same of the window that this attempt is in.
           local start = stamp - stamp % window
@@ -201,7 +207,6 @@ local function flat(static, cost, field, id)
             end
           end
         end
-        local number = numbers and k - 2 or (at - 35) / (kind == HITS and 16 or 32)
         if fits > latest then latest, binding = fits, number end
         if more == -1 then whole = -1 end
         if rest < left then left, tightest = rest, number end
@@ -259,7 +264,7 @@ local function flat(static, cost, field, id)
 
   local ttl
   if stamp == now then
-    ttl = sub(static, 35 + 16 * floor((#static - 34) / 16))
+    ttl = sub(static, keeps and kept_at + 8 * many or kept_at)
   else
     ttl = ceil((stamp + retention - now) / 1000) + grace
   end

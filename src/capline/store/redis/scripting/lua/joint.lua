@@ -8,7 +8,7 @@
 --        then for each part
 --        1  its terms, as one.lua takes them
 --        2  msgpack, the terms in full: [logs, limits of each log, storage of each log (nil: every hit), denied, zone,
---           next], as in attempt.lua
+--           next], as in attempt.lua, and `judged` if something must stay free
 --        3  its cost in units
 --        4  its field in its bucket; empty: keys of its own
 --        5  its id; empty: none; of a slot all parts have one, or none has
@@ -57,7 +57,7 @@ for p = 1, fits and many or 0 do
     if bytes and not new then
       --@include blocks
       --@include long
-      new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, nil, v)
+      new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, nil, v, judged)
     end
   end
   if kind ~= 1 or when ~= now then
@@ -98,7 +98,7 @@ end
 local parts, at = {}, 0
 for p = 1, many do
   local stamp_bytes, retention, grace = unpack_at('>BI8I8', ARGV[5 * p - 2])
-  local width, limits, storage, denied, zone, begins_blocks = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 6)
+  local width, limits, storage, denied, zone, begins_blocks, judged = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 7)
   next_forms = next_forms or begins_blocks
   local cost, field, id = tonumber(ARGV[5 * p]), ARGV[5 * p + 1], ARGV[5 * p + 2]
   local part = {
@@ -110,7 +110,7 @@ for p = 1, many do
     if not log then return pack_answer(3, p - 1, 255, 0, 0, 0, '') end
     part.keys[k] = KEYS[at]
     part.logs[k] = {
-      log = log, limits = limits[k], cost = cost, retention = retention,
+      log = log, limits = limits[k], judged = judged and judged[k], cost = cost, retention = retention,
       storage = storage and storage[k] or 0, zone = zone, denied = denied,
     }
   end

@@ -28,8 +28,8 @@ end
 
 -- As `unit` in unit.lua, and then the state of each limit. The first result is what to append to the value of this many
 -- bytes, of which `read` are the first, if they were read. With a max_wait in us (-1: no bound) it takes the first free
--- instant, which may be after slots that are taken.
-local function long_unit(key, bytes, limits, widest, max_wait, read)
+-- instant, which may be after slots that are taken. `judged` as in unit.lua; nil: as limits.
+local function long_unit(key, bytes, limits, widest, max_wait, read, judged)
   if bytes <= LONG_BYTES then return false end
   local head, tag, log = head_of(key, read)
   local seen, first, base = unpack_at('>I7I7I7', head, 2)
@@ -58,9 +58,10 @@ local function long_unit(key, bytes, limits, widest, max_wait, read)
     if not max_wait or top <= time or total == before then return false end
     stamp = top + 1
   end
+  judged = judged or limits
   local fits, binding, edges = stamp, nil, {}   -- edges: the unit at a quota's edge, and the next
   for j = 1, #limits, 2 do
-    local quota, i = limits[j], n - limits[j] + 1
+    local quota, i = judged[j], n - judged[j] + 1
     if total - quota >= base then
       -- If all hits are one unit, the hit at the quota's edge is at this index; if not, the general rule searches.
       local before, at, here, after = base, nil, nil, nil
@@ -84,6 +85,7 @@ local function long_unit(key, bytes, limits, widest, max_wait, read)
     end
   end
   if fits >= MOST_UNITS then return false end
+  if judged ~= limits then edges = {} end   -- these say nothing of what is left
   if max_wait then
     if max_wait >= 0 and fits - now > max_wait then return false end
     stamp = fits
@@ -103,7 +105,7 @@ local function long_unit(key, bytes, limits, widest, max_wait, read)
       local units
       used, oldest, units = units_behind(hit, n, base, top, total, cutoff)
       if units == 0 then return false end   -- refunded: the general rule skips it
-      if used < 0 then return false end   -- damaged
+      if used < 0 or used > quota then return false end   -- damaged, or past the quota
     end
     if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
     if allowed then
@@ -116,7 +118,7 @@ local function long_unit(key, bytes, limits, widest, max_wait, read)
   end
   states = table.concat(states)
   if not allowed then
-    return nil, 0, (binding - 1) / 2, 0, fits - now + 1, math.max(0, top + widest - now), states
+    return nil, 0, (binding - 1) / 2, judged ~= limits and left or 0, fits - now + 1, math.max(0, top + widest - now), states
   end
   if not tightest then return false end
   if stamp > time + 1 then call('SETRANGE', key, 1, pack('>I7', time)) end

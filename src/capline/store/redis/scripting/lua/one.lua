@@ -6,7 +6,8 @@
 -- ARGV   1  the terms: bytes of a stamp[1] retention_us[8] grace_ms[8] least quota[8] its number[1]
 --           widest window in us[8], then quota[8] and window in us[8] of each limit, then the ms that a key lives
 --           after a hit of now, as text. A least quota of 0: the fast path does not apply. The number's highest bit: the
---           log may be long; the next: it may begin a next form.
+--           log may be long; the next: it may begin a next form; the third: before the text come the units of each
+--           limit that must stay free[8].
 --        2  the field in the bucket; empty: a key of its own
 --        3  now in us; empty: the server's clock
 --        4  absent: decide; else take a slot: max_wait_us[8] not_before_us[8], signed
@@ -58,7 +59,7 @@ end
 --@include blocks
 if plain and bytes then
   --@include long
-  new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, slot and max_wait, v)
+  new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, slot and max_wait, v, judged)
 elseif plain and slot and (kind ~= 1 or max_wait >= 0 and when - now > max_wait) then
   --@include queued
   -- A slot that is free now is the same as a decision.
@@ -82,7 +83,7 @@ if new == false then
   if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end
   kind, limit, remaining, when, reset, states = 3, 255, 0, 0, 0, ''
   if log then
-    local bound = {log = log, limits = limits, cost = 1, retention = retention, storage = 0, denied = 0}
+    local bound = {log = log, limits = limits, judged = judged, cost = 1, retention = retention, storage = 0, denied = 0}
     local numbers = take_numbers({bound}, now, key, field)
     local said = {3, 255, 0, 0, 0}
     if numbers ~= false then

@@ -5,6 +5,7 @@
 -- 0 the hit; -1 the hit if it has an id, else nothing; -3 the same, in a log that several policies have (-5, -7: these,
 -- and numbers become one value: numbers.lua); n > 0 one sum for all hits of a span of n us. -2: it is no log of hits but
 -- the record of reservations: reservation.lua.
+-- Where units must stay free, `judged` is `limits` with quotas less these: whether the cost fits is read by them.
 -- Limits are numbered from 0 through all bound logs of an attempt.
 -- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's
 -- stamp. If the including script sets `with_states`, each bound log gets `states`: for each limit 24 bytes, units
@@ -43,7 +44,7 @@ end
 local function fits_at(logs, time)
   local latest, binding, early, number = -1, nil, -1, 0
   for _, bound in ipairs(logs) do
-    local limits = bound.limits
+    local limits = bound.judged or bound.limits
     for j = 1, #limits, 2 do
       local fits = limit_fits(bound, limits[j], limits[j + 1])
       if not fits then return nil, number end
@@ -362,6 +363,13 @@ local function charge(logs, id, now)
   return {ALLOWED, after[2], after[3], stamp, after[5]}
 end
 
+-- Whether an attempt that is refused would be allowed if nothing had to stay free.
+local function fits_unkept(logs, now)
+  local unkept = {}
+  for k, bound in ipairs(logs) do unkept[k] = setmetatable({judged = false}, {__index = bound}) end
+  return logs[1].judged and judge({unkept}, now)[1] == ALLOWED
+end
+
 -- One attempt: the answer, and whether it is that of a known id. Sets `changed` on each bound log that it
 -- recorded in. mode: 0 decide, 1 peek, 2 place, 3 charge.
 local function attempt(logs, mode, id, now, max_wait, not_before)
@@ -378,7 +386,7 @@ local function attempt(logs, mode, id, now, max_wait, not_before)
   elseif said[1] == ALLOWED then
     if not can_count(logs, time, said[4]) then return {NO_ROOM, 0, 0, 0, 0}, false end
     put_all(logs, time, said[4], id)
-  elseif mode == 0 and logs[1].denied > 0 then
+  elseif mode == 0 and logs[1].denied > 0 and not fits_unkept(logs, now) then
     said = deny(logs, now) or said
   end
   return said, false

@@ -3,15 +3,24 @@
 -- commands, whatever the length of the log.
 
 local stamp_bytes, retention, grace, least, number, widest, quota, window = unpack_at('>BI8I8I8BI8I8I8', static)
-local facts, limits = floor((#static - 34) / 16) * 2, nil
+local keeps = number % 64 >= 32
+local facts, limits = floor((#static - 34) / (keeps and 24 or 16)) * 2, nil
 if facts == 2 then
   limits = {quota, window}
 else
   limits = {unpack_at('>' .. string.rep('I8', facts), static, 35)}
   limits[facts + 1] = nil   -- struct.unpack's last value is a position
 end
+local judged = limits
+if keeps then
+  judged = {}
+  for j = 1, facts, 2 do
+    judged[j], judged[j + 1] = limits[j] - unpack_at('>I8', static, 31 + 8 * facts + 4 * j), limits[j + 1]
+  end
+  facts = facts * 1.5
+end
 local long, begins_next = number >= 128, number % 128 >= 64
-number = number % 64
+number = number % 32
 local stamped, fmt, span = pack('>BI7', stamp_bytes, now), '>I5', 2 ^ 40
 if stamp_bytes == 6 then fmt, span = '>I6', 2 ^ 48 elseif stamp_bytes == 7 then fmt, span = '>I7', 2 ^ 56 end
 

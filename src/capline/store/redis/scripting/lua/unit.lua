@@ -1,7 +1,8 @@
 -- The fast path of the rule: one unit on a plain log (see log.lua) or on none, under limits whose quotas are not 0; and on
 -- a long log (`bytes`: its length) where that is as simple. A block, not a function, as a call of a script makes its
 -- functions anew: it sets the answer's names, which the includer has declared, from the value v (false: none), limits
--- (quota and window in turns), least, number and widest (terms of one.lua), and how the next units are kept:
+-- (quota and window in turns), judged (the same less what must stay free, or limits), least, number and widest (terms of
+-- one.lua), and how the next units are kept:
 -- stamp_bytes, retention, and `stamped`, the log of one hit now.
 -- new: the new value; nil: unchanged; false, as it was before: the fast path does not apply, and there is no answer
 -- kind 0 refused, 1 allowed   limit: its number   remaining   when: the hit's stamp, or retry_after in us + 1
@@ -18,7 +19,7 @@ if bytes then
     local used, left, fits = total - base, MOST_UNITS, top < now and units > base and total >= units and total < MOST_UNITS
     for j = 1, fits and #limits or 0, 2 do
       local quota, window = limits[j], limits[j + 1]
-      fits = fits and used < quota and oldest > now - window
+      fits = fits and used < judged[j] and oldest > now - window
       if quota - used < left then left, limit = quota - used, (j - 1) / 2 end
       states = states .. pack('>i8I8I8', quota - used - 1, math.max(0, oldest + window - now), window)
     end
@@ -44,7 +45,7 @@ else repeat
   local oldest = n == 1 and top or top - (top - unpack_at(fmt, v, second + n * stamp_bytes)) % span
   local fits, binding = stamp, nil
   for j = 1, #limits, 2 do
-    local quota = limits[j]
+    local quota = judged[j]
     if n >= quota then
       local at = limits[j + 1]
         + (quota == 1 and top or top - (top - unpack_at(fmt, v, second + quota * stamp_bytes)) % span)
@@ -82,6 +83,7 @@ else repeat
   end
   if binding then
     new, kind, limit, remaining, when, reset = nil, 0, (binding - 1) / 2, 0, fits - now + 1, top + widest - now
+    if judged ~= limits and left > 0 then remaining = left end
     break
   end
   kind, limit, remaining, when, reset = 1, tightest, left - 1, stamp, stamp + widest - now

@@ -385,7 +385,11 @@ def _inputs(
 def _choices(file: CampaignFile) -> Iterable[tuple[str, object]]:
     """What a file may say beside: it is an input where it does."""
     yield "transactional", file.transactional or None
-    yield "exclude", file.exclude and [[each.kind, each.paths, each.expression] for each in file.exclude.sources]
+    named = [
+        [each.kind, *(os.path.relpath(path, file.path.parent) for path in each.paths), each.expression, each.column]
+        for each in (file.exclude.sources if file.exclude is not None else ())
+    ]
+    yield "exclude", named or None
     yield "holdout", file.holdout and [file.holdout.group, str(file.holdout.below)]
 
 

@@ -61,6 +61,27 @@ def test_a_transactional_message_is_counted_past_caps_and_quiet_hours(tmp_path: 
     assert go(promotion, tmp_path / "third")[0].total.sent == 0
 
 
+def test_whoever_is_decided_first_takes_the_place(tmp_path: Path) -> None:
+    """The example of docs/howto/winning.md."""
+    site = Site(tmp_path)
+    (tmp_path / "policies.yaml").write_text("namespace: marketing\npolicies: {promo: {limits: [3/24h]}}")
+    site.settings.pop("segments")
+    sends = ("21T09:00", "21T13:00", "21T17:00", "22T08:00", "22T09:01", "22T10:00", "22T11:00", "22T14:00")
+
+    def sent(name: str, **settings: str) -> list[int]:
+        counts: list[int] = []
+        for number, at in enumerate(sends):
+            more = settings if number == 3 else {}
+            job = site.job(
+                campaign=f"{name}{number}", as_of=f"2025-11-{at}:00Z", store=f"lmdb://{tmp_path}/{name}", **more
+            )
+            counts.append(go(with_sender(job, Far()), tmp_path / f"{name}{number}")[0].total.sent)
+        return counts
+
+    assert sent("plain") == [400, 400, 400, 0, 400, 0, 0, 400]
+    assert sent("charged", transactional="true") == [400, 400, 400, 400, 0, 0, 0, 400]
+
+
 def test_a_holdout_is_the_stated_share_exactly() -> None:
     assert Holdout.parse("5%", "g").below == -(-(1 << 64) * 5 // 100)
     assert Holdout.parse("0.7%", "g").below == math.ceil(Fraction(7, 1000) * (1 << 64)) != math.ceil(0.007 * (1 << 64))

@@ -145,7 +145,7 @@ def _decide(session: Session, batch: Batch, mode: int) -> Steps[Decisions]:
     if receipt is not None and columns.conflicts:
         # Of another batch, or moved by a process that has other rules.
         return (yield from _repeated(session, batch, receipt[1], plan))
-    return columns.done()
+    return columns.answers
 
 
 def _repeated(session: Session, batch: Batch, digest: bytes, plan: bytes) -> Steps[Decisions]:
@@ -175,7 +175,7 @@ def _repeated(session: Session, batch: Batch, digest: bytes, plan: bytes) -> Ste
     by_slot = session.router.topology.by_slot
     parts = batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=(receipt, MOVED))
     yield from _exchange(session, len(batch.subjects), parts, session.bulk_until, take)
-    answers = columns.done()
+    answers = columns.answers
     for number, rows in moved:
         answers.put(rows, (yield from _decide(session, part_of(batch, rows, number), DECIDE)))
     return answers

@@ -236,19 +236,20 @@ class ReplyColumns:
         self._codes = codes
         self._peeked = peeked
         limits, self._index = _limits_of(compiled)
-        self._answers = Decisions.unanswered(limits, rows)
+        self.answers = Decisions.unanswered(limits, rows)
+        """Of all rows, once every call was taken or has failed."""
         self._widest = np.array([one.widest_us for one in compiled], np.int64)
         self.conflicts = False
         """Whether a call was told that its receipt was given for another batch."""
 
     def fail(self, rows: NDArray[np.intp], error: CaplineError) -> None:
         """These rows have no answer."""
-        self._answers.errors.update(dict.fromkeys(rows.tolist(), error))
+        self.answers.errors.update(dict.fromkeys(rows.tolist(), error))
 
     def doubt(self, rows: NDArray[np.intp], error: CaplineError) -> None:
         """The allowed ones of these rows get this error for an answer: a failover may lose their hits."""
-        yes = rows[self._answers.allowed[rows]]
-        self._answers.place(yes, Decisions.unanswered((), len(yes)))
+        yes = rows[self.answers.allowed[rows]]
+        self.answers.place(yes, Decisions.unanswered((), len(yes)))
         self.fail(yes, error)
 
     def take(self, rows: NDArray[np.intp], replies: Sequence[bytes], sizes: Sequence[int], cost: int) -> None:
@@ -257,7 +258,7 @@ class ReplyColumns:
         simple = np.frombuffer(joined, np.uint8).reshape(-1, 2)
         now_us = np.repeat([int.from_bytes(reply[:8]) for reply in replies], sizes)
         codes = np.zeros(len(rows), np.intp) if self._codes is None else self._codes[rows].astype(np.intp)
-        allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = self._answers.columns
+        allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = self.answers.columns
         plain = simple[:, 0] != _MARK
         at = rows[plain]
         allowed[at] = True
@@ -285,7 +286,7 @@ class ReplyColumns:
         hit[at] = np.where(yes & (records["first"] != _NO_STAMP), records["first"], NO_HIT)
         for i in np.flatnonzero(~answered).tolist():
             units, compiled = int(records["remaining"][i]), self._terms[int(own[i])]
-            self._answers.errors[int(at[i])] = self._error(int(records["kind"][i]), units, compiled, cost)
+            self.answers.errors[int(at[i])] = self._error(int(records["kind"][i]), units, compiled, cost)
 
     def _error(self, kind: int, units: int, compiled: RedisRule, cost: int) -> CaplineError:
         """The error of a row of this kind."""
@@ -297,10 +298,6 @@ class ReplyColumns:
             self.conflicts = True
             return receipt_conflict(self._receipt)
         return damaged(compiled) if kind == _DAMAGED else _strange(kind)
-
-    def done(self) -> Decisions:
-        """The answers of all rows."""
-        return self._answers
 
 
 def _limits_of(compiled: Sequence[RedisRule]) -> tuple[tuple[Limit, ...], NDArray[np.int16]]:

@@ -135,10 +135,11 @@ class Subjects:
             if segment is None:
                 segment = self._limiter.segment_of(named["policy"], subject)
             return await self._explained(named["policy"], subject, segment, named.get("channel"), zone)
-        names = nsmallest(limit + 1, (name for name in self._limiter.policies if name > (after or "")))
+        policies = self._limiter.policies  # a copy, so once
+        names = nsmallest(limit + 1, (name for name in policies if name > (after or "")))
         found: list[dict[str, Any]] = []
         for name in names[:limit]:
-            policy = self._limiter.policies[name]
+            policy = policies[name]
             within = self._segment_of(name, subject)
             if segment is not None:
                 within = segment if segment in policy.by_segment else None

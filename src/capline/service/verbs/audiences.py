@@ -108,6 +108,8 @@ class AudienceVerbs:
     async def audiences(self, request: Request) -> Audiences:
         """The audiences that were uploaded, by name."""
         after, limit = request.parameters.get("after", ""), page_limit(request.parameters)
+        if request.parameters.get("after") == "":
+            raise InvalidValueError("after '': give the name of an audience, or leave it out")
         found = await self._ask(lambda objects: objects.list(""))
         names = sorted(name for name in found if name > after and _NAME.fullmatch(name))
         lines = [_line(name, found[name]) for name in names[:limit]]

@@ -54,7 +54,7 @@ class Door:
                 raise self.down
             return short_way(subject)
 
-        compiled.decide_one, compiled.ask = decide_one, None
+        vars(compiled).update(decide_one=decide_one, ask=None)
         return compiled
 
     def __getattr__(self, name: str) -> Any:

@@ -15,7 +15,7 @@ import pytest
 from tests.kit.server import soon
 from websockets.sync.client import connect
 
-WITHIN_S = 30
+WITHIN_S = 90
 OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
@@ -38,12 +38,19 @@ class Chromium:
     def __init__(self, folder: Path, *, width: int = 1280, dark: bool = False, script: bool = True) -> None:
         words = [browser(), *OPTIONS, f"--user-data-dir={folder}", "about:blank"]
         self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._stack = ExitStack()
+        self._stack.callback(self._end)
+        with ExitStack() as failed:  # to open it: then it does not stay
+            failed.callback(self._stack.close)
+            self._open(folder, width=width, dark=dark, script=script)
+            failed.pop_all()
+
+    def _open(self, folder: Path, *, width: int, dark: bool, script: bool) -> None:
         told = folder / "DevToolsActivePort"
         assert soon(lambda: told.exists() and told.read_text().count("\n") > 0, WITHIN_S)
         port = told.read_text().split("\n")[0]
         pages = httpx.get(f"http://127.0.0.1:{port}/json", trust_env=False, timeout=WITHIN_S).json()
         (page,) = (page for page in pages if page["type"] == "page")
-        self._stack = ExitStack()
         self._socket = self._stack.enter_context(connect(page["webSocketDebuggerUrl"], max_size=None, proxy=None))
         self._numbers = itertools.count(1)
         self.notes: list[str] = []
@@ -112,5 +119,11 @@ class Chromium:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(WITHIN_S)
+        try:
+            self._process.wait(WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

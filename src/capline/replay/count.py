@@ -139,9 +139,11 @@ class UnitCore:
         """Add the next kind of event, numbered from 0; raises like a limiter for an unknown segment."""
         compiled = fast_rule(self._rules.rule(self._name, segment, None))
         limits = compiled[0] if compiled else ()
-        numbered = tuple((i, quota, window_us) for i, (quota, window_us, _) in enumerate(limits))
+        numbered = tuple((i, quota, window_us) for i, (quota, window_us, *_) in enumerate(limits))
         self._limits.append((len(self.refusals), len(limits), numbered))
-        self.refusals += [Refusal(segment, first, binding) for *_, first in limits for *_, binding in limits]
+        self.refusals += [
+            Refusal(segment, first, binding) for _, _, first, *_ in limits for _, _, binding, *_ in limits
+        ]
 
     def decide(self, subjects: Sequence[int], at_us: Sequence[int], kinds: Sequence[int]) -> list[int]:
         """Decide these events, in order of time: for each `ALLOWED` or an index into `refusals`."""

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from tests.kit.campaign import AT_US, Site, answer, capline
+from tests.kit.serving import Serving
 from tests.unit.campaign.test_senders import RUN, messages
 
 from capline.campaign import load_campaign
 from capline.campaign.senders.protocol import PERMANENT
+from capline.service.access.tokens import TokenFile
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs/reference/campaigns.md").read_text()
@@ -56,6 +58,26 @@ def test_a_sender_of_your_own_as_the_docs_have_it() -> None:
     assert sender.send(messages(*range(100))).codes.tolist() == [0] * 100
     assert sender.send(messages(*range(101))).codes.tolist() == [0] * 100 + [PERMANENT]
     sender.close()
+
+
+def test_a_campaign_is_composed_as_its_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs/howto/composing.md").read_text()
+    queue = f"sqlite://{tmp_path}/queue.sqlite"
+    Site(tmp_path)
+    (tmp_path / "summer.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
+    (tmp_path / "capline.yaml").write_text(f"queue: {queue}\naudiences: kept\ntokens: tokens.json\n")
+    tokens = TokenFile(tmp_path / "tokens.json", create=True)
+    token = tokens.create("ann", ["compose", "read", "steer"])
+    commands = re.findall(r"^    capline (.*)", page, re.MULTILINE)
+    assert len(commands) == 11
+    with Serving(tmp_path, "--config", "capline.yaml") as serving:
+        for command in commands:
+            done = capline(*shlex.split(command), cwd=tmp_path, CAPLINE_SERVER=serving.url.replace("//", f"//{token}@"))
+            assert done.returncode == 0, (command, done.stderr)
+            if " resume " in command:
+                assert capline("worker", "--queue", queue, "--until-idle", "--quiet", cwd=tmp_path).returncode == 0
+    assert "400 of 400 are sent" in (tmp_path / "report.html").read_text()
+    assert len((tmp_path / "outcomes.csv").read_text().splitlines()) == 401
 
 
 def test_the_example_runs_as_its_readme_says(tmp_path: Path) -> None:

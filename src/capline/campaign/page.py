@@ -16,9 +16,18 @@ if TYPE_CHECKING:
     from capline.campaign.report import Eligible, Report, SegmentReport
 
 _MOST_REASONS = 20
-_NAMES = {"not_known": "not known", "pending": "under way", "undecided": "to come"}
-_COUNTS = ("sent", "refused", "failed", *_NAMES)
-_ROLES = ("sent", "refused0", "refused1", "refused2", "refused3", "churned")
+_NAMES = {"not_known": "not known", "held_out": "held out", "pending": "under way", "undecided": "to come"}
+_ROLES = {
+    "sent": "sent",
+    "refused": "refused0",
+    "failed": "refused1",
+    "not_known": "refused2",
+    "excluded": "line",
+    "held_out": "new",
+    "pending": "refused3",
+    "undecided": "churned",
+}
+"""The colour of each count of recipients, by its role in the page's style."""
 
 
 def render(report: Report) -> str:
@@ -62,16 +71,15 @@ def _tiles(report: Report) -> str:
     if report.state != "planned":
         tiles |= {"are done": share(done, total.audience), "a second": f"{report.per_s:,.0f}"}
         tiles["of work"] = f"{report.elapsed_s:,.1f} s"
-    tiles |= {_NAMES.get(name, name): f"{count:,}" for name in _COUNTS if (count := getattr(total, name))}
+    tiles |= {_NAMES.get(name, name): f"{count:,}" for name in _ROLES if (count := getattr(total, name))}
     return "".join(f"<div><b>{escape(count)}</b><span>{escape(name)}</span></div>" for name, count in tiles.items())
 
 
 def _segments(report: Report) -> str:
-    shown = [name for name in _COUNTS if getattr(report.total, name)]
+    shown = [name for name in _ROLES if getattr(report.total, name)]
     names = [part.segment or "in none" for part in report.segments]
     series = [
-        (_NAMES.get(name, name), _ROLES[_COUNTS.index(name)], [getattr(part, name) for part in report.segments])
-        for name in shown
+        (_NAMES.get(name, name), _ROLES[name], [getattr(part, name) for part in report.segments]) for name in shown
     ]
 
     def row(name: str, part: SegmentReport) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, filled, finish, part, put, rows_of
+from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, fill, filled, finish, part, put, rows_of
 from tests.kit.server import tries
 from tests.kit.servers import KINDS, Server, single
 
@@ -18,8 +18,8 @@ from capline.campaign.part import Part
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.stop import Stop
 from capline.campaign.store.open import open_store
-from capline.campaign.store.protocol import MOST_CLAIMS, CampaignStore, chunks
-from capline.campaign.store.records import Again, Claimed, DeadLetter, Over, Waiting
+from capline.campaign.store.protocol import MOST_CLAIMS, Batch, CampaignStore, chunks
+from capline.campaign.store.records import PREPARE, Again, Claimed, DeadLetter, Over, Waiting
 from capline.campaign.store.rows import (
     DELIVERED,
     FAILED,
@@ -216,7 +216,7 @@ def test_a_batch_has_a_due_time_of_its_own(queue: CampaignStore) -> None:
     queue.begin(RUN)
     dues_us = [now_us + DAY_US, now_us - 5_000_000, now_us - 9_000_000]
     batches = [(number, 3, part(number).pack(), due_us) for number, due_us in enumerate(dues_us)]
-    assert list(queue.put(RUN, batches)) == [3]
+    assert fill(queue, RUN, batches) == 3
     assert queue.steer("sale", due_us=now_us + DAY_US // 2)
     assert (queue.look(1).campaigns, queue.claim("sale", "a", 60)) == ([], Waiting(0))
     assert 42_000 < queue.look(1).next_s <= 43_200
@@ -233,7 +233,7 @@ def test_a_batch_has_a_due_time_of_its_own(queue: CampaignStore) -> None:
 
 
 def test_a_look_never_takes_a_lease_for_longer_than_it_is(queue: CampaignStore) -> None:
-    assert queue.begin(RUN)
+    assert queue.begin(replace(RUN, batches=1))
     assert put(queue, 0) == 1
     for turn in range(25):
         claim = claimed(queue, "a", lease_s=60)
@@ -244,11 +244,11 @@ def test_a_look_never_takes_a_lease_for_longer_than_it_is(queue: CampaignStore) 
 def test_workers_look_at_the_higher_priority_first_then_at_the_one_due_longest(queue: CampaignStore) -> None:
     now_us = time.time_ns() // 1000
     for age, (name, priority) in enumerate({"a": 50, "b": 50, "late": 100, "low": 0, "high": 99}.items()):
-        run = replace(RUN, facts=replace(FACTS, campaign=name), priority=priority)
+        run = replace(RUN, facts=replace(FACTS, campaign=name), priority=priority, batches=1)
         assert queue.begin(run)
         due_us = now_us + DAY_US if name == "late" else now_us - (1 + age) * 1_000_000
         queue.steer(name, due_us=due_us)
-        assert list(queue.put(run, [(0, 3, part(0).pack(), 0)])) == [1]
+        assert fill(queue, run, [(0, 3, part(0).pack(), 0)]) == 1
     assert queue.look(9).campaigns == ["high", "b", "a", "low"]
     assert queue.look(2).campaigns == ["high", "b"]
     assert queue.steer("high", "pause")
@@ -543,3 +543,76 @@ def test_a_file_that_is_not_there_is_only_made_to_begin(tmp_path: Path) -> None:
     open_store(url).close()
     with pytest.raises(CampaignError, match="names no file"):
         open_store("sqlite://")
+
+
+# ---- prepare
+
+
+def batches(*numbers: int) -> list[Batch]:
+    return [(number, 3, part(number).pack(), 0) for number in numbers]
+
+
+def test_nothing_can_be_claimed_before_all_is_there_and_a_late_preparer_puts_nothing(queue: CampaignStore) -> None:
+    assert queue.begin(replace(RUN, batches=0))
+    late = claimed(queue, "a", lease_s=0.001)
+    assert (late.number, queue.state("sale").is_whole, queue.state("sale").waiting) == (PREPARE, False, 0)
+    queue.describe(late, RUN)
+    queue.describe(late, replace(RUN, batches=7))
+    assert queue.find("sale") == RUN, "what the audience is was written once"
+    assert [*queue.put(RUN, batches(0, 1), late.fence)] == [2]
+    time.sleep(0.01)
+    second = claimed(queue, "b")
+    assert (second.number, second.fence) == (PREPARE, late.fence + 1)
+    assert [*queue.put(RUN, batches(2), late.fence)] == []
+    assert not queue.renew(late)
+    assert (queue.look(1).campaigns, queue.claim("sale", "c", 60)) == ([], Waiting(1))
+    assert [*queue.put(RUN, batches(0, 1, 2), second.fence)] == [3]
+    assert [claimed(queue, worker).number for worker in "bcd"] == [0, 1, 2]
+    assert queue.state("sale").is_whole
+    assert not queue.renew(second), "it is prepared"
+
+
+def test_one_that_is_paused_or_due_later_is_prepared_before(queue: CampaignStore) -> None:
+    assert queue.begin(RUN)
+    assert queue.steer("sale", due_us=time.time_ns() // 1000 + DAY_US)
+    assert queue.steer("sale", "pause")
+    assert queue.look(1).campaigns == ["sale"]
+    assert put(queue, 0, 1, 2) == 3
+    assert queue.look(1).campaigns == []
+    assert queue.steer("sale", "resume")
+    assert queue.claim("sale", "a", 60) == Waiting(0)
+
+
+def test_what_is_refused_begins_again_with_another_audience(queue: CampaignStore) -> None:
+    assert queue.begin(RUN)
+    late = claimed(queue, "a")
+    assert [*queue.put(RUN, batches(0, 1), late.fence)] == [2]
+    assert queue.release(late, "set_aside", "users.csv, row 7: not an id")
+    assert (queue.look(1).campaigns, queue.claim("sale", "b", 60)) == ([], Waiting(0))
+    status = QueueStatus(queue, "sale").report()
+    assert (status.state, status.queue.refused, status.queue.set_aside) == (
+        "refused",
+        "users.csv, row 7: not an id",
+        {},
+    )
+    assert queue.begin(replace(RUN, batches=2))
+    state = queue.state("sale")
+    assert (state.queued, state.refused, erase(queue, 4)) == (0, None, [])
+    again = claimed(queue, "b")
+    assert again.fence > late.fence
+    assert [*queue.put(RUN, batches(0), late.fence)] == []
+    assert [*queue.put(RUN, batches(0, 1), again.fence)] == [2]
+    assert not queue.begin(RUN)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_is_cancelled_while_it_is_prepared_is_over(queue: CampaignStore, *, held: bool) -> None:
+    assert queue.begin(RUN)
+    prepares = claimed(queue, "a") if held else None
+    assert queue.steer("sale", "cancel")
+    if prepares is not None:
+        assert not queue.state("sale").finished
+        assert [*queue.put(RUN, batches(0, 1, 2), prepares.fence)] == [3]
+        assert queue.claim("sale", "a", 60) == Over()
+    assert queue.state("sale").finished
+    assert not queue.begin(RUN)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit.campaign import Far, Site, with_sender
-from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, filled, finish, part, put, rows_of
+from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, fill, filled, finish, part, put, rows_of
 from tests.kit.servers import KINDS, Server, single
 
 from capline.campaign.breaker import Breaker
@@ -154,7 +154,7 @@ def test_the_name_of_a_run_that_expired_is_forgotten(queue: RedisCampaignStore, 
         QueueStatus(queue, "sale")
     assert queue.begin(RUN)
     assert queue.state("sale").queued == 0
-    assert server.command("EXISTS", PREFIX + "waiting", PREFIX + "held") == 0
+    assert queue.state("sale").waiting == 0
 
 
 def test_a_look_costs_the_same_beside_a_thousand_pending_campaigns(queue: RedisCampaignStore, server: Server) -> None:
@@ -168,10 +168,10 @@ def test_a_look_costs_the_same_beside_a_thousand_pending_campaigns(queue: RedisC
     filled(queue)
     alone = commands()
     for number in range(1000):
-        run = replace(RUN, facts=replace(FACTS, campaign=f"pending-{number}"), priority=(50, 90)[number % 2])
+        run = replace(RUN, facts=replace(FACTS, campaign=f"pending-{number}"), priority=(50, 90)[number % 2], batches=1)
         queue.begin(run)
         queue.steer(run.facts.campaign, due_us=time.time_ns() // 1000 + DAY_US)
-        list(queue.put(run, [(0, 3, part(0).pack(), 0)]))
+        fill(queue, run, [(0, 3, part(0).pack(), 0)])
     assert commands() <= alone + 3, "three more for one more priority"
 
 

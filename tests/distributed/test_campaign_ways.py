@@ -456,6 +456,8 @@ def test_a_campaign_is_steered_in_each_way(ways: Ways) -> None:
     said: list[list[Any]] = []
     for way in there:
         way.begin()
+        if isinstance(way, Served):
+            way.work()  # its audience is read; it is not due
         each: list[Any] = []
         for step in STEPS:
             look = {"status": report, "list": Way.every}.get(step)
@@ -507,7 +509,7 @@ def test_what_the_service_refuses(ways: Ways) -> None:
         assert {status("POST", path, "compose", json={**form, **change}) for change in wrong} == {422}
     first, again = (way.post("/v1/campaigns", "compose", json=form, key="one") for _ in range(2))
     assert first == again
-    assert (again["state"], again["put"], again["batches"]) == ("new", 4, 4)
+    assert (again["state"], again["put"], again["batches"]) == ("new", 0, None)
     assert status("POST", "/v1/campaigns", "compose", json=form) == 409
     assert status("POST", "/v1/campaigns", "compose", json=form, headers={"Idempotency-Key": "two"}) == 409
     for changed in ({**form, "batch": 50}, {**form, "campaign": "another"}):

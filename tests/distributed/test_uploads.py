@@ -97,7 +97,7 @@ def test_a_campaign_of_an_upload(uploads: Callable[..., Uploads]) -> None:
     at.site.seed()
     at.site.write(audience="{upload: summer.csv, zone_column: zone}")
     assert answer("campaign", "plan", at.site.file, *where)["total"]["audience"] == 400
-    assert answer("campaign", "enqueue", at.site.file, *where)["audience"] == 400
+    assert answer("campaign", "enqueue", at.site.file, *where)["state"] == "new"
     assert capline("worker", "--queue", at.queue, "--until-idle", "--quiet").returncode == 0
     report = at.ask("GET", "/v1/campaigns/summer-sale", "read").json()
     assert (report["state"], report["total"]["audience"]) == ("finished", 400)
@@ -230,7 +230,9 @@ def test_uploads_in_an_object_store(
     assert at.kept == ["a.csv"]
     at.site.write(audience="{upload: a.csv}")
     where = ("--server", at.serving.url, "--token-file", at.folder / "token")
-    assert answer("campaign", "enqueue", at.site.file, *where)["audience"] == 400
+    assert answer("campaign", "enqueue", at.site.file, *where)["state"] == "new"
+    assert capline("worker", "--queue", at.queue, "--until-idle", "--quiet").returncode == 0
+    assert at.ask("GET", "/v1/campaigns/summer-sale", "read").json()["total"]["audience"] == 400
     at.site.write(audience=f"{{csv: 's3://{name}/audiences/a.csv'}}")
     assert answer("campaign", "plan", at.site.file)["total"]["audience"] == 400
     at.site.write(audience="{csv: 'http://127.0.0.1:1/a.csv'}")

@@ -288,9 +288,11 @@ def test_every_fault_of_the_files_that_it_names_is_named(site: Site) -> None:
         capline("campaign", *words).stderr
         for words in (("run", site.file), ("plan", site.file), ("enqueue", site.file, "--queue", queue))
     ]
-    for said in (*ways, *(each.json()["detail"] for each in posted)):
-        for fault in ("unknown key 'polices'", "3/dya", "segments", "users.csv", "column 'key'"):
+    begun, planned = (each.json()["detail"] for each in posted)
+    for said in (*ways, planned, begun):
+        for fault in ("unknown key 'polices'", "3/dya", "segments", "column 'key'"):
             assert fault in said, said
+        assert ("users.csv" in said) == (said != begun), "a worker reads it"
     for said in ways:
         assert len(said.splitlines()) == 5, said
     assert not (site.path / "campaign.run").exists()

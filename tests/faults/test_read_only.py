@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.test_campaign_full_disk import UNSHARE, why_no_mounts
-from tests.kit.campaign_store import RUN
+from tests.kit.campaign_store import RUN, put
 from tests.profiles import first
 
 from capline import Limiter, Policy
@@ -279,6 +279,7 @@ os._exit(0)
 def begun(directory: str | Path) -> Ledger:
     """A run that has decided something; left open."""
     ledger = Ledger.begin(Path(directory), replace(RUN, inputs=(Input("policies", "d", "policies.yaml"),)))
+    put(ledger.store, 0, 1, 2)
     ledger.freeze_inputs(Input("store", "s", "memory://"))
     return ledger
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.distributed.test_campaign_queue import FACTS, RUN, claimed, finish, put, rows_of
+from tests.distributed.test_campaign_queue import FACTS, RUN, claimed, fill, finish, put, rows_of
 from tests.kit.server import SLOW, Limiters, Proxy, each_kind, each_layout
 from tests.kit.servers import KINDS, ReplyError, Server, certificates, free_port, shared, single
 
@@ -281,9 +281,9 @@ def use_the_queue(url: str) -> None:
         assert put(queue, 0, 1, 2) == 3, "what was set aside is queued again"
         assert finish(queue, claimed(queue, "e"))
         assert isinstance(queue.claim("sale", "e", 60), Over)
-        other = replace(RUN, facts=replace(FACTS, campaign="other"))
+        other = replace(RUN, facts=replace(FACTS, campaign="other"), batches=1)
         assert queue.begin(other)
-        assert list(queue.put(other, [(0, 3, b"", 0)])) == [1]
+        assert fill(queue, other, [(0, 3, b"", 0)]) == 1
         assert queue.steer("other", "cancel")
         assert list(queue.ages_s()) == []
         assert opened.check()

@@ -1,10 +1,12 @@
 """What the tests of campaign stores share: a run of three batches, and what becomes of them."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from capline.campaign.part import Part
 from capline.campaign.store.inputs import Input
-from capline.campaign.store.protocol import CampaignStore
+from capline.campaign.store.protocol import Batch, CampaignStore
 from capline.campaign.store.records import Claimed, RunFacts, StoredRun
 from capline.campaign.store.rows import DELIVERED, PENDING, BatchRows
 
@@ -17,8 +19,15 @@ def part(number: int) -> Part:
     return Part(number, np.arange(3 * number, 3 * number + 3, dtype=np.uint32), np.zeros(3, np.uint16), {})
 
 
+def fill(queue: CampaignStore, run: StoredRun, batches: Iterable[Batch]) -> int:
+    """Put batches, as who prepares; how many there are then."""
+    name = run.facts.campaign
+    held = None if queue.state(name).is_whole else queue.claim(name, "maker", 60)
+    return [0, *queue.put(run, batches, held.fence if isinstance(held, Claimed) else 0)][-1]
+
+
 def put(queue: CampaignStore, *numbers: int) -> int:
-    return [0, *queue.put(RUN, ((number, 3, part(number).pack(), 0) for number in numbers))][-1]
+    return fill(queue, RUN, ((number, 3, part(number).pack(), 0) for number in numbers))
 
 
 def filled(queue: CampaignStore) -> None:

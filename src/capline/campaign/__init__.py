@@ -27,7 +27,7 @@ except ModuleNotFoundError:
 from capline.campaign.file import CampaignFile, load_campaign
 from capline.campaign.ledger import Ledger, default_directory
 from capline.campaign.plan import plan
-from capline.campaign.prepare import Job, begun_version, open_segments, prepare
+from capline.campaign.prepare import Job, accept, begun_version, open_segments, prepare
 from capline.campaign.report import Report, report_of
 from capline.campaign.run import open_run, run
 from capline.campaign.stop import CampaignStopped, Stop
@@ -39,6 +39,7 @@ __all__ = [
     "Ledger",
     "Report",
     "Stop",
+    "accept",
     "begun_version",
     "default_directory",
     "load_campaign",

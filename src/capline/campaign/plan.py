@@ -7,6 +7,7 @@ cannot know whether messages will be delivered.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,4 +46,5 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             counts.add(peeked)
             if progress is not None:
                 progress(job.rows(number).stop)
-    return msgspec.structs.replace(counts.report(job.facts()), store=store)
+    facts = replace(job.run().facts, run_id="")
+    return msgspec.structs.replace(counts.report(facts), store=store)

@@ -1,8 +1,12 @@
 """Makes a job from a campaign file: reads and checks everything that it names, before anything is consumed or written.
 
-    policies.yaml ─> policy ─┐
-    segments/…    ─> snapshot ├─> Job ─> plan, or run
-    users.csv     ─> audience ┘
+    policies.yaml ─> policy ──┐
+    segments/…    ─> snapshot ├─> Accepted ─┐
+    users.csv     ─> its size ┘             ├─> Job ─> plan, or run
+              └────> audience ──────────────┘
+
+A campaign is accepted without its audience, which whoever prepares it reads. What was seen of its files then (size and
+time of writing) must still be so; afterwards what was read in them must be the same.
 
 A segment of the snapshot that the policy does not list has the policy's plain `limits`, like subjects in no segment,
 and is still reported under its name. A segment that the policy lists and the snapshot lacks is refused: it is probably
@@ -26,7 +30,7 @@ import numpy as np
 
 from capline.campaign.audience import Audience, read
 from capline.campaign.part import Part
-from capline.campaign.store.inputs import Input
+from capline.campaign.store.inputs import Input, changed_inputs
 from capline.campaign.store.records import RunFacts, StoredRun
 from capline.forms.tree import each_in_a_line
 from capline.limiter.arguments.checks import MOST_CODES
@@ -34,8 +38,10 @@ from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock, SystemClock
 from capline.model.errors import CampaignError, CaplineError, UnknownNameError
 from capline.policy.file import PolicyFileError, loads, read_bytes
-from capline.segment import fetch_snapshot
+from capline.segment import expand, fetch_snapshot
+from capline.segment.build.inputs import stamp_of
 from capline.segment.publish.follow import DEFAULT_CACHE
+from capline.support.instant import instant_text
 from capline.support.system import who
 
 if TYPE_CHECKING:
@@ -44,7 +50,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capline.campaign.file import CampaignFile
+    from capline.campaign.file import AudienceSource, CampaignFile
     from capline.campaign.store.packed import Ids
     from capline.campaign.store.protocol import CampaignStore
     from capline.model.policy import Policy
@@ -56,21 +62,91 @@ _T = TypeVar("_T")
 
 SNAPSHOT, NONE = "snapshot", "none"
 """The name of the input of segments, and its text if there are none."""
+AUDIENCE = "audience"
+_NOBODY = Audience(np.empty(0, np.uint32), np.empty(0, np.uint8), (None,), {})
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A campaign that is ready to plan or run."""
+class Accepted:
+    """A campaign whose files are checked, but for what its audience holds."""
 
     file: CampaignFile
     policies: PolicyFile
     policies_text: bytes
     policy: Policy
+    others: tuple[Input, ...]
+    """The inputs but for the audience."""
+    seen: Input
+    """The audience's files as they were seen."""
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """What must be the same when a run is resumed. What only changes its speed is not among them."""
+        return (*self.others, self.seen)
+
+    def changed(self, run: StoredRun) -> list[str]:
+        """The inputs that are not as the run was begun with, in words; the audience only as far as it is known."""
+        audience = () if run.batches else (self.seen,)
+        return changed_inputs(run.inputs, (*self.others, *audience))
+
+    def run(self, store: str = "") -> StoredRun:
+        """A run that begins now, for a campaign store; `store` takes the place of the file's own for workers."""
+        file = self.file
+        now_us = SystemClock().now_us() if file.as_of_us is None else file.as_of_us
+        nobody = ((None, 0),)
+        facts = RunFacts(file.campaign, file.policy, file.channel, file.cost, 0, nobody, now_us, secrets.token_hex(8))
+        return StoredRun(
+            replace(facts, is_test=bool(file.only)),
+            self.inputs,
+            file.text,
+            os.path.abspath(file.path),  # noqa: PTH100 - `resolve` would follow links, and paths start where the file is
+            store,
+            self.policies_text,
+            (),
+            (),
+            0,
+            file.priority,
+            file.keep_us,
+        )
+
+    def heed(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:
+        """Take over the file of a run that was begun: when it is due and over, unless someone changed that since.
+
+        A file that `is_new` is such a change.
+        """
+        self.set_times(store, by=who() if is_new else "")
+        store.put_files(wanted)
+
+    def set_times(self, store: CampaignStore, *, by: str = "") -> None:
+        """Set when a run is due and over: `by` someone, or as the file says unless someone changed that."""
+        file = self.file
+        if by or not store.state(file.campaign).changes:
+            store.steer(file.campaign, due_us=file.send_at_us, until_us=file.until_us or 0, by=by)
+
+    def open_limiter(self, url: str | None = None, *, create: bool = True) -> Limiter:
+        """The limiter of this campaign; see `open_limiter`."""
+        return open_limiter(self.file, self.policies, url, create=create)
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Accepted):
+    """A campaign that is ready to plan or run."""
+
     audience: Audience
-    inputs: tuple[Input, ...]
+    content: Input
+    """What the audience is."""
     order: NDArray[np.intp] | None
     """The audience's rows zone by zone, where batches wait for a local time; None for their own order."""
     slices: tuple[slice, ...]
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """What must be the same when a run is resumed."""
+        return (*self.others, self.content)
+
+    def changed(self, run: StoredRun) -> list[str]:
+        """The inputs that are not as the run was begun with, in words."""
+        return changed_inputs(run.inputs, (*self.others, self.content if run.batches else self.seen))
 
     @property
     def batches(self) -> int:
@@ -107,51 +183,19 @@ class Job:
 
     def run(self, store: str = "") -> StoredRun:
         """A run that begins now, for a campaign store; `store` takes the place of the file's own for workers."""
-        file, audience = self.file, self.audience
-        return StoredRun(
-            replace(self.facts(), run_id=secrets.token_hex(8)),
-            self.inputs,
-            file.text,
-            os.path.abspath(file.path),  # noqa: PTH100 - `resolve` would follow links, and paths start where the file is
-            store,
-            self.policies_text,
-            tuple(audience.texts),
-            () if audience.zone_codes is None else audience.zones,
-            self.batches,
-            file.priority,
-            file.keep_us,
+        return self.described(Accepted.run(self, store))
+
+    def described(self, run: StoredRun) -> StoredRun:
+        """A run with what its audience is."""
+        audience = self.audience
+        return replace(
+            run,
+            facts=replace(run.facts, audience=len(audience), segments=audience.sizes(), ids=audience.kind),
+            inputs=self.inputs,
+            columns=tuple(audience.texts),
+            zones=() if audience.zone_codes is None else audience.zones,
+            batches=self.batches,
         )
-
-    def heed(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:
-        """Take over the file of a run that was begun: when it is due and over, unless someone changed that since.
-
-        A file that `is_new` is such a change.
-        """
-        file = self.file
-        if is_new or not store.state(file.campaign).changes:
-            by = who() if is_new else ""
-            store.steer(file.campaign, due_us=file.send_at_us, until_us=file.until_us or 0, by=by)
-        store.put_files(wanted)
-
-    def facts(self) -> RunFacts:
-        """The facts of a run that begins now, which has no id yet."""
-        file, sizes = self.file, self.audience.sizes()
-        now_us = SystemClock().now_us() if file.as_of_us is None else file.as_of_us
-        return RunFacts(
-            file.campaign,
-            file.policy,
-            file.channel,
-            file.cost,
-            len(self.audience),
-            sizes,
-            now_us,
-            ids=self.audience.kind,
-            is_test=bool(file.only),
-        )
-
-    def open_limiter(self, url: str | None = None, *, create: bool = True) -> Limiter:
-        """The limiter of this campaign; see `open_limiter`."""
-        return open_limiter(self.file, self.policies, url, create=create)
 
 
 def open_limiter(
@@ -220,27 +264,21 @@ def limiter_kinds(
     return [names[segment] for segment, _ in kinds], [zones[zone] for _, zone in kinds], points
 
 
-def prepare(file: CampaignFile, version: str | None = None) -> Job:
+def accept(file: CampaignFile, version: str | None = None) -> Accepted:
+    """Check what the file names, but for what its audience holds; raises as `prepare` does."""
+    return _checked(file, version, None, reads=False)[0]
+
+
+def prepare(file: CampaignFile, version: str | None = None, policies: bytes | None = None) -> Job:
     """Read and check what the file names; raises a `CaplineError` that names whatever cannot be used, see `faults_of`.
 
     `version` is the version of published segments that a resumed run was begun with; a new run takes the newest.
+    `policies`: the text of its policies, where they are not read from their file.
     """
-    faults: list[CaplineError] = []
-    named = _noted(faults, _named_policy, file)
-    opened = _noted(faults, _named_segments, file, version)
-    audience = None
-    if opened is not None or file.audience.kind != "segments":
-        audience = _noted(faults, read, file.audience, opened and opened[0])
-    _noted(faults, file.sender.check, file.audience.columns)
-    if file.exclude is not None and audience is not None:
-        _noted(faults, file.exclude.among, audience.ids[:1])
-    if named is not None and opened is not None:
-        _noted(faults, _check_segments, file, named[1], opened[0])
-    if named is None or opened is None or audience is None or faults:
-        raise _as_one(faults, file.policies)
-    (policies, policy, policies_text), (snapshot, version) = named, opened
+    accepted, audience = _checked(file, version, policies, reads=True)
     if file.only:
         audience = audience.only(file.only)
+    policy = accepted.policy
     if policy.needs_zone and min(file.batch, (len(policy.by_segment) + 1) * len(audience.zones)) > MOST_CODES:
         raise CampaignError(
             f"{file.path}: {len(policy.by_segment)} segments in {len(audience.zones)} zones are too many for a batch; "
@@ -248,13 +286,56 @@ def prepare(file: CampaignFile, version: str | None = None) -> Job:
         )
     return Job(
         file,
-        policies,
-        policies_text,
+        accepted.policies,
+        accepted.policies_text,
         policy,
+        accepted.others,
+        accepted.seen,
         audience,
-        _inputs(file, policies, policy, snapshot, version, audience),
+        Input(AUDIENCE, audience.digest(), f"{len(audience)} ids"),
         *_slices(file, audience),
     )
+
+
+def _checked(
+    file: CampaignFile, version: str | None, policies_text: bytes | None, *, reads: bool
+) -> tuple[Accepted, Audience]:
+    faults: list[CaplineError] = []
+    named = _noted(faults, _named_policy, file, policies_text)
+    opened = _noted(faults, _named_segments, file, version)
+    seen = _noted(faults, _seen, file.audience)
+    audience = None if reads else _NOBODY
+    if reads and seen is not None and (opened is not None or file.audience.kind != "segments"):
+        audience = _noted(faults, _read, file.audience, opened and opened[0], seen)
+    _noted(faults, file.sender.check, file.audience.columns)
+    if file.exclude is not None and reads and audience is not None:
+        _noted(faults, file.exclude.among, audience.ids[:1])
+    if named is not None and opened is not None:
+        _noted(faults, _check_segments, file, named[1], opened[0])
+    if named is None or opened is None or seen is None or audience is None or faults:
+        raise _as_one(faults, file.policies)
+    (policies, policy, text), (snapshot, version) = named, opened
+    others = _inputs(file, policies, policy, snapshot, version)
+    return Accepted(file, policies, text, policy, others, seen), audience
+
+
+def _seen(source: AudienceSource) -> Input:
+    """What can be seen of an audience without reading it."""
+    try:
+        stamps = [stamp_of(path) for path in expand(source.paths)] if source.paths else []
+    except OSError as error:
+        raise CampaignError(f"{error.filename}: the audience cannot be read: {error.strerror}") from None
+    last_us = max((written_us for _, written_us, _ in stamps), default=0)
+    shown = f"{sum(size for size, _, _ in stamps)} bytes, written {instant_text(last_us)}" if stamps else ""
+    names = [path.rpartition("/")[2] for path in source.paths]  # relative or not, it is the same file
+    return Input(AUDIENCE, _digest([replace(source, paths=()), names, stamps]), shown)
+
+
+def _read(source: AudienceSource, snapshot: Snapshot | None, seen: Input) -> Audience:
+    audience = read(source, snapshot)
+    if _seen(source) != seen:
+        raise CampaignError(f"{', '.join(source.paths)}: it changed while it was read; try again when it is whole")
+    return audience
 
 
 def _noted(faults: list[CaplineError], what: Callable[..., _T], *of: object) -> _T | None:
@@ -280,8 +361,8 @@ def _as_one(faults: Sequence[CaplineError], policies: Path) -> CaplineError:
     return error
 
 
-def _named_policy(file: CampaignFile) -> tuple[PolicyFile, Policy, bytes]:
-    text, _ = read_bytes(file.policies)
+def _named_policy(file: CampaignFile, text: bytes | None) -> tuple[PolicyFile, Policy, bytes]:
+    text = read_bytes(file.policies)[0] if text is None else text
     policies = loads(text, name=str(file.policies))
     return policies, pick_policy(file, policies), text
 
@@ -343,9 +424,8 @@ def _inputs(
     policy: Policy,
     snapshot: Snapshot | None,
     version: str | None,
-    audience: Audience,
 ) -> tuple[Input, ...]:
-    """The inputs that must be the same in a resumed run. Those that only change its speed are not among them."""
+    """The inputs but for the audience."""
     limits = {
         "namespace": policies.namespace,
         "log": policy.log,
@@ -365,7 +445,6 @@ def _inputs(
         Input("channel", _digest(file.channel), file.channel or "none"),
         Input("store", _digest(_store_identity(file.store))),
         Input(SNAPSHOT, _digest(members), NONE if snapshot is None or version is None else version),
-        Input("audience", audience.digest(), f"{len(audience)} ids"),
         Input("cost", _digest(file.cost), str(file.cost)),
         Input(
             "instant (as_of)",

@@ -273,9 +273,11 @@ def state_now(state: State) -> str:
     """The state of a run in a word."""
     if state.finished:
         return "cancelled" if state.cancelled else "finished"
+    if state.refused is not None:
+        return "refused"
     if state.due_us > SystemClock().now_us() and not state.cancelled:
         return "paused" if math.isinf(state.due_us) else "scheduled"
-    return "running" if state.is_worked_on else "stopped"
+    return "stopped" if not state.is_worked_on else "running" if state.is_whole else "preparing"
 
 
 def _delays(counts: NDArray[np.int64]) -> dict[str, int]:

@@ -128,9 +128,14 @@ class _Run:
         try:
             with as_campaign_errors(sender.name):
                 sender.sender.open(self._info)
-            missing = range(ledger.state().queued, 0 if ledger.state().cancelled else job.batches)
-            for _ in ledger.store.put(ledger.run, ((n, _size(job.rows(n)), b"", job.due_us(n)) for n in missing)):
-                self._stop.check()
+            state = ledger.state()
+            if not (state.is_whole or state.cancelled):
+                preparing = ledger.store.claim(ledger.name, _WORKER, 0)
+                fence = preparing.fence if isinstance(preparing, Claimed) else 0
+                missing = range(state.queued, job.batches)
+                batches = ((number, _size(job.rows(number)), b"", job.due_us(number)) for number in missing)
+                for _ in ledger.store.put(ledger.run, batches, fence):
+                    self._stop.check()
             ledger.freeze_inputs(store_input(self._limiter))
             if self._doubtful:
                 retry.ask_again(job, ledger)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kit.campaign_store import FACTS, RUN
+from tests.kit.campaign_store import FACTS, RUN, fill
 from tests.profiles import size
 
 from capline.campaign.audience import read
@@ -73,8 +73,7 @@ def sent(ids: list[Any], per_batch: int) -> Generator[SqliteCampaignStore]:
         facts = replace(FACTS, ids="text" if text else "uint64", audience=len(ids), segments=((None, len(ids)),))
         run = replace(RUN, facts=facts, batches=len(parts))
         store.begin(run)
-        for _ in store.put(run, ((part.number, len(part), part.pack(), 0) for part in parts)):
-            pass
+        fill(store, run, ((part.number, len(part), part.pack(), 0) for part in parts))
         for part in parts[:-1]:
             settle(store, part)
         yield store

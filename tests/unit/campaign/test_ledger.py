@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kit.campaign_store import FACTS, RUN, claimed, put, rows_of
+from tests.kit.campaign_store import FACTS, RUN, claimed, fill, put, rows_of
 
 from capline.campaign.ledger import Ledger, default_directory
 from capline.campaign.senders.protocol import TRANSIENT, Outcomes
@@ -119,7 +119,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 def test_looking_takes_nothing_from_the_one_who_runs(tmp_path: Path) -> None:
     with begin(tmp_path / "run") as ledger:
-        put(ledger.store, 0, 1)
+        put(ledger.store, 0, 1, 2)
         with Ledger.read(tmp_path / "run") as looking:
             assert looking.state().is_worked_on
             held = claimed(ledger.store, "run")
@@ -207,7 +207,7 @@ def _other_version(path: Path) -> None:
 def test_a_damaged_ledger_is_refused(tmp_path: Path, damage: Callable[[Path], object], said: str) -> None:
     with begin(tmp_path / "run") as ledger:
         ledger.freeze_inputs(STORE)
-        put(ledger.store, 0, 1)
+        put(ledger.store, 0, 1, 2)
         held = claimed(ledger.store, "run")
         ledger.store.record(held, rows_of(held), decided=True)
     damage(tmp_path / "run" / "ledger.sqlite")
@@ -226,13 +226,15 @@ def test_a_look_takes_as_many_steps_beside_a_thousand_pending_campaigns(tmp_path
             return len(counted)
 
         store.begin(RUN)
-        put(store, 0, 1)
+        put(store, 0, 1, 2)
         counts: list[int] = []
         for pending in (2, 1000):
             for number in range(pending):
-                run = replace(RUN, facts=replace(FACTS, campaign=f"pending-{number}"), priority=(50, 90)[number % 2])
+                run = replace(
+                    RUN, facts=replace(FACTS, campaign=f"pending-{number}"), priority=(50, 90)[number % 2], batches=1
+                )
                 store.begin(run)
                 store.steer(run.facts.campaign, due_us=4_000_000_000_000_000)
-                list(store.put(run, [(0, 3, b"", 0)]))
+                fill(store, run, [(0, 3, b"", 0)])
             counts.append(steps())
         assert counts[1] <= counts[0] + 10

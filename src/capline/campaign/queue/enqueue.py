@@ -1,15 +1,18 @@
 """Puts a job's run and its batches into the queue, for workers to claim.
 
-A worker reads no files. The queue holds the text of the campaign file and of the policies, and the subjects of each
-batch. Secrets stay out: `${NAME}` is queued as written, and each worker fills it from its own environment.
+The queue holds the text of the campaign file and of the policies, and the subjects of each batch. Secrets stay out:
+`${NAME}` is queued as written, and each worker fills it from its own environment.
 
-A call that was killed midway is simply repeated: it goes on after the last queued batch, and puts dead letters back.
-Two calls at once still queue each batch once.
+Who prepares a campaign, a worker or this process, reads its audience and puts the batches. A call that was killed
+midway is simply repeated: it goes on after the last queued batch, and puts dead letters back; else, when its lease has
+ended, a worker that reaches the audience goes on. Calls at once still queue each batch once.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,66 +23,117 @@ import msgspec
 from capline.campaign.ledger import Ledger
 from capline.campaign.retry import ask_again, retry_failed
 from capline.campaign.senders.protocol import asks_again
-from capline.campaign.store.inputs import changed_inputs
+from capline.campaign.store.records import PREPARE, Claimed
 from capline.campaign.store_facts import refuse_new_run
 from capline.model.errors import CampaignConflictError, CampaignError, NoStoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from capline.campaign.file import CampaignFile
-    from capline.campaign.prepare import Job
+    from capline.campaign.prepare import Accepted, Job
     from capline.campaign.store.protocol import Batch, CampaignStore
+    from capline.campaign.store.records import StoredRun
+
+_HERE = "enqueue"
+"""Of all such processes one is the preparer, so that a repeated command goes on at once."""
+_LEASE_S = 60.0
+_LOOK_S = 0.1
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """The result. `state`: "new", "continued" or "finished" (already before); `put`: batches queued by this call."""
+    """The result. `state`: "new", "continued" or "finished" (already before); `put`: batches queued by this call.
+
+    `audience` and `batches` are None where a worker is to find out.
+    """
 
     campaign: str
     run: str
     queue: str
     state: str
-    audience: int
-    batches: int
+    audience: int | None
+    batches: int | None
     put: int
 
 
-def enqueue(
-    job: Job, queue: CampaignStore, progress: Callable[[int], object] | None = None, *, run_id: str | None = None
-) -> Enqueued:
-    """Queue the batches that are not queued yet; `progress` is called with the number of queued batches.
+def begin(
+    accepted: Accepted, queue: CampaignStore, run_id: str | None = None, worker: str = ""
+) -> tuple[StoredRun, str]:
+    """Begin a campaign, or find that it was; the run as it is stored, and "new", "continued" or "finished".
 
-    A run that begins now has this id, or one of its own.
-
-    `CampaignError` where the campaign was enqueued with other inputs, or where workers could not open its store.
+    A run that begins now has this id, or one of its own; this worker, or any, prepares it. One that was refused begins
+    again. `CampaignError` where it was begun with other inputs, or where workers could not open its store.
     """
-    wanted = job.run(_store_for_workers(job.file))
-    wanted = replace(wanted, facts=replace(wanted.facts, run_id=run_id or wanted.facts.run_id))
+    wanted = accepted.run(_store_for_workers(accepted.file))
     name = wanted.facts.campaign
-    if queue.find(name) is None:
+    found = queue.find(name)
+    if found is None:
         # Where the store is not reached from here, workers find the same. A rate is claimed there.
-        create = job.file.rate is not None
-        with suppress(NoStoreError, StoreUnavailableError), job.open_limiter(create=create) as limiter:
-            refuse_new_run(job.file, limiter)
-    begun = queue.begin(wanted)
+        create = accepted.file.rate is not None
+        with suppress(NoStoreError, StoreUnavailableError), accepted.open_limiter(create=create) as limiter:
+            refuse_new_run(accepted.file, limiter)
+    run_id = run_id or (wanted.facts.run_id if found is None else found.facts.run_id)
+    wanted = replace(wanted, facts=replace(wanted.facts, run_id=run_id))
+    begun = queue.begin(wanted, worker, _LEASE_S)
     run = queue.find(name)
     if run is None:
         raise CampaignError(f"queue {queue.url}: the run of {name!r} is gone; enqueue it again")
-    changed = changed_inputs(run.inputs, wanted.inputs)
-    if changed:
+    if changed := accepted.changed(run):
         raise CampaignError(
             f"queue {queue.url}: campaign {name!r} was enqueued with another {', another '.join(changed)}; "
             "put it back to go on, or begin a new run under another name ('campaign:')"
         )
     state = queue.state(name)
     if not state.finished:  # before the first batch is there to be claimed
-        job.heed(queue, replace(wanted, facts=run.facts), is_new=run.text != wanted.text)
-    missing = [] if state.finished else [*state.aside, *range(state.queued, job.batches)]
-    for queued in queue.put(run, _batches(job, missing)):
+        accepted.heed(queue, replace(wanted, facts=run.facts), is_new=run.text != wanted.text)
+    return run, "new" if begun and found is None else "finished" if state.finished else "continued"
+
+
+def enqueue(job: Job, queue: CampaignStore, progress: Callable[[int], object] | None = None) -> Enqueued:
+    """Begin a campaign as `begin` does, and put its batches; `progress` is called with the number of queued batches."""
+    run, how = begin(job, queue, worker=_HERE)
+    name = job.file.campaign
+    state, before = queue.state(name), queue.state(name).queued
+    aside = [] if state.finished else [number for number in state.aside if number != PREPARE]
+    deque(queue.put(run, _batches(job, aside)), 0)
+    while not (state.is_whole or state.finished or state.cancelled):
+        answer = queue.claim(name, _HERE, _LEASE_S)
+        if isinstance(answer, Claimed) and answer.number == PREPARE:
+            fill(job, queue, answer, progress)
+        elif isinstance(answer, Claimed):  # a worker was faster
+            queue.release(answer, "give_back")
+        elif state.refused is None:
+            time.sleep(_LOOK_S)
+        else:
+            begin(job, queue, worker=_HERE)
+        state = queue.state(name)
+    return Enqueued(
+        name, run.facts.run_id, queue.url, how, len(job.audience), job.batches, state.queued - before + len(aside)
+    )
+
+
+def fill(job: Job, queue: CampaignStore, claimed: Claimed, progress: Callable[[int], object] | None = None) -> None:
+    """Put the batches that are not there, by who has the batch that prepares; ends where it was lost.
+
+    `CampaignError` where the audience is not the one that the run was begun with.
+    """
+    run = queue.find(claimed.campaign)
+    if run is not None and not run.batches and not job.changed(run):
+        queue.describe(claimed, job.described(run))
+        run = queue.find(claimed.campaign)
+    if run is None:
+        return
+    if changed := job.changed(run):
+        raise CampaignError(
+            f"{job.file.path}: since the campaign was accepted there is another {', another '.join(changed)}; put it "
+            "back and begin it again, or give it another name ('campaign:')"
+        )
+    job.set_times(queue)  # before the last batch is there: then they can be claimed
+    missing = range(queue.state(claimed.campaign).queued, job.batches)
+    for queued in queue.put(run, _batches(job, missing), claimed.fence):
+        queue.renew(claimed)
         if progress is not None:
             progress(queued)
-    outcome = "new" if begun else "finished" if state.finished else "continued"
-    return Enqueued(name, run.facts.run_id, queue.url, outcome, len(job.audience), job.batches, len(missing))
 
 
 def retry(job: Job, queue: CampaignStore) -> Enqueued:
@@ -94,7 +148,7 @@ def retry(job: Job, queue: CampaignStore) -> Enqueued:
     return msgspec.structs.replace(queued, put=retry_failed(job, opened) + (ask_again(job, opened) if asks else 0))
 
 
-def _batches(job: Job, numbers: list[int]) -> Iterator[Batch]:
+def _batches(job: Job, numbers: Iterable[int]) -> Iterator[Batch]:
     for number in numbers:
         part = job.part(number)
         yield number, len(part), part.pack(), job.due_us(number)

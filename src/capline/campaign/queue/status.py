@@ -14,7 +14,7 @@ import msgspec
 from capline.campaign.ledger import Ledger
 from capline.campaign.report import OutcomeCounts, Report, state_now
 from capline.campaign.store.protocol import UnreadableRunError, names_of
-from capline.campaign.store.records import InWork
+from capline.campaign.store.records import PREPARE, InWork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
-    """Batches: `batches` = `unqueued` + `waiting` + in work + `settled` + set aside (number: why)."""
+    """Batches: `batches` = `unqueued` + `waiting` + in work + `settled` + set aside (number: why).
+
+    In work as batch -1 is the reading of the audience; `refused` says why it cannot be used.
+    """
 
     url: str
     batches: int
@@ -34,6 +37,7 @@ class QueueProgress(msgspec.Struct, frozen=True):
     settled: int
     in_work: list[InWork]
     set_aside: dict[int, str]
+    refused: str | None
 
 
 class QueueReport(Report, frozen=True, kw_only=True):
@@ -57,7 +61,8 @@ class QueueStatus:
         # State before steps: where the run moves on in between, the state lags behind the counts, never ahead of them.
         state = self._run.state()
         if state.batches != self._batches or state.settled < self._settled:
-            # It is new here, or some of it is done again.
+            # It is new here, its audience was read, or some of it is done again.
+            self._run = Ledger.of(self._run.store, self._run.name)
             self._done = OutcomeCounts(self._run.facts.segments)
             self._not_done = set(range(state.batches))
         self._batches, self._settled = state.batches, state.settled
@@ -82,7 +87,8 @@ class QueueStatus:
             state.waiting,
             state.settled,
             list(state.in_work),
-            dict(state.aside),
+            {number: why for number, why in state.aside.items() if number != PREPARE},
+            state.refused,
         )
 
 

@@ -2,7 +2,8 @@
 
 `deliver` has the steps of a batch. A worker records them in the queue, which accepts them only from the batch's owner:
 
-    claim ── deliver: renew the lease, send, record, … ── delivered
+    claim ── the batch that prepares: read the audience, put the batches, or refuse it
+      ├── deliver: renew the lease, send, record, … ── delivered
       │        └── lease lost: another worker owns the batch; write nothing, claim the next
       ├── damaged: set aside as a dead letter and reported; claim the next
       ├── stopped, or the campaign paused: released at once, for the next worker
@@ -29,7 +30,8 @@ from capline.campaign.breaker import Breaker, SenderFailingError
 from capline.campaign.deliver import AGAIN, Delivery, Later, Lost, Paused, Steps, as_campaign_errors
 from capline.campaign.file import loads_campaign
 from capline.campaign.part import Part
-from capline.campaign.prepare import open_limiter, pick_policy
+from capline.campaign.prepare import begun_version, open_limiter, pick_policy, prepare
+from capline.campaign.queue.enqueue import fill
 from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
 from capline.campaign.senders.protocol import RunInfo
@@ -37,9 +39,16 @@ from capline.campaign.stop import CampaignStopped
 from capline.campaign.store.inputs import changed_inputs
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import UnreadableRunError
-from capline.campaign.store.records import Claimed, DeadLetter, StoredRun
+from capline.campaign.store.records import PREPARE, Claimed, DeadLetter, StoredRun
 from capline.campaign.store_facts import claim_run, store_input, why_no_rehearsal
-from capline.model.errors import CampaignError, CaplineError, StoreError, StoreUnavailableError, StoreUnknownError
+from capline.model.errors import (
+    CampaignError,
+    CampaignStoreError,
+    CaplineError,
+    StoreError,
+    StoreUnavailableError,
+    StoreUnknownError,
+)
 from capline.policy.file import loads
 
 if TYPE_CHECKING:
@@ -147,7 +156,7 @@ class Worker:
                 if isinstance(answer, DeadLetter):
                     self._set_aside(campaign, answer.number, answer.why)
                 elif isinstance(answer, Claimed):
-                    self._deliver(answer)
+                    (self._prepare if answer.number == PREPARE else self._deliver)(answer)
 
     def _close_finished(self) -> None:
         if self._runs:
@@ -163,8 +172,8 @@ class Worker:
             run = self._queue.find(campaign)
         except UnreadableRunError as error:
             return self._shut(campaign, error)
-        if run is None:
-            return True  # expired: `claim` answers `Over` and removes its name
+        if run is None or not run.batches:
+            return True  # expired: `claim` answers `Over` and removes its name; or its audience is to be read first
         self._close_finished()
         try:
             self._runs[campaign] = _Run(run, self._store, self._queue, self._observers, self._breakers)
@@ -179,6 +188,23 @@ class Worker:
         self._shut_until[campaign] = time.monotonic() + self._takeover_s
         self._say(f"campaign {campaign} cannot be worked on here: {error}")
         return False
+
+    def _prepare(self, claimed: Claimed) -> None:
+        run = self._queue.find(claimed.campaign)
+        if run is None:
+            return
+        with self._releasing(claimed), self._lease_keeper.renewing(claimed):
+            try:
+                file = loads_campaign(run.text, Path(run.path))
+                job = prepare(file, begun_version(run.inputs), run.policies)
+                fill(job, self._queue, claimed, lambda _queued: self._stop.check())
+            except CampaignStoreError:
+                raise
+            except CaplineError as error:
+                is_over = self._queue.halt(claimed.campaign) == "cancel"
+                if self._queue.release(claimed, "give_back" if is_over else "set_aside", str(error)):
+                    self.worked.trouble += 1
+                    self._say(f"campaign {claimed.campaign} is refused: {error}")
 
     def _deliver(self, claimed: Claimed) -> None:
         began = time.monotonic()

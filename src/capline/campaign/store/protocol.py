@@ -4,7 +4,11 @@ The rule: all that waits is a batch that is due later. It is claimed when it and
 claim by another worker raises its fence. Every verb that writes a step compares the fence in the same transaction or
 script, so a worker that lost its lease writes nothing. A lease that ended makes its batch due again.
 
-    create   begin, put_files, steer, put          work   look, store, freeze_store, claim, renew, record, release
+A campaign begins with one batch, PREPARE: who claims it reads the audience and puts the others, of which none can be
+claimed before all are there. It waits neither for the campaign's instant nor for the end of a pause. Where it is set
+aside the audience is refused, and `begin` begins anew.
+
+    create   begin, put_files, steer, describe, put   work   look, store, freeze_store, claim, renew, record, release
     retry    put_again
     steer    steer, halt                           read   ages_s, page, find, state, steps, holding
     erase    stored, rewrite
@@ -65,16 +69,26 @@ class CampaignStore(Protocol):
         """Warnings about the store; `CampaignError` where it cannot hold campaigns. Waits so long for a restart."""
         ...
 
-    def begin(self, run: StoredRun) -> bool:
-        """Create a campaign's run; False where there is one already, which stays unchanged."""
+    def begin(self, run: StoredRun, worker: str = "", lease_s: float = 0) -> bool:
+        """Create a campaign's run, with the batch that prepares it: this worker's, or free.
+
+        False where there is one already, which stays unchanged, unless it is refused.
+        """
         ...
 
     def put_files(self, run: StoredRun) -> None:
         """Replace a run's texts and priority, for workers that open it later; `steer` it then."""
         ...
 
-    def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
-        """Store the batches that are not there, and those set aside; yields how many there are."""
+    def describe(self, claimed: Claimed, run: StoredRun) -> None:
+        """Write what the audience is, unless it was written or the worker lost the batch that prepares it."""
+        ...
+
+    def put(self, run: StoredRun, batches: Iterable[Batch], fence: int = 0) -> Iterator[int]:
+        """Store those set aside again, and with the fence of who prepares those that are not there.
+
+        Yields how many there are; ends where the worker lost the batch that prepares. That is over with the last one.
+        """
         ...
 
     def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:

@@ -14,8 +14,10 @@ from capline.campaign.store.rows import LARGEST_BATCH, BatchRows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = b"4"
+VERSION = b"5"
 """Of the run's fields; a run of another version is refused."""
+PREPARE = -1
+"""The number of the batch that puts the others: who has it reads the audience. It has no subjects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class StoredRun:
     """What a worker needs of a run.
 
     `text` is the campaign file, `path` its path. `store` replaces the store in the file, unless it is empty. `columns`
-    and `zones` are the audience's (no zones: it has no such column), `batches` is the number of batches when it began.
+    and `zones` are the audience's (no zones: it has no such column), `batches` how many it makes; 0 until it is read.
     `keep_us`: how long after its end it is forgotten; None: after `EXPIRY_MS`.
     """
 
@@ -191,8 +193,9 @@ class InWork(msgspec.Struct, frozen=True):
 class State:
     """A run's progress in batches, `batches` in all. `done`: subjects of settled ones; `elapsed_us`: of work.
 
-    `due_us` is infinite while it is paused, `until_us` 0 where it is never over. `is_worked_on`: a process is at work
-    on it, by what the store sees. `changes`: how often someone steered it, the last time `changed_by` at `changed_us`.
+    `queued` are there; none can be claimed before all are. `due_us` is infinite while it is paused, `until_us` 0 where
+    it is never over. `is_worked_on`: a process is at work on it, by what the store sees. `changes`: how often someone
+    steered it, the last time `changed_by` at `changed_us`.
     """
 
     batches: int
@@ -214,7 +217,18 @@ class State:
     @property
     def waiting(self) -> int:
         """Batches that are queued and not claimed."""
-        return self.queued - self.settled - len(self.in_work) - len(self.aside)
+        apart = [*(each.batch for each in self.in_work), *self.aside]
+        return self.queued - self.settled - len(apart) + apart.count(PREPARE)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its audience was read and all its batches are there."""
+        return 0 < self.batches <= self.queued
+
+    @property
+    def refused(self) -> str | None:
+        """Why its audience was refused; None where it was not."""
+        return self.aside.get(PREPARE)
 
 
 class _Outcome(msgspec.Struct, array_like=True):

@@ -42,7 +42,7 @@ from capline.campaign.store.rows import LARGEST_BATCH
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from capline.campaign.store.protocol import Batch
     from capline.campaign.store.rows import BatchRows
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 _OPEN, _NEXT, _NAMES = "capline:campaigns", "capline:{campaign:}due", "capline:{campaign:}names"
 _READ_BATCHES, _READ_SPANS = 16, 10_000
 _MOST_IN_WORK = 10_000
+_LOST = -2
+"""Another worker prepares."""
 
 
 class RedisCampaignStore:
@@ -81,15 +83,14 @@ class RedisCampaignStore:
 
     # ---- create
 
-    def begin(self, run: StoredRun) -> bool:
+    def begin(self, run: StoredRun, worker: str = "", lease_s: float = 0) -> bool:
         """As in `protocol`."""
-        flat = [word for pair in run.fields().items() for word in pair]
-        return bool(self._run("begin", run.facts.campaign, run.facts.campaign, EXPIRY_MS, *flat))
+        words = run.facts.campaign, EXPIRY_MS, worker, int(lease_s * 1000), *_flat(run.fields())
+        return bool(self._run("begin", run.facts.campaign, *words))
 
     def put_files(self, run: StoredRun) -> None:
         """As in `protocol`."""
-        flat = [word for pair in run.texts().items() for word in pair]
-        self.server.call("HSET", _keys(run.facts.campaign)[0], *flat)
+        self.server.call("HSET", _keys(run.facts.campaign)[0], *_flat(run.texts()))
         self.steer(run.facts.campaign)  # by its priority and how long it is kept
 
     def steer(
@@ -110,12 +111,18 @@ class RedisCampaignStore:
         paused, cancelled, until_us = self.server.call("HMGET", _keys(campaign)[0], "paused", "cancelled", "until_us")
         return halt_of(self, campaign, bool(paused), bool(cancelled), int(until_us or 0))
 
-    def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
+    def describe(self, claimed: Claimed, run: StoredRun) -> None:
+        """As in `protocol`."""
+        self._run("describe", claimed.campaign, claimed.fence, EXPIRY_MS, claimed.campaign, *_flat(run.fields()))
+
+    def put(self, run: StoredRun, batches: Iterable[Batch], fence: int = 0) -> Iterator[int]:
         """As in `protocol`."""
         name = run.facts.campaign
         for chunk in chunks(batches):
-            words = [(run.facts.run_id, EXPIRY_MS, name, *batch) for batch in chunk]
+            words = [(run.facts.run_id, EXPIRY_MS, name, *batch, fence) for batch in chunk]
             queued = int(self.server.runs("put", _keys(name), words)[-1])
+            if queued == _LOST:
+                return
             if queued < 0:
                 raise CampaignError(f"queue {self.url}: the run of {name!r} is gone; enqueue it again")
             yield queued
@@ -338,6 +345,10 @@ class RedisCampaignStore:
 def _keys(campaign: str) -> list[str]:
     prefix = f"capline:{{campaign:{campaign}}}"
     return [*(f"{prefix}:{part}" for part in ("run", "waiting", "held", "steps", "aside")), _OPEN, _NEXT, _NAMES]
+
+
+def _flat(fields: Mapping[str, object]) -> list[object]:
+    return [word for pair in fields.items() for word in pair]
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:

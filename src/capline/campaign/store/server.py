@@ -22,7 +22,20 @@ if TYPE_CHECKING:
 
     from capline.store.redis.io.url import Settings
 
-_SCRIPTS = ("begin", "put", "claim", "record", "release", "steer", "store", "again", "look", "forget", "rewrite")
+_SCRIPTS = (
+    "begin",
+    "describe",
+    "put",
+    "claim",
+    "record",
+    "release",
+    "steer",
+    "store",
+    "again",
+    "look",
+    "forget",
+    "rewrite",
+)
 _TIMEOUT_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 PATIENCE_S = 30.0

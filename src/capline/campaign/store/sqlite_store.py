@@ -35,6 +35,7 @@ import math
 import os
 import sqlite3
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
@@ -55,6 +56,7 @@ from capline.campaign.store.protocol import (
     halt_of,
 )
 from capline.campaign.store.records import (
+    PREPARE,
     VERSION,
     Again,
     Claimed,
@@ -108,6 +110,9 @@ _FRESH_US = 250_000
 _ENDED = "(due_us <= ? OR due_us > ? + 2 * coalesce(lease_us, 0))"
 """A lease that ended, or that is from before the clock was set back."""
 _RENEWED = "due_us = ? + coalesce(lease_us, 0)"
+_PARTIAL = "NOT cancelled AND (batches = 0 OR queued < batches)"
+"""It is not prepared yet."""
+_PREPARES = f"EXISTS (SELECT 1 FROM leased WHERE campaign = run.campaign AND number = {PREPARE} AND fence = ?)"  # noqa: S608  # nosec B608
 
 
 class SqliteCampaignStore:
@@ -167,18 +172,44 @@ class SqliteCampaignStore:
 
     # ---- create
 
-    def begin(self, run: StoredRun) -> bool:
+    def begin(self, run: StoredRun, worker: str = "", lease_s: float = 0) -> bool:
         """As in `protocol`."""
         self.forget(None if self._alone else _UNTOUCHED_US)
         name, now_us = run.facts.campaign, self._now_us()
         with self._changes():
-            fields = msgspec.msgpack.encode(run.fields())
+            self._db.execute(
+                "DELETE FROM run WHERE campaign = ?1 AND NOT finished AND EXISTS (SELECT 1 FROM batch "
+                "WHERE campaign = ?1 AND number = ?2 AND aside IS NOT NULL)",
+                (name, PREPARE),
+            )
             done = self._db.execute(
                 "INSERT OR IGNORE INTO run (campaign, run_id, fields, batches, begun_us, due_us, last_us, priority, "
                 "keep_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (name, run.facts.run_id, fields, run.batches, now_us, now_us, now_us, run.priority, run.keep_us),
+                (
+                    *(name, run.facts.run_id, msgspec.msgpack.encode(run.fields()), run.batches),
+                    *(now_us, now_us, now_us, run.priority, run.keep_us),
+                ),
             )
+            if done.rowcount:
+                self._begin_anew(name)
+                if worker:
+                    lease_us = int(lease_s * 1e6)
+                    self._db.execute(
+                        "UPDATE batch SET owner = ?, lease_us = ?, due_us = ?, since_us = ?, fence = fence + 1, "
+                        "claims = 1 WHERE campaign = ?",
+                        (worker, lease_us, now_us + lease_us, now_us, name),
+                    )
+                self._plan(name)
             return done.rowcount > 0
+
+    def _begin_anew(self, campaign: str) -> None:
+        """Only the batch that prepares is there; its fence goes on."""
+        self._db.execute("DELETE FROM batch WHERE campaign = ? AND number <> ?", (campaign, PREPARE))
+        self._db.execute(
+            "INSERT INTO batch (campaign, number, rows, data, due_us) VALUES (?, ?, 0, x'', 0) "
+            "ON CONFLICT DO UPDATE SET aside = NULL, owner = NULL, claims = 0, due_us = 0, settled = 0",
+            (campaign, PREPARE),
+        )
 
     def expired(self, untouched_us: int | None) -> list[str]:
         """The campaigns to forget: those finished longer than they say, the others after so long; None: never."""
@@ -204,6 +235,8 @@ class SqliteCampaignStore:
                 "UPDATE run SET campaign = ?, fields = ?, batches = ?, queued = 0 WHERE campaign = ?",
                 (run.facts.campaign, msgspec.msgpack.encode(run.fields()), run.batches, campaign),
             )
+            self._begin_anew(run.facts.campaign)
+            self._plan(run.facts.campaign)
 
     def put_files(self, run: StoredRun) -> None:
         """As in `protocol`."""
@@ -213,14 +246,26 @@ class SqliteCampaignStore:
                 (msgspec.msgpack.encode(run.fields()), run.priority, run.keep_us, run.facts.campaign),
             )
 
-    def put(self, run: StoredRun, batches: Iterable[Batch]) -> Iterator[int]:
+    def describe(self, claimed: Claimed, run: StoredRun) -> None:
         """As in `protocol`."""
-        return (self._put(run, chunk) for chunk in chunks(batches))
+        with self._changes():
+            self._db.execute(
+                f"UPDATE run SET fields = ?, batches = ? WHERE campaign = ? AND batches = 0 AND {_PREPARES}",  # noqa: S608  # nosec B608
+                (msgspec.msgpack.encode(run.fields()), run.batches, claimed.campaign, claimed.fence),
+            )
+            self._plan(claimed.campaign)
 
-    def _put(self, run: StoredRun, chunk: list[Batch]) -> int:
+    def put(self, run: StoredRun, batches: Iterable[Batch], fence: int = 0) -> Iterator[int]:
+        """As in `protocol`."""
+        return takewhile(bool, (self._put(run, chunk, fence) for chunk in chunks(batches)))
+
+    def _put(self, run: StoredRun, chunk: list[Batch], fence: int) -> int:
+        """How many there are; 0 where another worker prepares."""
         name = run.facts.campaign
         with self._changes():
             queued = self._queued(run)
+            query = f"SELECT 1 FROM run WHERE campaign = ? AND {_PREPARES}"  # noqa: S608  # nosec B608
+            prepares = self._db.execute(query, (name, fence)).fetchone() is not None
             for number, rows, data, due_us in chunk:
                 back = self._db.execute(
                     "UPDATE batch SET aside = NULL, claims = 0, rows = ?, data = ?, due_us = ? "
@@ -228,8 +273,15 @@ class SqliteCampaignStore:
                     (rows, data, due_us, name, number),
                 )
                 if not back.rowcount and number == queued:
+                    if not prepares:
+                        return 0
                     self._insert(name, number, rows, data, due_us)
                     queued += 1
+            self._db.execute(
+                "DELETE FROM batch WHERE campaign = ?1 AND number = ?2 AND EXISTS (SELECT 1 FROM run "
+                "WHERE campaign = ?1 AND 0 < batches AND batches <= ?3)",
+                (name, PREPARE, queued),
+            )
             self._touch(name, queued=queued)
             return queued
 
@@ -287,7 +339,9 @@ class SqliteCampaignStore:
     def _plan(self, campaign: str) -> None:
         """The end of each transaction that changes a campaign: when there is a batch to claim."""
         self._db.execute(
-            "UPDATE run SET next_us = CASE WHEN NOT finished AND NOT paused THEN max(due_us, (SELECT min(due_us) FROM ("
+            f"UPDATE run SET next_us = CASE WHEN NOT finished AND {_PARTIAL} THEN (SELECT due_us FROM batch "  # noqa: S608  # nosec B608
+            f"WHERE campaign = ?1 AND number = {PREPARE} AND NOT settled AND aside IS NULL) "
+            "WHEN NOT finished AND NOT paused THEN max(due_us, (SELECT min(due_us) FROM ("
             "SELECT (SELECT min(due_us) FROM waiting WHERE campaign = ?1) * (NOT run.cancelled) AS due_us "
             "UNION ALL SELECT min(due_us) FROM leased WHERE campaign = ?1))) END WHERE campaign = ?1",
             (campaign,),
@@ -395,18 +449,18 @@ class SqliteCampaignStore:
         now_us = self._now_us()
         with self._changes():
             run = self._db.execute(
-                "SELECT run_id, (paused OR due_us > ?) AND NOT cancelled, last_us, cancelled FROM run "
+                f"SELECT run_id, (paused OR due_us > ?) AND NOT cancelled, {_PARTIAL}, last_us, cancelled FROM run "  # noqa: S608  # nosec B608
                 "WHERE campaign = ? AND NOT finished",
                 (now_us, campaign),
             ).fetchone()
             if run is None:
                 return Over()
-            run_id, waits, last_us, cancelled = run
+            run_id, waits, is_partial, last_us, cancelled = run
             if cancelled and self._finish_cancelled(campaign, now_us, worker):
                 self._plan(campaign)
                 return Over()
-            found = None if waits else self._head(campaign, worker, now_us, cancelled=cancelled)
-            if found is None:
+            found = None if waits and not is_partial else self._head(campaign, worker, now_us, cancelled=cancelled)
+            if found is None or (is_partial and found[0] != PREPARE):  # which comes before all others
                 self._plan(campaign)
                 in_work = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()
                 return Waiting(int(in_work[0]))
@@ -608,7 +662,8 @@ class SqliteCampaignStore:
     def holding(self, campaign: str, subject: Subject, *, undecided: bool = False) -> list[int]:
         """As in `protocol`."""
         query = (
-            "SELECT number FROM batch WHERE campaign = ? AND coalesce(? BETWEEN first AND last, ?) ORDER BY number DESC"
+            "SELECT number FROM batch WHERE campaign = ? AND coalesce(? BETWEEN first AND last, ?) AND number >= 0 "
+            "ORDER BY number DESC"
         )
         return [number for (number,) in self._all(query, campaign, sort_key(subject), undecided)]
 

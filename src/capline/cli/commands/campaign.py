@@ -196,7 +196,7 @@ def status(
     with closing(_reports(of)) as reports:
         for state, answer in reports:
             answer.show(json=json)
-            if not watch or state in ("finished", "cancelled"):
+            if not watch or state in ("finished", "cancelled", "refused"):
                 return
             sys.stdout.flush()
             time.sleep(_WATCH_S)
@@ -319,15 +319,18 @@ def enqueue(
         file = load_campaign(campaign, _only(only, retry_failed=retry_failed))
         queued = _enqueued(file, shared.queue, progress, retry_failed=retry_failed)
     where = f"--server {shared.server}" if shared.server else f"--queue {queued.queue}"
-    count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
+    batches = queued.batches or 0
+    count = f"{batches:,} batches, {queued.audience or 0:,} subjects"
 
     def lines() -> None:
-        if retry_failed:
+        if not batches:
+            out.print(f"[bold]{queued.campaign}[/]: begun; a worker reads its audience: capline worker")
+        elif retry_failed:
             out.print(f"[bold]{queued.campaign}[/]: {queued.put:,} batches in the queue again, of those that failed")
         elif queued.state == "finished":
             out.print(f"[bold]{queued.campaign}[/]: finished before ({count}); nothing to queue")
         else:
-            how = f"{queued.put:,} of them now" if queued.put < queued.batches else "all of them now"
+            how = f"{queued.put:,} of them now" if queued.put < batches else "all of them now"
             out.print(f"[bold]{queued.campaign}[/]: {count} in the queue {queued.queue}, {how}", soft_wrap=True)
             out.print(f"deliver it: capline worker --queue {queued.queue}", soft_wrap=True)
         out.print(f"show it: capline campaign status {queued.campaign} {where}", soft_wrap=True)

@@ -24,6 +24,8 @@ _STATES = {
     "finished": "[bold green]finished[/]",
     "running": "[bold cyan]running[/]",
     "stopped": "[bold yellow]not finished[/], no process is in it",
+    "preparing": "[bold cyan]preparing[/], its audience is read",
+    "refused": "[bold red]refused[/]",
     "scheduled": "[bold cyan]scheduled[/], not due yet",
     "paused": "[bold yellow]paused[/]",
     "cancelled": "[bold yellow]cancelled[/]",

@@ -52,6 +52,16 @@ def open_input(url: str) -> BinaryIO:
     return open_object(url)
 
 
+def stamp_of(source: Input) -> tuple[int, int, str]:
+    """The size of a source in bytes, when it was written in microseconds, and what else tells a change."""
+    if isinstance(source, RemoteFile):
+        from capline.segment.objects.bucket import head_object  # noqa: PLC0415 - as above
+
+        return head_object(source.url)
+    stat = source.stat()
+    return stat.st_size, stat.st_mtime_ns // 1000, str(stat.st_mtime_ns)
+
+
 def list_inputs(pattern: str) -> list[str]:
     """The URLs that match a URL with wildcards in its path, sorted; raises `SegmentError`."""
     from capline.segment.objects.bucket import list_objects  # noqa: PLC0415 - as above

@@ -178,6 +178,15 @@ def open_object(url: str) -> BinaryIO:
         )
 
 
+def head_object(url: str) -> tuple[int, int, str]:
+    """The size of an object in bytes, when it was written in microseconds, and its tag; raises `SegmentError`."""
+    root, path = _parts(url)
+    _check_runs_here(url)
+    with _errors(url, "read it"):
+        found = obstore.head(_open(root, {}), path)
+    return found["size"], int(found["last_modified"].timestamp() * 1_000_000), str(found["e_tag"])
+
+
 def list_objects(pattern: str) -> list[str]:
     """The URLs of the objects that `*`, `?` and `[...]` in a URL's path stand for, sorted; raises `SegmentError`."""
     root, path = _parts(pattern)

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 import msgspec
 import numpy as np
 
-from capline.campaign import begun_version, plan, prepare
+from capline.campaign import accept, begun_version, plan, prepare
 from capline.campaign.file import loads_campaign
 from capline.campaign.ledger import Ledger, Settings
 from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, tables_of, write_outcomes
 from capline.campaign.page import render
-from capline.campaign.queue.enqueue import Enqueued, enqueue, retry
+from capline.campaign.queue.enqueue import Enqueued, begin, retry
 from capline.campaign.queue.status import Listed, QueueReport, QueueStatus, every, listed
 from capline.campaign.report import Report, Steering, state_now
 from capline.campaign.senders.template import variables
@@ -369,14 +369,13 @@ def _create(store: CampaignStore, file: CampaignFile, run_id: str | None) -> Enq
             raise _other_run(begun)
         if begun.text != file.text:
             raise _other_body()
-    if begun is not None and store.state(file.campaign).queued >= begun.batches:
-        facts = begun.facts
-        queued = Enqueued(facts.campaign, facts.run_id, store.url, "new", facts.audience, begun.batches, 0)
+    if begun is None or not store.state(file.campaign).is_whole:
+        run, how = begin(accept(file, None if begun is None else begun_version(begun.inputs)), store, run_id)
+        if begun is None and how != "new" and run.facts.run_id != run_id:
+            raise _other_run(run)
     else:
-        queued = enqueue(prepare(file, None if begun is None else begun_version(begun.inputs)), store, run_id=run_id)
-        if begun is None and queued.state != "new" and queued.run != run_id:
-            raise _other_run(store.find(file.campaign))
-    return msgspec.structs.replace(queued, state="new", put=queued.batches)
+        run = begun
+    return Enqueued(run.facts.campaign, run.facts.run_id, store.url, "new", None, None, 0)
 
 
 def _other_run(run: StoredRun | None) -> CampaignConflictError:

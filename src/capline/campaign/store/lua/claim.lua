@@ -11,19 +11,19 @@
 -- O(batches) once.
 
 local worker, campaign = ARGV[1], ARGV[5]
-local found = redis.call('HMGET', run, 'finished', 'run_id', 'paused', 'due_us', 'cancelled')
+local found = redis.call('HMGET', run, 'finished', 'run_id', 'paused', 'due_us', 'cancelled', 'queued', 'batches')
 if not found[2] or found[1] then
   redis.call('ZREM', open, campaign)
   redis.call('ZREM', next_of_all, campaign)
   return {'over'}
 end
-local claimed_us, is_cancelled = now_us(), found[5]
+local claimed_us, is_cancelled, is_partial = now_us(), found[5], partial(found[5], found[6], found[7])
 
 local function none()
   plan(campaign)
   return {'none', redis.call('ZCARD', held)}
 end
-if found[3] or not is_cancelled and tonumber(found[4]) > claimed_us then
+if not is_partial and (found[3] or not is_cancelled and tonumber(found[4]) > claimed_us) then
   return none()
 end
 
@@ -40,7 +40,8 @@ while number and is_cancelled and redis.call('HEXISTS', steps, number .. ':decid
   redis.call('ZREM', waiting, number)
   number = pick()
 end
-if not number then
+-- The batch that prepares comes before all others.
+if not number or is_partial and number ~= PREPARE then
   if is_cancelled and redis.call('ZCARD', held) == 0 then
     finish(campaign)
     plan(campaign)
@@ -82,8 +83,6 @@ if is_in_work() then
   worked(claimed_us)
 end
 redis.call('HSET', run, 'last_us', text(claimed_us))
-redis.call('ZADD', held, text(claimed_us + 1000 * ARGV[3]), number)
-redis.call('HSET', steps, number .. ':by', worker, number .. ':since', text(claimed_us), number .. ':lease', ARGV[3],
-  'owns:' .. worker, number)
+hold(number, worker, ARGV[3], claimed_us)
 plan(campaign)
 return {'batch', number, tostring(fence), batch[3], batch[4], batch[5], batch[6], found[2]}

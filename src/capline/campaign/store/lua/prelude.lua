@@ -7,6 +7,7 @@ local run, waiting, held, steps, aside, open, next_of_all, names = unpack(KEYS)
 
 local DAY_MS, SILENT_US = 86400000, 10000000
 local BAND = 2 ^ 46
+local PREPARE = '-1'
 
 local function now_us()
   local time = redis.call('TIME')
@@ -30,11 +31,17 @@ local function expiry_ms(due_us)
   return ARGV[2] + math.ceil(math.max((due_us or 0) - now_us(), 0) / 1000)
 end
 
+-- Whether a campaign is not prepared yet.
+local function partial(cancelled, queued, batches)
+  return not cancelled and (batches == '0' or tonumber(queued) < tonumber(batches))
+end
+
 -- The end of each script that changes a campaign: what expires is renewed, and when a worker has something to claim there
 -- is put into the list of all. Where there is nothing, that is after it has expired, so that its name is removed then;
 -- the lists outlive each campaign.
 local function plan(campaign)
-  local found = redis.call('HMGET', run, 'finished', 'paused', 'cancelled', 'due_us', 'priority', 'keep_us')
+  local found = redis.call('HMGET', run, 'finished', 'paused', 'cancelled', 'due_us', 'priority', 'keep_us',
+    'queued', 'batches')
   local due_us = tonumber(found[4] or 0)
   local last_us = redis.call('ZRANGE', waiting, -1, -1, 'WITHSCORES')[2]
   local lives_ms = found[1] and tonumber(found[6] or '') or nil
@@ -43,9 +50,11 @@ local function plan(campaign)
     redis.call('PEXPIRE', KEYS[key], text(lives_ms))
   end
   local next_us = math.huge
-  if not found[2] then
+  local ends_us = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')[2] or next_us
+  if partial(found[3], found[7], found[8]) then
+    next_us = math.min(redis.call('ZSCORE', waiting, PREPARE) or next_us, ends_us)
+  elseif not found[2] then
     local first_us = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2] or next_us
-    local ends_us = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')[2] or next_us
     next_us = math.max(math.min(found[3] and last_us and 0 or first_us, ends_us), due_us)
   end
   if found[1] then
@@ -71,6 +80,13 @@ local function let_go(number)
   if redis.call('HGET', steps, owns) == number then
     redis.call('HDEL', steps, owns)
   end
+end
+
+-- A worker has the batch.
+local function hold(number, worker, lease_ms, since_us)
+  redis.call('ZADD', held, text(since_us + 1000 * lease_ms), number)
+  redis.call('HSET', steps, number .. ':by', worker, number .. ':since', text(since_us), number .. ':lease', lease_ms,
+    'owns:' .. worker, number)
 end
 
 local function wait_until(number, due_us)

@@ -200,7 +200,7 @@ def test_json_may_name_its_charset(service: Service) -> None:
         ("POST", "/v1/decide/", 404),
         ("GET", "/v1/decide", 405),
         ("POST", "/v1/subjects/u", 405),
-        ("GET", "/v1/subjects/u", 422),
+        ("GET", "/v1/subjects/u?colour=red", 422),
         ("GET", "/v1/subjects/u?policy=nope", 422),
         ("GET", "/v1/subjects/u?policy=promo&policy=promo", 422),
         ("GET", "/v1/subjects/u?policy=promo&colour=red", 422),

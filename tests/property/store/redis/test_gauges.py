@@ -296,7 +296,7 @@ class Pair:
     def many(self) -> None:
         """A batch as columns, each row of a kind of its own, against one by one."""
         policy, _, cost = self.place()
-        kinds = [{**self.where(policy), "channel": None} for _ in range(4)]
+        kinds: list[dict[str, Any]] = [{**self.where(policy), "channel": None} for _ in range(4)]
         names: dict[str, Any] = {"zone": [kind["zone"] for kind in kinds]}
         if policy in self.setting.segments:
             names["segment"] = [kind["segment"] for kind in kinds]
@@ -316,7 +316,7 @@ class Pair:
             named = self.chance.choice(((cost, None), self.named(cost)))
             attempts.append(Attempt(policy, subject, *named, **self.where(policy)))
         for one, mine in zip(attempts, self.limiter.decide_batch(attempts), strict=True):
-            where = {"segment": one.segment, "channel": one.channel, "zone": one.zone}
+            where: dict[str, Any] = {"segment": one.segment, "channel": one.channel, "zone": one.zone}
             expected: Any
             try:
                 expected = self.reference.decide(one.policy, one.subject, one.cost, one.id, **where)

@@ -1,6 +1,11 @@
 """The console as a browser asks it: a real `capline serve`, its pages by HTTP."""
 
+import os
 import re
+import select
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from html import unescape
@@ -12,6 +17,8 @@ import pytest
 from tests.kit import servers
 from tests.kit.campaign_store import claimed, filled, finish
 from tests.kit.chromium import Chromium
+from tests.kit.cli import CommandLine
+from tests.kit.program import ended
 from tests.kit.segments import make
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
@@ -19,7 +26,7 @@ from tests.kit.serving import WITHIN_S, Serving
 from capline import Configuration, Policy
 from capline.campaign.store.open import open_store
 from capline.service.access.tokens import TokenFile
-from capline.service.console.shown import seen
+from capline.service.console.render import seen
 
 AXE = resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 VIOLATIONS = "axe.run().then((found) => found.violations.map((each) => each.id + each.nodes.map((node) => node.html)))"
@@ -384,3 +391,59 @@ def test_in_a_browser_who_may_finds_why_and_pauses(
             browser.press('form[action$="/sign-out"] button')
             assert "Sign in" in browser.text
             assert browser.notes == []
+
+
+def test_top_shows_the_same_in_a_terminal(
+    tmp_path: Path, service: Serving, tokens: dict[str, str], capline: CommandLine
+) -> None:
+    (tmp_path / "token").write_text(tokens["read"], encoding="utf-8")
+    headers = {"Authorization": f"Bearer {tokens['decide']}"}
+    for _ in range(2):
+        service.client.post("/v1/decide", json={"policy": "promo", "subject": "\u202eu"}, headers=headers)
+    words = ("top", service.admin, "--token-file", "token", "--once", "--subject", "\u202eu")
+    seen = capline.json(*words)
+    assert (seen["policies"][0]["policy"], seen["policies"][0]["refused"], seen["away"]) == ("promo", 1, "")
+    assert [limit["used"] for policy in seen["subject"]["policies"] for limit in policy["limits"]] == [1]
+    text = capline(*words).stdout
+    assert re.search(r"promo +1/day +\S+ +\S+ +50.0%", text)
+    assert re.search(r"subject \\u202eu[^\n]*\n promo +1/day +1 +0 +(1 d|23 h 59 min)", text)
+    for more, said in (
+        ((service.admin,), "a token"),
+        ((service.admin, "--token-file", "none"), "none: the token cannot be read"),
+        (("http://127.0.0.1:1",), "cannot be reached"),
+        (("localhost",), "cannot be read"),
+        ((service.admin, "--every", "0"), "--every"),
+    ):
+        done = capline("top", "--once", *more)
+        assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done
+
+
+def test_top_goes_on_and_says_so_while_the_service_is_away(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    with ExitStack() as stack:
+        service = stack.enter_context(Serving(tmp_path, "--store", "memory://"))
+        top = subprocess.Popen(
+            [sys.executable, "-m", "capline.cli", "top", service.admin, "--every", "0.5"],
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        stack.callback(ended, top)
+        stack.callback(os.close, ours)
+        os.close(theirs)
+
+        def says(word: bytes) -> bool:
+            said = b""
+            while word not in said:
+                assert select.select([ours], [], [], WITHIN_S)[0], said
+                said += os.read(ours, 4096)
+            return True
+
+        assert says(b"2 policies")
+        service.__exit__()
+        assert says(b"it does not answer")
+        assert says(b"2 policies")
+        top.send_signal(signal.SIGINT)
+        assert says(b"\x1b[?25h")  # the cursor is shown again
+        assert top.wait(WITHIN_S) == 130

@@ -87,8 +87,8 @@ MUTANTS = (
     Mutant(
         "a receipt answers for another zone",
         "store/receipts.py",
-        "(rule.policy, rule.zone, [",
-        "(rule.policy, None, [",
+        "            rule.zone,\n            [(own.log",
+        "            None,\n            [(own.log",
         LAW + "test_a_receipt_that_comes_with_another_question_is_a_conflict",
     ),
     Mutant(

@@ -24,6 +24,7 @@ from capline.cli.commands import (
     store,
     suggest,
     token,
+    top,
     up,
     worker,
 )
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from typer.core import TyperGroup
 
 app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
-_BY_HAND = (init, docs, doctor, decisions, logs, replay, suggest)
+_BY_HAND = (init, docs, doctor, decisions, logs, replay, suggest, top)
 for part in (*_BY_HAND, worker, serve, up, campaign, build, store, policies, token, config):
     app.add_typer(part.app)
 

@@ -20,7 +20,7 @@ from capline.forms.tree import Items, Table, Text, in_one_line, read_tree
 from capline.limiter.over_http.clients import BlockingClient
 from capline.limiter.over_http.exchange import Exchange, with_token
 from capline.limiter.steps import run
-from capline.model.errors import CampaignError
+from capline.model.errors import CampaignError, InvalidValueError
 from capline.segment.files import opened, os_errors
 
 if TYPE_CHECKING:
@@ -44,18 +44,22 @@ _DEADLINE = "deadline=300s"
 """A report reads all outcomes."""
 
 
+def exchange_of(url: str, token_file: Path | None) -> Exchange:
+    """The way to the service at this URL; the token is the one line of a file, or in the URL."""
+    token = None
+    if token_file is not None:
+        try:
+            token = token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidValueError(f"{token_file}: the token cannot be read: {error}") from None
+    return Exchange(with_token(url, token), BlockingClient)
+
+
 class ServedCampaigns:
     """The campaigns behind a service's URL; the token is the one line of a file, or in the URL."""
 
     def __init__(self, url: str, token_file: Path | None) -> None:
-        token = None
-        if token_file is not None:
-            try:
-                token = token_file.read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise CampaignError(f"{token_file}: the token cannot be read: {error}") from None
-        where = with_token(url, token)
-        self._exchange = Exchange(where if "?" in where else f"{where}?{_DEADLINE}", BlockingClient)
+        self._exchange = exchange_of(url if "?" in url else f"{url}?{_DEADLINE}", token_file)
 
     def plan(self, form: CampaignForm) -> Report:
         """What this campaign file would send and refuse now; its paths are the service's."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from capline.service.access.tokens import Token
-    from capline.service.console.asking import Asker
+    from capline.service.console.verbs import Verbs
 
 LIST, ONE = "/v1/campaigns", "/v1/campaigns/{name}"
 _A_PAGE = 50
@@ -29,30 +29,30 @@ ACTIONS = ("pause", "resume", "cancel", "retry-failed")
 class CampaignPages:
     """Asks for campaigns, and steers them, as somebody."""
 
-    def __init__(self, ask: Asker) -> None:
-        self._ask = ask
+    def __init__(self, verbs: Verbs) -> None:
+        self._verbs = verbs
 
     async def view(self, token: Token, after: str | None) -> dict[str, Any]:
         """A page of the list; `is_here` says whether this service has a campaign store."""
-        if not self._ask.has(LIST):
+        if not self._verbs.has(LIST):
             return {"is_here": False, "campaigns": [], "next": None}
-        return {"is_here": True, **await self._ask(token, "GET", LIST, after=after, limit=_A_PAGE)}
+        return {"is_here": True, **await self._verbs(token, "GET", LIST, after=after, limit=_A_PAGE)}
 
     async def one(self, token: Token, name: str) -> dict[str, Any]:
         """The page of one."""
-        report: dict[str, Any] = await self._ask(token, "GET", ONE, name)
+        report: dict[str, Any] = await self._verbs(token, "GET", ONE, name)
         return report
 
     def actions(self, token: Token, report: dict[str, Any]) -> list[str]:
         """What this token may do with a campaign as it is."""
         named = [
-            action for action in _ACTIONS.get(report["state"], ()) if self._ask.may(token, "POST", f"{ONE}/{action}")
+            action for action in _ACTIONS.get(report["state"], ()) if self._verbs.may(token, "POST", f"{ONE}/{action}")
         ]
         return [action for action in named if action != "retry-failed" or report["total"]["failed"]]
 
     async def steer(self, token: Token, name: str, action: str) -> None:
         """Do one of `ACTIONS`."""
-        await self._ask(token, "POST", f"{ONE}/{action}", name)
+        await self._verbs(token, "POST", f"{ONE}/{action}", name)
 
 
 def drawn(part: dict[str, Any]) -> list[tuple[str, float, float]]:

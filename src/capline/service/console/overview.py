@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capline.model.errors import StoreError
-from capline.service.console.drawing import HEIGHT, WIDTH, areas
+from capline.service.console.charts import HEIGHT, WIDTH, areas
 from capline.service.verbs.configuration import configuration_state
 from capline.service.verbs.segments import figures
 

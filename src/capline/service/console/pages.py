@@ -21,14 +21,14 @@ from urllib.parse import urlencode
 from capline.model.errors import CaplineError
 from capline.service.access.guard import check_role
 from capline.service.console import campaigns, subject
-from capline.service.console.asking import Asker
 from capline.service.console.campaigns import CampaignPages
 from capline.service.console.history import History
 from capline.service.console.overview import Overview
+from capline.service.console.render import files, link, moved, shown, wants_json
 from capline.service.console.sessions import READ, Caller, Sessions, check_form
 from capline.service.console.settings import SettingsPages
-from capline.service.console.shown import files, link, moved, shown, wants_json
 from capline.service.console.subject import SubjectPage
+from capline.service.console.verbs import Verbs
 from capline.service.http.app import Reply, Route
 from capline.service.http.forms import query_of
 from capline.service.http.problems import Problem, problem_of
@@ -80,15 +80,15 @@ class Console:
         metrics: Metrics,
         guard: Guard | None,
     ) -> None:
-        self.ask = Asker(routes)
+        self.verbs = Verbs(routes)
         self._sessions = Sessions(guard)
         self._history = History(metrics)
         self._overview = Overview(limiter, segments, metrics, self._history)
-        self._subjects = SubjectPage(self.ask)
-        self._campaigns = CampaignPages(self.ask)
+        self._subjects = SubjectPage(self.verbs)
+        self._campaigns = CampaignPages(self.verbs)
         self._has_configuration = limiter.configuration is not None
         self._settings = SettingsPages(
-            self.ask, self._overview, has_store=self._has_configuration, has_segments=segments is not None
+            self.verbs, self._overview, has_store=self._has_configuration, has_segments=segments is not None
         )
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self.follow = self._history.follow
@@ -209,10 +209,10 @@ class Console:
             return self._shown(request, caller, "find.html", {})
         view = await self._subjects.view(caller.token, word, asked.get("after"))
         may = {
-            "erase": caller.changes and self.ask.may(caller.token, "DELETE", subject.PATH),
+            "erase": caller.changes and self.verbs.may(caller.token, "DELETE", subject.PATH),
             "override": self._has_configuration
             and caller.changes
-            and self.ask.may(caller.token, "PUT", subject.OVERRIDE),
+            and self.verbs.may(caller.token, "PUT", subject.OVERRIDE),
         }
         drawings = [subject.drawn(one) for one in view["policies"]]
         return self._shown(
@@ -235,7 +235,7 @@ class Console:
 
     async def _campaign(self, request: Request, caller: Caller) -> Reply:
         asked = query_of(request.query, ("name", "done"))
-        if not asked.get("name") or not self.ask.has(campaigns.ONE):
+        if not asked.get("name") or not self.verbs.has(campaigns.ONE):
             return moved(CAMPAIGNS)
         view = await self._campaigns.one(caller.token, asked["name"])
         return self._shown(
@@ -249,7 +249,7 @@ class Console:
         )
 
     async def _steer(self, action: str, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
-        if not self.ask.has(campaigns.ONE):
+        if not self.verbs.has(campaigns.ONE):
             raise Problem(HTTPStatus.NOT_FOUND, "this service has no campaign store")
         await self._campaigns.steer(caller.token, form.get("name", ""), action)
         return moved(link(CAMPAIGN, name=form["name"], done=action))

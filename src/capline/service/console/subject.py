@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import InvalidValueError
 from capline.model.subject import Subject, parse_subject, subject_text
-from capline.service.console.drawing import WIDTH, places, share
+from capline.service.console.charts import WIDTH, places, share
 from capline.service.http.forms import number_of
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.service.access.tokens import Token
-    from capline.service.console.asking import Asker
+    from capline.service.console.verbs import Verbs
 
 PATH, OVERRIDE, OVERRIDES = "/v1/subjects/{subject}", "/v1/overrides/{policy}/{subject}", "/v1/overrides/{policy}"
 _A_PAGE = 100
@@ -30,8 +30,8 @@ _HOUR_US = 3_600_000_000
 class SubjectPage:
     """Asks for a subject, and changes it, as somebody."""
 
-    def __init__(self, ask: Asker) -> None:
-        self._ask = ask
+    def __init__(self, verbs: Verbs) -> None:
+        self._verbs = verbs
 
     async def view(self, token: Token, word: str, after: str | None) -> dict[str, Any]:
         """The page: policies of which something is used or that refuse, then the names of the others."""
@@ -55,7 +55,7 @@ class SubjectPage:
         }
 
     async def _told(self, token: Token, subject: Subject, after: str | None) -> dict[str, Any]:
-        told: dict[str, Any] = await self._ask(token, "GET", PATH, _word(subject), after=after, limit=_A_PAGE)
+        told: dict[str, Any] = await self._verbs(token, "GET", PATH, _word(subject), after=after, limit=_A_PAGE)
         for one in told["policies"]:
             limits = one["limits"]
             if one["channel"] is not None:  # the policy's own limits have their place already
@@ -69,7 +69,7 @@ class SubjectPage:
 
     async def erase(self, token: Token, word: str) -> None:
         """Forget the subject."""
-        await self._ask(token, "DELETE", PATH, _word(parse_subject(word)))
+        await self._verbs(token, "DELETE", PATH, _word(parse_subject(word)))
 
     async def override(self, token: Token, word: str, policy: str, limits: str, hours: str) -> None:
         """Give the subject limits of its own under the policy, and the policy's again after so many hours."""
@@ -82,8 +82,8 @@ class SubjectPage:
             raise InvalidValueError("which limits? write them like 5/day, 20/week")
         until = instant_text(time.time_ns() // 1000 + lasts * _HOUR_US, "seconds")
         back = {"overrides": [{"subject": subject, "limits": None}], "effective_at": until}
-        await self._ask(token, "PUT", OVERRIDE, policy, _word(subject), form={"limits": wanted})
-        await self._ask(token, "PATCH", OVERRIDES, policy, form=back)
+        await self._verbs(token, "PUT", OVERRIDE, policy, _word(subject), form={"limits": wanted})
+        await self._verbs(token, "PATCH", OVERRIDES, policy, form=back)
 
 
 def drawn(one: dict[str, Any]) -> dict[str, Any]:

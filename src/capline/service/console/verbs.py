@@ -1,4 +1,4 @@
-"""Asks the service's own verbs in this process, as somebody: the console can do nothing that they cannot."""
+"""The verbs of the service, called in this process as somebody: the console can do nothing that they cannot."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from capline.service.http.app import Route
 
 
-class Asker:
-    """Asks these routes."""
+class Verbs:
+    """Of these routes."""
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self._routes = routes

@@ -1,0 +1,84 @@
+"""The screen of `capline top`: rates, what needs attention, policies, campaigns, one subject."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+
+from capline.cli.render.console import plain, table
+from capline.model.limit import duration_text
+from capline.support.instant import instant_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rich.console import RenderableType
+
+_MOST_ROWS = 30
+
+
+def screen(seen: Mapping[str, Any], url: str) -> Group:
+    """What was seen of the service there; its `away` says why it does not answer any more."""
+    return Group(*_head(seen, url), *_policies(seen), *_campaigns(seen["campaigns"]), *_subject(seen))
+
+
+def _head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
+    rates, seconds, store = seen["rates"], seen["seconds"], seen["store"]
+    at = instant_text(int(seen["at"]) * 1_000_000, "seconds")[11:19]
+    yield f"[bold]capline[/] {plain(url)}   as of {at} UTC"
+    if seen["away"]:
+        yield f"[bold red]it does not answer:[/] {plain(seen['away'])}"
+    refused = f"[red]{rates['refused']:,.1f} refused[/]" if rates["refused"] else "0 refused"
+    lost = f", [bold red]{rates['errors']:,.1f} without an answer[/]" if rates["errors"] else ""
+    took = f"   half within {_ms(seconds['median'])}, 99 % within {_ms(seconds['p99'])}" if seconds["median"] else ""
+    yield f"a second: {rates['allowed']:,.1f} allowed, {refused}{lost}{took}"
+    servers = "".join(f"   {plain(each['server'])} {_server(each)}" for each in seen["servers"])
+    known = f"{seen['policy_count']:,} policies"
+    yield f"store {'[green]up[/]' if store['up'] else '[bold red]away[/]'}{servers}   {known}"
+    for each in seen["attention"]:
+        yield f"[yellow]{plain(each['what'])}[/]"
+
+
+def _policies(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
+    shown = table("\npolicy", "\nrefused by", numbers=("\nallowed/s", "\nrefused/s", "\nrefused"))
+    for each in seen["policies"][:_MOST_ROWS]:
+        total = each["allowed"] + each["refused"]
+        by = ", ".join(limit["limit"] for limit in each["limits"])
+        rates = (f"{each[verdict] / seen['policies_over_s']:,.2f}" for verdict in ("allowed", "refused"))
+        shown.add_row(plain(each["policy"]), plain(by), *rates, f"{each['refused'] / total:.1%}" if total else "")
+    yield shown if shown.row_count else "\nnothing was decided in the last minutes"
+
+
+def _campaigns(campaigns: list[dict[str, Any]] | None) -> Iterator[RenderableType]:
+    if campaigns:
+        shown = table("\ncampaign", "\nstate", "\npolicy", numbers=("\ndone", "\nof"))
+        for each in campaigns:
+            words = (plain(each[name]) for name in ("campaign", "state", "policy"))
+            shown.add_row(*words, f"{each['done']:,}", f"{each['audience']:,}")
+        yield shown
+
+
+def _subject(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
+    if (subject := seen.get("subject")) is None:
+        return
+    if not subject["policies"]:
+        yield f"\nsubject {plain(subject['id'])}: nothing is used"
+        return
+    shown = table(f"\nsubject {plain(subject['id'])}", "\nlimit", numbers=("\nused", "\nleft", "\na unit is free in"))
+    for each in subject["policies"]:
+        for limit in each["limits"]:
+            style = "red" if limit["binds"] and each["refuses"] else None
+            at_us = min((unit["at_us"] for unit in limit.get("frees", ())), default=None)
+            free = "" if at_us is None else duration_text(max(0, -(-(at_us - each["now_us"]) // 1_000_000)) * 1_000_000)
+            used, left = (f"{limit[name]:,}" if name in limit else "" for name in ("used", "remaining"))
+            shown.add_row(plain(each["policy"]), plain(limit["limit"]), used, left, free, style=style)
+    yield shown
+
+
+def _server(state: Mapping[str, Any]) -> str:
+    return "[green]up[/]" if state["up"] else "[bold red]away[/]"
+
+
+def _ms(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{1000 * seconds:.3g} ms"

@@ -29,6 +29,7 @@ from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.subject import LARGEST_ID, Subject, check_subject
 from capline.model.zone import check_zone
+from capline.support.interruptible import interruptible
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -196,7 +197,7 @@ def reading(path: Path) -> Generator[Opened]:
     Whatever is wrong with its bytes, at any row, becomes one `ReplayError`.
     """
     try:
-        with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
+        with interruptible(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
             raw = cast("BufferedReader", file)
             start = raw.peek(len(_ZSTD))[: len(_ZSTD)]
             with (

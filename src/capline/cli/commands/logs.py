@@ -19,12 +19,12 @@ import msgspec
 import typer
 
 from capline.cli.input.declare import Commands
-from capline.cli.input.interruptible import interruptible
 from capline.cli.input.options import ProgressOption, Source
 from capline.cli.render.console import BAD_INPUT, FAILED, INTERRUPTED, Answer, note, out, warn
 from capline.cli.render.progress import progress_bar
 from capline.limiter.arguments.records import MOST_LINE_BYTES, line_of, read_line
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
+from capline.support.interruptible import interruptible
 from capline.support.private import private_opener
 
 if TYPE_CHECKING:

@@ -44,14 +44,14 @@ class _Reader(io.RawIOBase):
 
 @contextmanager
 def interruptible(source: BinaryIO) -> Generator[BinaryIO]:
-    """The bytes of an open file, from where it is; the same file where it has no descriptor, or in another thread."""
+    """The bytes of an open file, from where it is; the same file where no read waits for long, or in another thread."""
     try:
         fd = source.fileno()
     except io.UnsupportedOperation:
         yield source
         return
     # Windows selects among sockets only, and its reads end at Ctrl-C.
-    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+    if source.seekable() or sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         yield source
         return
     reader, writer = os.pipe()

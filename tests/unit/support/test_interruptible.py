@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from capline.cli.input import interruptible as module
-from capline.cli.input.interruptible import interruptible
+from capline.support import interruptible as module
+from capline.support.interruptible import interruptible
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ OTHERS = {
     "limits": ("suggest", "policies", "config"),
     "campaigns": ("segments", "worker"),
     "the store": ("store", "sweep", "export", "import"),
-    "the service": ("token", "up"),
+    "the service": ("token", "top", "up"),
     "on data of ours": ("demo",),
     "help": ("docs", "doctor"),
 }

@@ -85,8 +85,8 @@ _OUTCOME = msgspec.json.decode(
 _COUNTS = {"audience": 3, "sent": 2, "refused": 1, "refused_by": {"1/day": 1}, "failed": 0, "not_known": 0}
 _NONE = {"pending": 0, "undecided": 0, "excluded": 0, "held_out": 0, "would_be_refused": 0}
 _TOTAL = {"segment": None, **_COUNTS, **_NONE, "delays": {"1 s": 2}}
-_QUEUE: dict[str, Any] = {"batches": 1, "unqueued": 0, "waiting": 0, "settled": 1, "in_work": [], "set_aside": {}}
-_QUEUE |= {"refused": None}
+_BATCHES = {"batches": 1, "unqueued": 0, "waiting": 0, "settled": 1}
+_QUEUE: dict[str, Any] = {**_BATCHES, "in_work": [], "set_aside": {}, "refused": None}
 _LINE = {"campaign": "summer-sale", "run": "4f0c6a1b22d3e4f5", "state": "finished", "policy": "promo"}
 _REPORT: dict[str, Any] = {
     **_LINE,

@@ -35,7 +35,9 @@ NEEDS = {
         "from capline import AsyncLimiter; AsyncLimiter('redis+cluster://127.0.0.1:1')",
     ],
     "segments": ["from capline.segment import IdSet", "from capline.segment import load_snapshot; load_snapshot('.')"],
-    "rules": ["from capline.segment.build.by_rules import _duckdb; _duckdb()"],
+    "rules": [
+        "from capline.segment import IdSet; from capline.segment.build.by_rules import _duckdb; _duckdb()",
+    ],
     "campaign": ["from capline.campaign.senders.find import _load; _load('webhook')"],
     "http": ["import capline.middleware.httpx"],
     "requests": ["import capline.middleware.requests"],
@@ -249,5 +251,5 @@ def test_the_wheel_in_a_new_environment(wheel: Path, extra: str | None, tmp_path
             if has_all:
                 assert "pip install" not in done.stderr
             else:
-                # Campaigns stand on segments: what is missing first is told first.
-                says_what_to_install(done, other, *(["segments"] if other == "campaign" else []))
+                # These stand on segments: what is missing first is told first.
+                says_what_to_install(done, other, *(["segments"] if other in ("campaign", "rules") else []))

@@ -90,7 +90,8 @@ class Reference:
     def aged(self, policy: str) -> list[Subject]:
         """Whose log of this policy has hits that a store may have forgotten: see `forget_as`."""
         log = self._rules.rule(*self._rules.any_names(policy)).logs[0].log
-        return [key[1] for key, us in self._aged_us.items() if key[0] == log and self._logs[key].hits[0].stamp_us <= us]
+        oldest = ((key, us, self._logs[key].hits[:1]) for key, us in self._aged_us.items() if key[0] == log)
+        return [key[1] for key, us, hits in oldest if hits and hits[0].stamp_us <= us]
 
     def forget_as(self, policy: str, subject: Subject, read: list[tuple[int, int]]) -> None:
         """Forget aged hits of the policy's own log, the oldest first, until `hits` are what a store reads.

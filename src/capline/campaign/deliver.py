@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capline.campaign.ask import AGAIN, Asked
+from capline.campaign.attempts import AGAIN, Attempts
 from capline.campaign.breaker import SenderFailingError
 from capline.campaign.prepare import local_instant_us
 from capline.campaign.rate import LONGEST_WAIT_S, Pace
@@ -146,7 +146,7 @@ class Delivery:
         if rows is None:
             if self.record.store.halt(self.info.campaign):
                 raise Paused  # what is not decided is left so
-            rows = self._asked.begin(part)
+            rows = self._attempts.begin(part)
             if self.file.exclude is not None or not rows.to("decide").size:
                 self.record.add(rows)  # a receipt is for those who are asked, whoever opts out meanwhile
         if rows.to("decide").size:
@@ -185,8 +185,8 @@ class Delivery:
                 raise Later(wait_s, all_of_it=self.breaker.is_failing)
 
     @property
-    def _asked(self) -> Asked:
-        return Asked(self.limiter, self.file, self.policy, self.segments, self.zones)
+    def _attempts(self) -> Attempts:
+        return Attempts(self.limiter, self.file, self.policy, self.segments, self.zones)
 
     def _decide(self, part: Part, rows: BatchRows) -> None:
         """Decide the rows that are to be."""
@@ -195,7 +195,7 @@ class Delivery:
         now_us = self.limiter.now_us()
         claim_run(self.limiter, self.file, self.info.run_id)
         decided = rows.to("decide")
-        answers = self._asked.decide(part, decided, f"{self.info.campaign}/{self.info.run_id}/{part.number}")
+        answers = self._attempts.decide(part, decided, f"{self.info.campaign}/{self.info.run_id}/{part.number}")
         # Answers from a receipt are older: their `retry_after` counts from when they were first given.
         hits = answers.hit[answers.allowed]
         rows.at_us = min(now_us, int(hits.max())) if hits.size else now_us

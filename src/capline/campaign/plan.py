@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.campaign.ask import Asked
+from capline.campaign.attempts import Attempts
 from capline.campaign.report import OutcomeCounts, Report
 from capline.campaign.store.rows import DELIVERED, PENDING
 from capline.campaign.store_facts import new_store, store_facts
@@ -36,12 +36,12 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             # A missing store is as empty as `memory://`, and a plan must not create it.
             limiter = stack.enter_context(job.open_limiter("memory://"))
             store = new_store(file.store)
-        asked = Asked(limiter, file, job.policy, job.audience.segments, job.audience.zones)
+        attempts = Attempts(limiter, file, job.policy, job.audience.segments, job.audience.zones)
         for number in range(job.batches):
             part = job.part(number, texts=False)
-            peeked = asked.begin(part)
+            peeked = attempts.begin(part)
             decided = peeked.to("decide")
-            peeked.take_decisions(decided, asked.peek(part, decided))
+            peeked.take_decisions(decided, attempts.peek(part, decided))
             peeked.state[peeked.where(PENDING)] = DELIVERED
             counts.add(peeked)
             if progress is not None:

@@ -45,6 +45,12 @@ _LONGEST_HEADER = 1 << 20
 _LET_GO_S = 5.0
 """The longest that closing a CSV file waits for Arrow's reading thread."""
 
+NUMBER, ZONED, ZONELESS, NO_TIME = range(4)
+"""Forms of a time in text."""
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+_FORMS = (r"^[0-9]{1,15}(\.[0-9]{1,6})?$", rf"^{_DAY}{_CLOCK}(Z|[+-][0-9]{{2}}:?[0-9]{{2}})$", rf"^{_DAY}({_CLOCK})?$")
+
 
 class TableColumns(NamedTuple):
     """A batch: the columns, the number of its first row (from 1), and whether its numbers are text."""
@@ -309,13 +315,6 @@ def codes(column: Any) -> tuple[npt.NDArray[np.integer[Any]], tuple[str, ...]]:
 
 def _first(mask: Any) -> int:
     return int(np.argmax(mask.to_numpy(zero_copy_only=False)))
-
-
-NUMBER, ZONED, ZONELESS, NO_TIME = range(4)
-"""Forms of a time in text."""
-_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_CLOCK = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
-_FORMS = (r"^[0-9]{1,15}(\.[0-9]{1,6})?$", rf"^{_DAY}{_CLOCK}(Z|[+-][0-9]{{2}}:?[0-9]{{2}})$", rf"^{_DAY}({_CLOCK})?$")
 
 
 def time_forms(column: Any) -> npt.NDArray[np.int8]:

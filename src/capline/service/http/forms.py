@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from heapq import nsmallest
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -168,6 +169,15 @@ def page_limit(parameters: dict[str, str]) -> int:
     if not 1 <= number <= MOST_MEMBERS:
         raise InvalidValueError(f"limit {quoted(word)}: give a number from 1 to {MOST_MEMBERS}")
     return number
+
+
+def page_of(names: Iterable[str], parameters: dict[str, str]) -> tuple[list[str], str | None]:
+    """A page of these names, in order, by `after` and `limit`; and the `after` of the next one, None at the end."""
+    after, limit = parameters.get("after"), page_limit(parameters)
+    if after == "":
+        raise InvalidValueError("after '': give back what 'next' was, or leave it out")
+    page = nsmallest(limit + 1, (name for name in names if name > (after or "")))
+    return page[:limit], page[limit - 1] if len(page) > limit else None
 
 
 def query_of(query: bytes, allowed: Iterable[str]) -> dict[str, str]:

@@ -35,7 +35,7 @@ from capline.model.errors import (
 from capline.segment import read_audience, read_ids
 from capline.segment.objects.address import open_objects
 from capline.service.http.app import AUDIENCE_BYTES
-from capline.service.http.forms import page_limit
+from capline.service.http.forms import page_of
 from capline.service.http.problems import RETRY_AFTER_S, Problem
 from capline.service.http.table import delete, get, put
 from capline.support.instant import instant_text
@@ -107,13 +107,9 @@ class AudienceVerbs:
     @get("/v1/audiences", Audiences, query=("after", "limit"), roles=("read", "compose"), examples={"GET": _PAGE})
     async def audiences(self, request: Request) -> Audiences:
         """The audiences that were uploaded, by name."""
-        after, limit = request.parameters.get("after", ""), page_limit(request.parameters)
-        if request.parameters.get("after") == "":
-            raise InvalidValueError("after '': give the name of an audience, or leave it out")
         found = await self._ask(lambda objects: objects.list(""))
-        names = sorted(name for name in found if name > after and _NAME.fullmatch(name))
-        lines = [_line(name, found[name]) for name in names[:limit]]
-        return {"audiences": lines, "next": names[limit - 1] if len(names) > limit else None}
+        page, following = page_of(filter(_NAME.fullmatch, found), request.parameters)
+        return {"audiences": [_line(name, found[name]) for name in page], "next": following}
 
     @put(
         "/v1/audiences/{name}",

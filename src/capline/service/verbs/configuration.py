@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from heapq import nsmallest
 from http import HTTPStatus
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_type_hints
@@ -31,7 +30,7 @@ from capline.model.policy import ALGORITHMS, LAYOUTS, check_no_replicas
 from capline.model.subject import Subject, check_subject, parse_subject
 from capline.service.http.app import BATCH_BYTES
 from capline.service.http.body import CSV, LINES, has_type
-from capline.service.http.forms import Reader, SubjectForm, described_as, number_of, page_limit
+from capline.service.http.forms import Reader, SubjectForm, described_as, number_of, page_limit, page_of
 from capline.service.http.problems import Problem
 from capline.service.http.table import delete, get, patch, post, put
 from capline.store.redis.io.url import parse_url, server_schemes
@@ -284,10 +283,9 @@ class ConfigurationVerbs:
             return {"namespace": self._limiter.namespace, "policies": listed}
         if "" in named.values():
             raise InvalidValueError("leave out a parameter that is empty")
-        limit, after, part = page_limit(named), named.get("after", ""), named.get("contains", "")
-        names = nsmallest(limit + 1, (name for name in policies if name > after and part in name))
-        page = [_facts_of(policies[name]) for name in names[:limit]]
-        following = names[limit - 1] if len(names) > limit else None
+        part = named.get("contains", "")
+        names, following = page_of((name for name in policies if part in name), named)
+        page = [_facts_of(policies[name]) for name in names]
         return {"namespace": self._limiter.namespace, "policies": page, "next": following}
 
     @get("/v1/commits", Commits, query=("before", "limit"))

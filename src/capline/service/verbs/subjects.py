@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
-from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import msgspec
 
 from capline.model.errors import InvalidValueError
 from capline.model.subject import Subject  # noqa: TC001 - msgspec reads the annotations
-from capline.service.http.forms import Name, SubjectForm, page_limit
+from capline.service.http.forms import Name, SubjectForm, page_limit, page_of
 from capline.service.http.table import delete, get, post
 from capline.service.verbs.attempts import LOOK, Answer, UsedLimit, answer_of
 
@@ -128,17 +127,17 @@ class Subjects:
         """Why: the decision now, each limit, every hit; without a policy the same under all of them."""
         named = request.parameters
         segment, zone = named.get("segment"), named.get("zone")
-        after, limit = named.get("after"), page_limit(named)
         if "" in named.values() or ("channel" in named and "policy" not in named):
             raise InvalidValueError("leave out a parameter that is empty, and a channel without its policy")
         if "policy" in named:
+            page_limit(named)  # wrong is wrong, also where there is no page
             if segment is None:
                 segment = self._limiter.segment_of(named["policy"], subject)
             return await self._explained(named["policy"], subject, segment, named.get("channel"), zone)
         policies = self._limiter.policies  # a copy, so once
-        names = nsmallest(limit + 1, (name for name in policies if name > (after or "")))
+        names, following = page_of(policies, named)
         found: list[dict[str, Any]] = []
-        for name in names[:limit]:
+        for name in names:
             policy = policies[name]
             within = self._segment_of(name, subject)
             if segment is not None:
@@ -147,7 +146,6 @@ class Subjects:
                 why = await self._explained(name, subject, within, channel, zone)
                 found.append(why | {"channel": channel})
                 await asyncio.sleep(0)  # others come in between
-        following = names[limit - 1] if len(names) > limit else None
         return {"subject": subject, "now_us": await self._limiter.now_us(), "policies": found, "next": following}
 
     def _segment_of(self, policy: str, subject: Subject) -> str | None:

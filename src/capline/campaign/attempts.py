@@ -1,4 +1,4 @@
-"""Who of a batch is asked about, and what the limiter says: with hits for a run, without for a plan.
+"""The attempts of a batch: who makes one, and what the limiter says. A run decides or charges, a plan peeks.
 
 excluded      never asked, never sent
 held out      not sent; what `peek` says is kept, so that those who would have been refused can be told apart
@@ -30,8 +30,8 @@ AGAIN = "nothing is lost: fix it and run the same command again"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Asks a limiter about rows of a batch, by the names that the codes of its part stand for."""
+class Attempts:
+    """Those of a batch at its limiter; `segments` and `zones` are what the codes of a part stand for."""
 
     limiter: Limiter
     file: CampaignFile

@@ -38,6 +38,7 @@ PROGRAMS = {
     "redis_bulk": "--users=10000 --rounds=1",
     "redis_campaign": "--users=20000 --batch=1000",
     "verbs": "--rounds=1",
+    "keep_free": "--rounds=1 --kinds=memory,lmdb,redis",
     "acquire": "--slots=640",
     "overrides": "--overrides=1000 --calls=1000 --rounds=1",
     "service": "--requests=2000 --rounds=1 --batches=4",

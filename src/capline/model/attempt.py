@@ -45,6 +45,8 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 def check_cost(cost: object, least: int = 1, what: str = "a cost") -> int:
     """Return the cost as an `int` of 1 (or another `least`) to 2^53-1, or raise."""
+    if type(cost) is int and least <= cost <= LARGEST_QUOTA:
+        return cost
     if isinstance(cost, (bool, float)):
         raise InvalidTypeError(f"{what} is a whole number of units, not {quoted(cost)}")
     try:

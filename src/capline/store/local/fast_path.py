@@ -51,9 +51,6 @@ Quick = Callable[..., Decision | None]
 """A fast path on what a subject has: (log, logs or numbers, cost, fingerprint, kind, max_wait_us, now_us). It records
 the hit there; None, and nothing changed, where the rule is to be asked."""
 
-Part = tuple[Quick, Any, int, int]
-"""One of several steps: a fast path, what it is on, cost and fingerprint."""
-
 Period = Callable[[int, int], tuple[int, int] | None]
 """Of a limit that needs a zone: (now, stamp) to (hits up to this instant do not count, the others until that one); None
 in quiet hours, and for a stamp that is far ahead."""
@@ -170,7 +167,7 @@ def logs_path(rule: BoundPolicy) -> Quick | None:
     steps = [_units_path(compiled, rule) for compiled in found if compiled is not None]
     if len(steps) < len(found):
         return None
-    return steps[0] if len(steps) == 1 else _channel_path(*steps)
+    return steps[0] if len(steps) == 1 else _channel_path(rule.logs[0], *steps)
 
 
 def _period_of(limit: Limit, zone: str) -> Period | None:
@@ -322,7 +319,7 @@ def _record(log: StoredLog, log_limits: LogLimits, cost: int, fingerprint: int, 
         log.extend(stamp_us, cost, stamp_us)
 
 
-def _channel_path(of_own: Quick, of_channel: Quick) -> Quick:
+def _channel_path(log_limits: LogLimits, of_own: Quick, of_channel: Quick) -> Quick:
     """The step on the policy's log and the channel's: one stamp in both, the id in the first."""
 
     def step(
@@ -337,47 +334,14 @@ def _channel_path(of_own: Quick, of_channel: Quick) -> Quick:
         other = of_channel(channel, cost, 0, kind, None, now_us)
         if other is None or not other.allowed:
             return None
-        answers: Any = one if kind == "peek" else of_own(own, cost, fingerprint, kind, None, now_us), other
-        least = min(answers, key=_remaining)
+        if kind != "peek":
+            _record(own, log_limits, cost, fingerprint, now_us, now_us)
+        least: Any = other if other.remaining < one.remaining else one
         reset_us = max(one.reset_after_us or 0, other.reset_after_us or 0)
-        return Decision(
-            True, least.limit, least.remaining, 0, reset_us, other.hit, "store", 0, 0, (_states_of_all, answers)
-        )
+        seen = _states_of_all, (one, other)
+        return Decision(True, least.limit, least.remaining, 0, reset_us, other.hit, "store", 0, 0, seen)
 
     return step
-
-
-def _remaining(answer: Decision) -> int:
-    return answer.remaining
-
-
-def all_of(parts: Sequence[Part], kind: Kind, now_us: int) -> tuple[list[Decision], int, int]:
-    """The answer of each part, which has then recorded its hit; none, and nothing changed, unless all are allowed now.
-
-    Then which of them has the least left, and when the last of them is empty. What a part answers a peek it answers at
-    the same instant again.
-    """
-    answers: list[Any] = []
-    others = parts[:-1]
-    for quick, value, cost, fingerprint in others:
-        look = quick(value, cost, fingerprint, "peek", None, now_us)
-        if look is None or not look.allowed:
-            return [], 0, 0
-        answers.append(look)
-    quick, value, cost, fingerprint = parts[-1]
-    last = quick(value, cost, fingerprint, kind, None, now_us)
-    if last is None or not last.allowed:
-        return [], 0, 0
-    answers.append(last)
-    if kind != "peek":
-        for number, (quick, value, cost, fingerprint) in enumerate(others):
-            answers[number] = quick(value, cost, fingerprint, kind, None, now_us)
-    left, binds, reset_us = LARGEST_QUOTA + 1, 0, 0
-    for number, answer in enumerate(answers):
-        if answer.remaining < left:
-            left, binds = answer.remaining, number
-        reset_us = max(reset_us, answer.reset_after_us or 0)
-    return answers, binds, reset_us
 
 
 def _states_of_all(answers: Sequence[Decision]) -> tuple[LimitStatus, ...]:

@@ -125,7 +125,8 @@ class ColumnLog(msgspec.Struct, gc=False, eq=False):
             self.total += units
             if self.total > _REBASE_AT:
                 self._rebase()
-        self.high_water_us = max(self.high_water_us, high_water_us)
+        if high_water_us > self.high_water_us:  # noqa: PLR1730 - a call of `max` takes as long as the look-up
+            self.high_water_us = high_water_us
         if fingerprint:
             self.name(stamp_us, fingerprint)
 
@@ -348,6 +349,9 @@ class ColumnLog(msgspec.Struct, gc=False, eq=False):
             before[i] += units
 
     def _count_units(self) -> None:
+        if not self.stamps:
+            self.before, self.total = array("Q"), 0
+            return
         self.pack()
         self.stamps = self.stamps[:]
         self.total = len(self.stamps)

@@ -6,6 +6,7 @@ A decision of one unit on an existing log takes the fast path: one lock, one dic
 from __future__ import annotations
 
 import threading
+from array import array
 from bisect import bisect_right
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +24,7 @@ from capline.store.local.batches import NO_ANSWER, Work, as_columns, decided_onc
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
-from capline.store.local.operations import step
+from capline.store.local.operations import joint_step, step
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import Batch, Kind, Mode, Operation
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.store.local.fast_path import FastRule, Quick
 else:
     from capline.model.arrays import np
@@ -101,6 +102,11 @@ class MemoryStore(LocalStore, LogTransaction):
             return step(self, operation, self._clock.now_us())
 
     @override
+    def joint(self, operations: Sequence[Operation], /) -> Joint:
+        with self._lock:
+            return joint_step(self, operations, self._clock.now_us())
+
+    @override
     def unit_path(self, compiled: LocalRule, unit: FastRule) -> Callable[[Subject], Decision]:
         return self._unit_path(compiled, unit)
 
@@ -122,17 +128,14 @@ class MemoryStore(LocalStore, LogTransaction):
                     wait()
                 try:
                     log = logs.get(subject)
+                    now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
                     if log is None:
                         check_subject(subject)
-                        log = ColumnLog()
-                        now_us = now_us_of()
-                        log.record(now_us, 1, now_us)
-                        self.save(compiled.refs[0], subject, log)
+                        self.save(ref, subject, ColumnLog(array("Q", (now_us,)), high_water_us=now_us))
                         return first_decision(unit, now_us)
                     stamps = log.stamps
                     start = log.start
                     n = len(stamps)
-                    now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
                     if log.before is not None or n == start or stamps[-1] != log.high_water_us:
                         quick: Any = compiled.quick
                         decision = quick(log, 1, 0, "decide", None, now_us)
@@ -173,7 +176,7 @@ class MemoryStore(LocalStore, LogTransaction):
         def begun() -> Any:
             if not numbers:
                 return ColumnLog()
-            return StoredNumbers([NumberRow(reader, ColumnLog()) for reader in meters], False, meters)
+            return StoredNumbers(tuple([NumberRow(reader, ColumnLog()) for reader in meters]), False, meters)
 
         # What a peek at a new subject reads, and leaves as it is. A rolling window is the same at every instant.
         nothing = begun()
@@ -217,23 +220,31 @@ class MemoryStore(LocalStore, LogTransaction):
     def _ask_channel(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:
         """The same on the policy's log and the channel's."""
         (own, channel), record = compiled.refs, compiled.record
-        pending, now_us_of = {} if record is None else _logs(record), self._clock.now_us
+        of_own, of_channel, pending = _logs(own), _logs(channel), {} if record is None else _logs(record)
+        now_us_of, lock = self._clock.now_us, self._lock
+        try_acquire, wait, release = lock.try_acquire, lock.wait, lock.release
 
         def ask(
             subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
         ) -> Decision:
             subject = check_subject(subject)
-            with self._lock:
-                now_us, logs = now_us_of(), (self.load(own, subject), self.load(channel, subject))
+            if not try_acquire(False):
+                wait()
+            try:
+                now_us = now_us_of()
                 if subject not in pending:
+                    known = of_own.get(subject), of_channel.get(subject)
+                    logs: Any = known if None not in known else [ColumnLog() if log is None else log for log in known]
                     decision = quick(logs, cost, fingerprint, kind, max_wait_us, now_us)
                     if decision is not None:
-                        if decision.hit is not None:
+                        if decision.hit is not None and logs is not known:
                             self.save(own, subject, logs[0])
                             self.save(channel, subject, logs[1])
                         return decision
                 operation = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
                 return step(self, operation, now_us)
+            finally:
+                release()
 
         return ask
 
@@ -245,15 +256,17 @@ class MemoryStore(LocalStore, LogTransaction):
     @override
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        fresh = subject not in table.logs
-        table.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
+        logs = table.logs
+        fresh = subject not in logs
+        logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
         if fresh:
-            if len(table.logs) == 1:
+            if len(logs) == 1:
                 self._filled[table.name] = table
                 if "/" in table.name:
                     self._children.setdefault(table.name.rpartition("/")[0], set()).add(table.name)
-            self._pace.fresh += 1
-            if self._pace.is_due:
+            pace = self._pace
+            pace.fresh += 1
+            if pace.is_due:
                 self._sweep_a_little()
 
     @override

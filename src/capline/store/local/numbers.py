@@ -59,7 +59,8 @@ class StoredNumbers(msgspec.Struct, gc=False):
     @property
     def high_water_us(self) -> int:
         """The latest instant that any row has seen."""
-        return max([row.log.high_water_us for row in self.rows])
+        rows = self.rows
+        return rows[0].log.high_water_us if len(rows) == 1 else max([row.log.high_water_us for row in rows])
 
     def last_us(self) -> int:
         """The last stamp of any row, or of the hits beside them."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision, Joint
 from capline.model.limit import LARGEST_QUOTA
-from capline.store.local.fast_path import all_of
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
 from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
-    from capline.store.local.fast_path import Part
     from capline.store.local.transaction import LocalRule, LogRef, LogTransaction
     from capline.window.log import Hit
 
@@ -178,39 +176,51 @@ def joint_step(transaction: LogTransaction, operations: Sequence[Operation], now
 
 
 def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], now_us: int) -> Joint | None:  # noqa: C901 - one way after the other
-    """The answer where every part is allowed now by its fast path; else None, and nothing changed."""
-    kind = operations[0].kind
+    """The answer where every part is allowed now by its fast path; else None, and nothing changed.
+
+    All parts but the last are looked at first. What a part answers a peek it answers at the same instant again.
+    """
+    kind, others = operations[0].kind, len(operations) - 1
     if kind == "schedule":
         return None
-
-    def on_numbers(operation: Operation, _cost: int, _fingerprint: int, kind: Kind, *_: object) -> Decision | None:
-        return _numbers_step(transaction, operation, kind, now_us)
-
-    parts: list[Part] = []
-    for operation in operations:
-        compiled, value = operation.compiled, operation
-        quick: Any = compiled.quick
-        if quick is None:
+    found: list[Any] = []
+    answers: list[Any] = []
+    for number, operation in enumerate(operations):
+        answer, log = _part(transaction, operation, None, "peek" if number < others else kind, now_us)
+        if answer is None or not answer.allowed:
             return None
-        if compiled.numbers is not None:
-            quick = on_numbers
-        else:
-            value = _logs_of(transaction, compiled, operation.subject)
-            if value is None:
-                return None
-        parts.append((quick, value, operation.cost, operation.fingerprint))
-    answers, binds, reset_us = all_of(parts, kind, now_us)
-    if not answers:
-        return None
+        answers.append(answer)
+        found.append(log)
     hits: tuple[int, ...] = ()
     if kind != "peek":
-        hits = tuple([answer.hit or 0 for answer in answers])
-        for operation, (_, value, _, _) in zip(operations, parts, strict=True):
-            if value is not operation:
-                _keep(transaction, operation.compiled.refs, operation.subject, value)
-    least = answers[binds]
-    seen = _limits_of, answers
-    return Joint(True, least.limit, least.remaining, 0, reset_us, hits, binds, "store", 0, 0, seen)
+        for number, log in enumerate(found):
+            operation = operations[number]
+            if number < others:
+                answers[number], _ = _part(transaction, operation, log, kind, now_us)
+            if log is not None:
+                _keep(transaction, operation.compiled.refs, operation.subject, log)
+        hits = tuple([answer.hit for answer in answers])
+    least, binds, reset_us = answers[0], 0, 0
+    for number, answer in enumerate(answers):
+        if answer.remaining < least.remaining:
+            least, binds = answer, number
+        if answer.reset_after_us > reset_us:  # noqa: PLR1730 - a call of `max` takes as long as the look-up
+            reset_us = answer.reset_after_us
+    return Joint(True, least.limit, least.remaining, 0, reset_us, hits, binds, "store", 0, 0, (_limits_of, answers))
+
+
+def _part(
+    transaction: LogTransaction, operation: Operation, log: Any, kind: Kind, now_us: int
+) -> tuple[Decision | None, Any]:
+    """The answer of a fast path, and the log it is on, None where it is on numbers."""
+    compiled = operation.compiled
+    if compiled.quick is None:
+        return None, None
+    if compiled.numbers is not None:
+        return _numbers_step(transaction, operation, kind, now_us), None
+    if log is None and (log := _logs_of(transaction, compiled, operation.subject)) is None:
+        return None, None
+    return compiled.quick(log, operation.cost, operation.fingerprint, kind, None, now_us), log
 
 
 def _limits_of(answers: Sequence[Decision]) -> tuple[tuple[LimitStatus, ...], ...]:

@@ -10,7 +10,7 @@ SWEEP_EVERY = 64
 """After so many new subjects some logs are checked in turn, and the stale ones removed."""
 GRACE = 0.5
 """Windows that a log is kept past its widest: a clock that jumps ahead for a moment must not erase a history."""
-LEAST, MOST = 2.0, 8.0
+LEAST, MOST = 1.25, 8.0
 """At the least more than one: else new keys at the end of the table would keep the checks there."""
 MOST_ROWS = 32_768
 

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime
 
-from capline.config.changes import check_together, check_who, instant_us, planned
+from capline.config.backend import Backend
+from capline.config.changes import Change, Plan, check_together, check_who, instant_us, planned
 from capline.config.records import POLICIES, Commit, commit_bytes, pending_bytes, read_entry, totals_bytes
-from capline.config.view import finish
+from capline.config.view import View, finish
 from capline.model.errors import ConfigConflictError, StoreError
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from capline.config.backend import Backend
-    from capline.config.changes import Change, Plan
-    from capline.config.view import View
-    from capline.model.policy import Policy
+from capline.model.policy import Policy
 
 MOST_CHANGES = 1000
 """Changes in one commit; more make several."""

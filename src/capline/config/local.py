@@ -22,17 +22,14 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from capline.config.backend import MOST_FEED, Backend, Head
-from capline.config.records import read_commit, version_of
+from capline.config.records import Row, read_commit, version_of
 from capline.model.errors import NoStoreError, StoreClosedError, StoreDamagedError, StoreError, StoreFullError
 from capline.support.override import override
 from capline.support.private import PRIVATE_FILE, make_private_directory
 from capline.support.system import is_mounted_read_only
-
-if TYPE_CHECKING:
-    from capline.config.records import Row
 
 _T = TypeVar("_T")
 _VERSION = b"h\0version"

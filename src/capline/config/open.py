@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from capline.config.backend import Backend
 from capline.model.errors import InvalidTypeError, InvalidValueError
 from capline.model.policy import check_name
 from capline.store.open import lmdb_path
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
-
-if TYPE_CHECKING:
-    from capline.config.backend import Backend
 
 
 def open_backend(url: str, namespace: str, *, create: bool = True) -> Backend:

@@ -17,27 +17,22 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from capline.config.backend import MOST_FEED, Backend, Head
-from capline.config.records import OVERRIDES, PAST_OVERRIDES
+from capline.config.records import OVERRIDES, PAST_OVERRIDES, Row
 from capline.model.errors import StoreClosedError, StoreError, StoreUnavailableError
 from capline.model.server_state import ServerState
 from capline.store.redis.io.sync import Transport
-from capline.store.redis.io.url import safe_url
-from capline.store.redis.io.wire import pack
+from capline.store.redis.io.url import Settings, safe_url
+from capline.store.redis.io.wire import Steps, pack
 from capline.store.redis.scripting.keys import slot_of
 from capline.store.redis.scripting.scripts import Call
 from capline.store.redis.servers import servers
 from capline.store.redis.session import Session, unwrap
 from capline.support.override import override
-
-if TYPE_CHECKING:
-    from capline.config.records import Row
-    from capline.store.redis.io.url import Settings
-    from capline.store.redis.io.wire import Steps
 
 BUCKETS = 1 << 16
 AT_ONCE = 512

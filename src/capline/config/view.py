@@ -16,16 +16,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from capline.config.cache import MISSING, OverrideCache, OwnLimits, Timed
+from capline.config.backend import Backend, Head
+from capline.config.cache import MISSING, OverrideCache, OwnLimits, Recent, Timed
 from capline.config.document import own_facts, policy_of
 from capline.config.records import (
     OVERRIDES,
     POLICIES,
+    Entry,
+    Totals,
     name_of,
     names_of,
     read_commit,
@@ -34,16 +37,11 @@ from capline.config.records import (
     read_totals,
     version_of,
 )
+from capline.model.clock import Clock
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
 from capline.model.limit import Limit
-
-if TYPE_CHECKING:
-    from capline.config.backend import Backend, Head
-    from capline.config.cache import Recent
-    from capline.config.records import Entry, Totals
-    from capline.model.clock import Clock
-    from capline.model.policy import Policy
-    from capline.model.subject import Subject
+from capline.model.policy import Policy
+from capline.model.subject import Subject
 
 READ_AT_ONCE = 1000
 

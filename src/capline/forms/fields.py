@@ -11,13 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from capline.forms.tree import Items, Node, Table, Text, Unusable, shown
+from capline.forms.tree import Fault, Items, Node, Table, Text, Unusable, shown
 from capline.model.errors import CaplineError
-
-if TYPE_CHECKING:
-    from capline.forms.tree import Fault
 
 WHOLE = re.compile(r"(?:[0-9]_?){0,31}[0-9]", re.ASCII)
 """A whole number in a form. Its length is bounded, since parsing takes time quadratic in it."""

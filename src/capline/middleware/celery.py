@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from capline.limiter.limiter import Limiter
 from capline.middleware.slots.tasks import TaskSlots
 from capline.model.errors import InvalidTypeError
-
-if TYPE_CHECKING:
-    from capline.limiter.limiter import Limiter
-    from capline.model.subject import Subject
+from capline.model.subject import Subject
 
 __all__ = ["limited_task"]
 

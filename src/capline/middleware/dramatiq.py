@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from capline.middleware.slots.tasks import TaskSlots
 from capline.model.errors import CaplineError
@@ -23,9 +23,8 @@ try:
 except ImportError as error:
     raise CaplineError("capline.middleware.dramatiq needs dramatiq: pip install dramatiq") from error
 
-if TYPE_CHECKING:
-    from capline.limiter.limiter import Limiter
-    from capline.model.subject import Subject
+from capline.limiter.limiter import Limiter
+from capline.model.subject import Subject
 
 __all__ = ["limited_actor"]
 

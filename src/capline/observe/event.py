@@ -7,12 +7,11 @@ these bound the figures by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-if TYPE_CHECKING:
-    from capline.model.limit import Limit
+from capline.model.limit import Limit
 
 PEEKS = frozenset(("peek", "peek_all", "peek_many"))
 

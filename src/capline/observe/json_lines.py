@@ -14,16 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.observe.event import Decided
 from capline.observe.protocol import Observer
 from capline.support.override import override
-
-if TYPE_CHECKING:
-    from capline.observe.event import Decided
 
 MOST_LINES = 100_000
 

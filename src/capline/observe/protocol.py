@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from capline.model.decision import Decision
-    from capline.observe.event import Decided
+from capline.model.decision import Decision
+from capline.observe.event import Decided
 
 
 class Observer(Protocol):

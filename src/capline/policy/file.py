@@ -20,17 +20,12 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
-from capline.forms.tree import in_one_line, read_tree
+from capline.forms.tree import Fault, in_one_line, read_tree
 from capline.model.errors import InvalidTypeError, PolicyError
-from capline.model.policy import check_no_replicas
+from capline.model.policy import Policy, check_no_replicas
 from capline.policy.form import read_form
 from capline.support.system import NOT_BLOCKING
-
-if TYPE_CHECKING:
-    from capline.forms.tree import Fault
-    from capline.model.policy import Policy
 
 LARGEST_FILE_BYTES = 16 << 20
 MOST_NODES = 1_500_000

@@ -7,17 +7,14 @@ checked here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capline.forms.fields import BOOLEANS, WHOLE, Fields, misshapen
-from capline.forms.tree import Items, Node, Table, Text, clipped, shown
+from capline.forms.tree import Fault, Items, Node, Table, Text, clipped, shown
 from capline.model.errors import CaplineError
 from capline.model.limit import Limit
 from capline.model.policy import POLICY_KEYS, Policy, check_name
 from capline.policy.shared_log import differing_option
-
-if TYPE_CHECKING:
-    from capline.forms.tree import Fault
 
 DEFAULT_NAMESPACE = "capline"
 

@@ -14,16 +14,19 @@ import io
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from io import BufferedReader
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError
+from capline.model.subject import Subject
 from capline.model.zone import check_zone
 from capline.replay import formats
 from capline.replay.events import (
@@ -41,14 +44,6 @@ from capline.replay.events import (
     subject_of,
 )
 from capline.replay.ordered import BLOCK_ROWS, Events, OrderedEvents
-
-if TYPE_CHECKING:
-    from io import BufferedReader
-    from typing import IO
-
-    from numpy.typing import NDArray
-
-    from capline.model.subject import Subject
 
 BLOCK_BYTES = 4 << 20
 SPOOLED_BYTES = 16 << 20

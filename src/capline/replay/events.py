@@ -22,17 +22,15 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib import import_module
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.subject import LARGEST_ID, Subject, check_subject
 from capline.model.zone import check_zone
 from capline.support.interruptible import interruptible
-
-if TYPE_CHECKING:
-    from io import BufferedReader
 
 _SECONDS = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6})0*)?")
 _HOUR_24 = re.compile(r"[^\d:.+W-]24")

@@ -7,16 +7,12 @@ process ends.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capline.model.clock import LATEST_US
-
-if TYPE_CHECKING:
-    from typing import IO
-
-    from numpy.typing import NDArray
 
 BLOCK_ROWS = 1 << 16
 RUN_ROWS = 1 << 19

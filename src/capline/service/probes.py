@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
+from capline.limiter.aio import AsyncLimiter
+from capline.limiter.policies.segments import SegmentSource
 from capline.model.errors import StoreDamagedError, StoreError, StoreUnavailableError
 from capline.service.http.app import Reply, Request, Route
 from capline.service.http.problems import Problem
 from capline.service.verbs.configuration import configuration_state
 from capline.service.verbs.segments import figures
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.limiter.policies.segments import SegmentSource
 
 READY_WITHIN_S = 5.0
 """Longer than a store's usual deadline."""

@@ -25,16 +25,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
-from capline.model.limit import CalendarLimit, QuietHours
-
-if TYPE_CHECKING:
-    from capline.model.attempt import Attempt
-    from capline.model.decision import Decision, Joint
-    from capline.model.limit import Limit
-    from capline.model.policy import Policy
+from capline.model.attempt import Attempt
+from capline.model.decision import Decision, Joint
+from capline.model.limit import CalendarLimit, Limit, QuietHours
+from capline.model.policy import Policy
 
 Judge: TypeAlias = "Callable[[Attempt, int, Decision], None]"
 """One of the oracle's verbs for a single attempt, its time and its answer."""

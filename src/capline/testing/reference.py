@@ -7,29 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from capline.limiter.arguments.checks import fingerprint
 from capline.limiter.policies.rules import Rules
+from capline.model.attempt import Attempt
+from capline.model.clock import Clock
 from capline.model.decision import Decision, Joint
-from capline.model.policy import LogLimits
-from capline.window.bound_log import draft_logs
+from capline.model.policy import BoundPolicy, LogLimits, Policy
+from capline.model.subject import Subject
+from capline.window.bound_log import BoundLog, draft_logs
 from capline.window.carry import NumberRow, carry_hits, carry_numbers, rows_of, take_over
 from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
 from capline.window.log import NEVER, Draft, Log, trim
-from capline.window.reservation import commit, end_all, forget, reserve, take_along
+from capline.window.reservation import Pending, commit, end_all, forget, reserve, take_along
 from capline.window.rule import Slot, attempt, move, peek
-
-if TYPE_CHECKING:
-    from capline.model.attempt import Attempt
-    from capline.model.clock import Clock
-    from capline.model.policy import BoundPolicy, Policy
-    from capline.model.subject import Subject
-    from capline.window.bound_log import BoundLog
-    from capline.window.reservation import Pending
 
 
 class _Opened:

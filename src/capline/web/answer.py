@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
 from capline.limiter.outage.outage import ASK_AGAIN_US
+from capline.model.attempt import Attempt
 from capline.model.headers import limit_names
 from capline.model.limit import QuietHours, duration_text
+from capline.model.limit_status import LimitStatus
 from capline.support.status_title import status_title
-
-if TYPE_CHECKING:
-    from capline.model.attempt import Attempt
-    from capline.model.limit_status import LimitStatus
 
 MOST_BODY_BYTES = 1 << 20
 """Of a body that a function of a rule reads."""

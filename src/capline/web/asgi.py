@@ -16,18 +16,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from urllib.parse import parse_qs
 
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.steps import run_awaited
 from capline.model.errors import CaplineError, InvalidTypeError
 from capline.web.answer import Answer, Refusal, answer_to, check_size, json_of, named
-from capline.web.gate import Gate, Refused, Visit
-
-if TYPE_CHECKING:
-    from capline.web.gate import Options
-    from capline.web.rule import Rule
+from capline.web.gate import Gate, Options, Refused, Visit
+from capline.web.rule import Rule
 
 # Each framework has types of its own for the same things, which are not assignable to each other.
 Scope = Message = Receive = Send = App = Any

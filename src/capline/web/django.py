@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from capline.limiter.limiter import Limiter
 from capline.limiter.steps import run
@@ -41,8 +41,7 @@ try:
 except ImportError as error:
     raise CaplineError("capline.web.django needs Django: pip install django") from error
 
-if TYPE_CHECKING:
-    from capline.web.answer import Refusal
+from capline.web.answer import Refusal
 
 __all__ = ["CaplineMiddleware", "exempt", "gate", "key_of", "limited", "visit_of"]
 

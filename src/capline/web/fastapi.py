@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from capline.model.errors import CaplineError
 from capline.web import asgi
@@ -27,9 +27,8 @@ try:
 except ImportError as error:
     raise CaplineError("capline.web.fastapi needs FastAPI: pip install fastapi") from error
 
-if TYPE_CHECKING:
-    from capline.model.subject import Subject
-    from capline.web.gate import Gate
+from capline.model.subject import Subject
+from capline.web.gate import Gate
 
 __all__ = ["CaplineMiddleware", "Limited"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from capline.limiter.limiter import Limiter
 from capline.limiter.steps import run
@@ -26,10 +26,9 @@ try:
 except ImportError as error:
     raise CaplineError("capline.web.flask needs Flask: pip install flask") from error
 
-if TYPE_CHECKING:
-    from capline.model.subject import Subject
-    from capline.web.answer import Refusal
-    from capline.web.gate import Options, Visit
+from capline.model.subject import Subject
+from capline.web.answer import Refusal
+from capline.web.gate import Options, Visit
 
 __all__ = ["Capline"]
 

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from urllib.parse import parse_qs
 
 from capline.limiter.limiter import Limiter
 from capline.limiter.steps import run
 from capline.support.status_title import status_title
 from capline.web.answer import MOST_BODY_BYTES, Answer, answer_to, check_size, json_of, named
-from capline.web.gate import Gate
-
-if TYPE_CHECKING:
-    from capline.web.gate import Options, Visit
-    from capline.web.rule import Rule
+from capline.web.gate import Gate, Options, Visit
+from capline.web.rule import Rule
 
 __all__ = ["CaplineMiddleware", "Request"]
 

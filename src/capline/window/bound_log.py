@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
-from capline.model.limit import CalendarLimit, QuietHours
-from capline.model.policy import LogLimits
+from capline.model.limit import CalendarLimit, Limit, QuietHours
+from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.zone import ZoneTable, zone_table
 from capline.window.counters import FixedReader, counter_of, level_of
 from capline.window.limit_reader import CalendarReader, LimitReader, QuietReader, RollingReader
 from capline.window.log import NEVER, Draft, Log, LogView
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.model.limit import Limit
-    from capline.model.policy import BoundPolicy
 
 
 class OpenLog(LogView, Protocol):

@@ -14,20 +14,15 @@ refused or not: worked out again at each refusal, the units would not fade.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.window.bound_log import OpenLog
+from capline.window.bound_log import BoundLog, OpenLog
 from capline.window.counters import LevelReader
 from capline.window.limit_reader import LimitReader, WindowReader
 from capline.window.log import CARRIED, NEVER, REFUNDED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from capline.window.bound_log import BoundLog
 
 
 class NumberRow(msgspec.Struct, gc=False):

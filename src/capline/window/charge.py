@@ -7,21 +7,17 @@ settle   gives a hit, made as an estimate, the units that it really cost
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
 from capline.model.clock import LATEST_US
+from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError
 from capline.window.answer import build_answer, replayed_answer, stamp_from, time_of
+from capline.window.bound_log import BoundLog
 from capline.window.log import NEVER
 from capline.window.recording import give_back, has_room, record_hit, shift_units
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.model.decision import Decision
-    from capline.window.bound_log import BoundLog
 
 
 def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:

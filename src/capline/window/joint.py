@@ -6,24 +6,19 @@ another not. The logs of one part share both. A slot is one instant, so there al
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
+from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit_status import NUMBERS, LimitStatus, states_of
 from capline.window.answer import allowed_now, replayed_answer, time_of
+from capline.window.bound_log import BoundLog
 from capline.window.charge import check_room
 from capline.window.log import NEVER
 from capline.window.recording import record_hit
-from capline.window.rule import judge, take_slot
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.model.decision import Decision
-    from capline.window.bound_log import BoundLog
-    from capline.window.rule import Slot
+from capline.window.rule import Slot, judge, take_slot
 
 SLOTS_DIFFER = (
     "these ids are known in some of the logs only, or at several instants, so they name no one slot; "

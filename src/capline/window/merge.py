@@ -15,16 +15,13 @@ merge does not add it again. A hit of an export is known by its stamp alone, wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from capline.model.limit import LARGEST_QUOTA
 from capline.window.charge import too_many
 from capline.window.log import CARRIED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 Row = tuple[int, int, int]
 """One hit: its stamp, its units (0: given back), and 64 bits of its id (0: none)."""

@@ -15,18 +15,15 @@ that are out of every log that has them; the others stay until their channel's l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 from zlib import crc32
 
+from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA
+from capline.window.bound_log import BoundLog, OpenLog
 from capline.window.charge import too_many
 from capline.window.rule import attempt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from capline.model.decision import Decision
-    from capline.window.bound_log import BoundLog, OpenLog
 
 
 class Pending(NamedTuple):

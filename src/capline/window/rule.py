@@ -24,12 +24,17 @@ the answer made of it), `recording` (how a hit is added to a log) and `bound_log
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from capline.model.clock import LATEST_US
+from capline.model.decision import Decision
+from capline.model.policy import BoundPolicy
 from capline.window.answer import (
+    Binding,
+    Stamped,
     allowed_now,
     answer_then,
     build_answer,
@@ -41,19 +46,10 @@ from capline.window.answer import (
     tightest_of,
     time_of,
 )
-from capline.window.bound_log import draft_logs
+from capline.window.bound_log import BoundLog, draft_logs
 from capline.window.charge import check_room
-from capline.window.log import DENIED, NEVER, LogBefore
+from capline.window.log import DENIED, NEVER, Log, LogBefore
 from capline.window.recording import record_hit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.model.decision import Decision
-    from capline.model.policy import BoundPolicy
-    from capline.window.answer import Binding, Stamped
-    from capline.window.bound_log import BoundLog
-    from capline.window.log import Log
 
 
 class Slot(msgspec.Struct, frozen=True):

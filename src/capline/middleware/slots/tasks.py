@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capline.limiter.arguments.checks import refusal_text, seconds_us
 from capline.limiter.limiter import Limiter
 from capline.model.attempt import check_cost
-from capline.model.decision import LimitExceeded
+from capline.model.decision import Decision, LimitExceeded
 from capline.model.errors import InvalidTypeError, StoreError, quoted
 from capline.model.subject import Subject, check_subject
-
-if TYPE_CHECKING:
-    from capline.model.decision import Decision
 
 MOST_MISSED = 10
 """Slots that one task may miss before it goes late: never going would be no better."""

@@ -7,20 +7,15 @@ A customer-week is one customer in one week in which at least one message was du
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from capline.model.limit import DAY_US
+from capline.model.limit import DAY_US, Limit
 from capline.replay.demo.messages import EPOCH_WEEKDAY, MESSAGES
 from capline.replay.demo.recency import SEGMENTS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from capline.model.limit import Limit
-    from capline.replay.demo.record import Record
+from capline.replay.demo.record import Record
 
 NO_SEGMENT = "(none yet)"
 """The name for those in no segment: customers on the day of their first purchase."""

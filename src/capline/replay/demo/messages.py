@@ -16,19 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capline.model.limit import DAY_US
 from capline.replay.demo.recency import Recency
 from capline.replay.events import ReplayError, read_events
-from capline.segment import IdSet
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from capline.segment import Snapshot
+from capline.segment import IdSet, Snapshot
 
 HOUR_US = DAY_US // 24
 

@@ -14,16 +14,13 @@ The state is two integers a customer. A day costs one pass over them and four bi
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capline.model.limit import DAY_US
 from capline.replay.events import ReplayError
 from capline.segment import IdSet, Snapshot
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NEW_DAYS = 30
 ACTIVE_DAYS = 90

@@ -20,30 +20,31 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
-from capline.model.limit import DAY_US
+from capline.model.limit import DAY_US, Limit
+from capline.model.policy import Policy
 from capline.policy.file import load
 from capline.replay.demo.figures import Figures, day_text, figures_of
-from capline.replay.demo.messages import BLAST_HOUR, MESSAGES, calendar, is_blast_day, read_purchases
+from capline.replay.demo.messages import (
+    BLAST_HOUR,
+    MESSAGES,
+    Messages,
+    Purchases,
+    calendar,
+    is_blast_day,
+    read_purchases,
+)
 from capline.replay.demo.recency import SEGMENTS
-from capline.replay.demo.record import Recorder
+from capline.replay.demo.record import Record, Recorder
 from capline.replay.demo.recount import Recount, check_countable, recount
 from capline.replay.engine import replay
 from capline.replay.events import ReplayError
-from capline.segment import write_snapshot
-
-if TYPE_CHECKING:
-    from capline.model.limit import Limit
-    from capline.model.policy import Policy
-    from capline.replay.demo.messages import Messages, Purchases
-    from capline.replay.demo.record import Record
-    from capline.segment import Snapshot
+from capline.segment import Snapshot, write_snapshot
 
 POLICY = "promo"
 

@@ -9,19 +9,15 @@ A window of 20 us that ends at the third instant begins there, as a hit exactly 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from capline.model.limit import Limit
 from capline.model.policy import Policy
 from capline.replay.count import ALLOWED, UnitCore
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from capline.model.limit import Limit
 
 _ROOM = 1 << 62
 

@@ -14,17 +14,14 @@ quota that refuses there, and some microseconds for each instant of the longest 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capline.model.limit import Limit
 from capline.replay.suggest.histories import Histories, Window, counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 MOST_CELLS = 1 << 25
 """Cells of a ring; 4 bytes each."""

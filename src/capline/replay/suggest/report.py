@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from html import escape
-from typing import TYPE_CHECKING
 
+from capline.model.subject import Subject
 from capline.replay.page import Html, page, share, table
 from capline.replay.report import section, time_label
+from capline.replay.suggest.events import Past
 from capline.replay.suggest.policy_file import forecast
-from capline.replay.suggest.suggestion import rows_of
+from capline.replay.suggest.suggestion import Choice, Suggestion, rows_of
 from capline.replay.svg import bars, curves
-
-if TYPE_CHECKING:
-    from capline.model.subject import Subject
-    from capline.replay.suggest.events import Past
-    from capline.replay.suggest.suggestion import Choice, Suggestion
 
 _MOST_ROWS, _MOST_POINTS = 300, 60
 """Quotas in a table, and points in a chart; `--json` has every quota."""

@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capline.model.errors import InvalidValueError
 from capline.model.limit import Limit, window_text
 from capline.replay.suggest.histories import Histories, Window, window_of
 from capline.replay.suggest.refusals import MOST_CELLS, Refusals, over, refusals
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MOST_PAIRS = 200
 """Pairs of a frontier, which are spread evenly where there are more."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capline.model.errors import SegmentError
 from capline.segment.build import table
@@ -22,9 +23,6 @@ from capline.segment.build.rules import ANY, Condition, Rules
 from capline.segment.build.source import Paths, Rows, TextRows, expand, read_ids
 from capline.segment.dictionary.idfile import Group
 from capline.segment.sets.idset import set_type
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _MEMORY = "1GiB"
 _BATCH_ROWS = 1 << 17

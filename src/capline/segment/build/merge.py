@@ -13,19 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capline.model.errors import SegmentError
 from capline.segment.build.build import make_disjoint
+from capline.segment.dictionary.dictionary import DictionaryBuilder
 from capline.segment.dictionary.idfile import Group
 from capline.segment.sets.idset import IdSet, set_type
 from capline.segment.snapshot.load import load_partial
 from capline.segment.snapshot.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from capline.segment.dictionary.dictionary import DictionaryBuilder
 
 
 def merge_partials(

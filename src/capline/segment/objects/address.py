@@ -9,14 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from capline.model.errors import InvalidTypeError, SegmentError
-from capline.segment.objects.store import DirectoryStore
-
-if TYPE_CHECKING:
-    from capline.segment.objects.store import ObjectStore
+from capline.segment.objects.store import DirectoryStore, ObjectStore
 
 REMOTE = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

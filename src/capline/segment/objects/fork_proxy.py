@@ -24,15 +24,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capline.model.errors import SegmentError
 from capline.segment.objects.bucket import BucketStore, runs_here
-from capline.segment.objects.store import ObjectStore
+from capline.segment.objects.store import ObjectData, ObjectInfo, ObjectStore
 from capline.support.override import override
-
-if TYPE_CHECKING:
-    from capline.segment.objects.store import ObjectData, ObjectInfo
 
 
 class ForwardingStore(ObjectStore):

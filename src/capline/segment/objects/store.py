@@ -18,9 +18,9 @@ import stat
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -28,9 +28,6 @@ from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.support.override import override
 from capline.support.system import lock_file
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 CHUNK_BYTES = 4 << 20
 

@@ -27,23 +27,19 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.segment.dictionary.dictionary import link_or_copy
-from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_manifest, read_manifest
+from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest, decode_manifest, read_manifest
+from capline.segment.objects.store import ObjectStore
 from capline.segment.publish.fetch import download, read_manifest_of
+from capline.segment.publish.pointer import Published
 from capline.segment.snapshot.load import REFUSED, load_snapshot
+from capline.segment.snapshot.snapshot import Snapshot
 from capline.support.system import lock_file
-
-if TYPE_CHECKING:
-    from capline.segment.manifest import Manifest
-    from capline.segment.objects.store import ObjectStore
-    from capline.segment.publish.pointer import Published
-    from capline.segment.snapshot.snapshot import Snapshot
 
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _PATIENCE_S = 120.0

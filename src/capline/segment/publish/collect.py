@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from capline.model.clock import Clock
 from capline.model.errors import SegmentConflictError, SegmentError
 from capline.segment.publish.fetch import read_manifest_of
 from capline.segment.publish.pointer import MANIFESTS, OBJECTS, Pointer, Published
-
-if TYPE_CHECKING:
-    from capline.model.clock import Clock
-    from capline.segment.publish.versions import Versions
+from capline.segment.publish.versions import Versions
 
 GRACE_US = 24 * 3_600_000_000
 

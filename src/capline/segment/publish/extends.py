@@ -12,21 +12,17 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.segment.dictionary.dictionary import Dictionary, open_file
-from capline.segment.dictionary.idfile import Group
+from capline.segment.dictionary.idfile import Group, IdFile
+from capline.segment.manifest import DictionaryEntry
+from capline.segment.objects.store import ObjectStore
 from capline.segment.publish.fetch import download, read_manifest_of
-
-if TYPE_CHECKING:
-    from capline.segment.dictionary.idfile import IdFile
-    from capline.segment.manifest import DictionaryEntry
-    from capline.segment.objects.store import ObjectStore
-    from capline.segment.publish.pointer import Published
+from capline.segment.publish.pointer import Published
 
 _CHUNK = 1 << 20
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from capline.model.errors import SegmentError
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, Manifest, decode_manifest
-from capline.segment.objects.store import ObjectMissingError
-from capline.segment.publish.pointer import OBJECTS
-
-if TYPE_CHECKING:
-    from capline.segment.objects.store import ObjectStore
-    from capline.segment.publish.pointer import Published
+from capline.segment.objects.store import ObjectMissingError, ObjectStore
+from capline.segment.publish.pointer import OBJECTS, Published
 
 
 def read_manifest_of(objects: ObjectStore, version: Published) -> tuple[bytes, Manifest]:

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from capline.model.clock import SystemClock
 from capline.model.errors import SegmentError
 from capline.segment.publish.pointer import POINTER
 from capline.segment.publish.watch import SegmentWatch, WatchStatus
-from capline.segment.snapshot.load import load_snapshot
-
-if TYPE_CHECKING:
-    from capline.segment.snapshot.load import Trust
-    from capline.segment.snapshot.snapshot import Id, Snapshot
+from capline.segment.snapshot.load import Trust, load_snapshot
+from capline.segment.snapshot.snapshot import Id, Snapshot
 
 DEFAULT_CACHE = ".capline/segments"
 """The default cache of fetched snapshots, beside the default store."""

@@ -30,25 +30,23 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 
 from capline.model.clock import Clock, SystemClock
 from capline.model.errors import SegmentConflictError, SegmentError
 from capline.segment import files
+from capline.segment.dictionary.dictionary import Dictionary
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest, decode_manifest
 from capline.segment.objects.address import open_objects
+from capline.segment.objects.store import ObjectStore
 from capline.segment.publish.collect import GRACE_US, KEEP, Collected, collect
 from capline.segment.publish.extends import check_extends
 from capline.segment.publish.fetch import read_manifest_of
 from capline.segment.publish.pointer import MOST_VERSIONS, NOTHING, OBJECTS, Pointer, Published, check_version
 from capline.segment.publish.versions import TRIES, Publication, Versions, read_pointer
 from capline.segment.snapshot.load import load_snapshot
-
-if TYPE_CHECKING:
-    from capline.segment.dictionary.dictionary import Dictionary
-    from capline.segment.objects.store import ObjectStore
 
 _PAUSE_S = 0.2
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from capline.model.clock import Clock
 from capline.model.errors import SegmentConflictError, SegmentError
-from capline.segment.objects.store import ObjectMissingError
+from capline.segment.objects.store import ObjectData, ObjectMissingError, ObjectStore
 from capline.segment.publish.pointer import (
     LARGEST_POINTER_BYTES,
     NOTHING,
@@ -21,10 +22,6 @@ from capline.segment.publish.pointer import (
     is_of_this_version,
 )
 from capline.segment.seal import is_sealed, seal
-
-if TYPE_CHECKING:
-    from capline.model.clock import Clock
-    from capline.segment.objects.store import ObjectData, ObjectStore
 
 TRIES = 8
 """How often a change is tried again because others changed the pointer."""

@@ -14,15 +14,12 @@ Ids of 64 bits may lie anywhere, so those are sorted, and codes are found by pos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from capline.segment.sets.idset import IdSet, IdSet64
-
-if TYPE_CHECKING:
-    from capline.segment.sets.idset import IdArray
+from capline.segment.sets.idset import IdArray, IdSet, IdSet64
 
 Codes = npt.NDArray[np.uint8 | np.uint16]
 

@@ -21,17 +21,14 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.segment.dictionary.dictionary import link_or_copy
 from capline.segment.manifest import FORMAT, FORMAT_VERSION, MANIFEST, MOST_PAIRED, Manifest, SegmentEntry
 from capline.segment.seal import seal
+from capline.segment.snapshot.snapshot import Snapshot
 from capline.segment.snapshot.verified import VERIFIED
-
-if TYPE_CHECKING:
-    from capline.segment.snapshot.snapshot import Snapshot
 
 SUFFIX = ".roaring"
 _SUFFIXES = (SUFFIX, ".ids")

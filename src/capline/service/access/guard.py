@@ -15,15 +15,11 @@ import hashlib
 from collections.abc import Callable
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING
 
-from capline.service.access.tokens import Token, is_of, name_of
+from capline.service.access.tokens import Token, TokenFile, is_of, name_of
 from capline.service.access.turns import Turns
 from capline.service.http.problems import RETRY_AFTER_S, Problem
 from capline.service.settings.kept import keep, kept, kept_key, path_of
-
-if TYPE_CHECKING:
-    from capline.service.access.tokens import TokenFile
 
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="capline", Basic realm="capline"'}
 _LONGEST = 1024

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from capline.service.access.guard import Guard
 from capline.service.envoy.messages import SERVICE, part
+from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.http.problems import Problem
 from capline.service.settings.last_good import last_good_tls
 from capline.service.settings.tls import Contents, contents, renewed
-
-if TYPE_CHECKING:
-    from capline.service.access.guard import Guard
-    from capline.service.envoy.metrics import EnvoyMetrics
-    from capline.service.settings.values import Tls
+from capline.service.settings.values import Tls
 
 _CODES = {HTTPStatus.UNAUTHORIZED: "UNAUTHENTICATED", HTTPStatus.FORBIDDEN: "PERMISSION_DENIED"}
 """The other problem is that too many secrets wait to be checked: UNAVAILABLE, as 503 over HTTP."""

@@ -15,16 +15,13 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.policy.file import PolicyFileError, read_bytes
 from capline.service.envoy.form import add_file
 from capline.service.envoy.rules import Configuration
 from capline.service.settings.last_good import LastGood
-
-if TYPE_CHECKING:
-    from capline.service.settings.values import Grpc
+from capline.service.settings.values import Grpc
 
 MOST_FILES = 1000
 _SUFFIXES = (".yaml", ".yml")

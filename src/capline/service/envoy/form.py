@@ -17,14 +17,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capline.forms.fields import Fields
-from capline.forms.tree import Items, Node, Table, Text, Unusable, read_tree, shown
+from capline.forms.tree import Fault, Items, Node, Table, Text, Unusable, read_tree, shown
 from capline.service.envoy.rules import UNITS_US, Configuration, Descriptor, Rule
-
-if TYPE_CHECKING:
-    from capline.forms.tree import Fault
 
 _LARGEST_QUOTA = (1 << 32) - 1
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}

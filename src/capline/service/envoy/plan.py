@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidValueError
 from capline.model.subject import LONGEST_TEXT_BYTES
-from capline.service.envoy.rules import UNITS_US, Match, Rule, policy_name
-from capline.service.settings.values import USUAL_MODES
-
-if TYPE_CHECKING:
-    from capline.service.envoy.rules import Configuration
-    from capline.service.settings.values import Modes
+from capline.service.envoy.rules import UNITS_US, Configuration, Match, Rule, policy_name
+from capline.service.settings.values import USUAL_MODES, Modes
 
 MOST_DESCRIPTORS = 64
 MOST_ENTRIES = 64

@@ -13,20 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from capline.limiter.aio import AsyncLimiter
 from capline.model.attempt import Attempt
-from capline.service.envoy.plan import MOST_DESCRIPTORS, Part, Plan, Status, plan_of
-from capline.service.envoy.rules import UNITS_US, Rule, policies_of, policy_name
-from capline.service.settings.values import USUAL_MODES
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.model.limit_status import LimitStatus
-    from capline.service.envoy.metrics import EnvoyMetrics
-    from capline.service.envoy.plan import Descriptor
-    from capline.service.envoy.rules import Configuration
-    from capline.service.settings.values import Modes
+from capline.model.limit_status import LimitStatus
+from capline.service.envoy.metrics import EnvoyMetrics
+from capline.service.envoy.plan import MOST_DESCRIPTORS, Descriptor, Part, Plan, Status, plan_of
+from capline.service.envoy.rules import UNITS_US, Configuration, Rule, policies_of, policy_name
+from capline.service.settings.values import USUAL_MODES, Modes
 
 MOST_OVERRIDES = 1000
 """Sets of limits that requests brought along for which a limiter is kept; the least recently used goes first."""

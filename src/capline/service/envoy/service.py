@@ -8,7 +8,7 @@ does building one: a prefilled response serves all requests under the same rules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
 from capline.service.envoy.messages import (
@@ -21,13 +21,10 @@ from capline.service.envoy.messages import (
     json_format,
     rls,
 )
-from capline.service.envoy.plan import Descriptor
+from capline.service.envoy.plan import Descriptor, Part, Plan, Status
+from capline.service.envoy.ratelimit import RateLimit
 from capline.service.http.app import ONE_BODY_BYTES, Reply, Request, Route
-
-if TYPE_CHECKING:
-    from capline.service.envoy.plan import Part, Plan, Status
-    from capline.service.envoy.ratelimit import RateLimit
-    from capline.service.settings.values import Modes
+from capline.service.settings.values import Modes
 
 MOST_KEPT = 4096
 LONGEST_KEPT_BYTES = 512

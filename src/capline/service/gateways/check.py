@@ -12,16 +12,13 @@ parameters, while a client can send headers. Every answer has the rate limit hea
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
+from capline.limiter.aio import AsyncLimiter
+from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError, StoreUnavailableError, quoted
 from capline.service.http.app import Reply, Request, Route
 from capline.service.http.forms import number_of, query_of, subject_named
 from capline.service.http.problems import Problem
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.model.decision import Decision
 
 _NAMES = ("policy", "subject", "cost", "segment", "channel", "zone")
 _PARAMETERS = (*_NAMES, "refuse")

@@ -19,19 +19,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
+from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.service.gateways.check import decide
-
-if TYPE_CHECKING:
-    import socket
-
-    from capline.limiter.aio import AsyncLimiter
 
 LARGEST_FRAME_BYTES = 16_380
 

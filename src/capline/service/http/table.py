@@ -13,14 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from capline.service.http.app import ONE_BODY_BYTES, Request, Route
+from capline.service.http.app import ONE_BODY_BYTES, Handler, Request, Route
 from capline.service.http.forms import Reader, query_of, subject_of, word_of
 from capline.service.http.paths import names_of
-
-if TYPE_CHECKING:
-    from capline.service.http.app import Handler
 
 _Function = TypeVar("_Function", bound="Callable[..., Awaitable[object]]")
 _SPEC = "http_spec"

@@ -7,14 +7,10 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from capline.service.run.listen import bound
 from capline.service.run.workers import serve_by_workers
-from capline.service.settings.values import Address
-
-if TYPE_CHECKING:
-    from capline.service.settings.values import Settings
+from capline.service.settings.values import Address, Settings
 
 
 def serve(

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 import msgspec
 from msgspec.structs import asdict
 
+from capline.limiter.aio import AsyncLimiter
+from capline.model.decision import Decision
+from capline.model.limit_status import LimitStatus
 from capline.service.access.new_subjects import NewSubjects, is_new
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
 from capline.service.http.forms import (
@@ -27,11 +30,6 @@ from capline.service.http.forms import (
 )
 from capline.service.http.table import post
 from capline.support.override import override
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.model.decision import Decision
-    from capline.model.limit_status import LimitStatus
 
 _Verb = Callable[..., Awaitable["Decision"]]
 LOOK = ("read", "decide")

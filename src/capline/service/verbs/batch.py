@@ -7,26 +7,23 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
+from capline.limiter.aio import AsyncLimiter
+from capline.model.attempt import Attempt
 from capline.model.decision import Decision
-from capline.model.errors import InvalidValueError
+from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.subject import Subject
 from capline.service.access.new_subjects import NewSubjects, count_new, is_new
 from capline.service.http.app import BATCH_BYTES, Reply, Request
 from capline.service.http.forms import Cost, KeepingAttempt, Name, Reader, Stamp
 from capline.service.http.problems import Problem
 from capline.service.http.table import post
+from capline.store.columns import Decisions
 from capline.support.override import override
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.model.attempt import Attempt
-    from capline.model.errors import CaplineError
-    from capline.store.columns import Decisions
 
 T = TypeVar("T")
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import asdict, replace
 
+from capline.limiter.aio import AsyncLimiter
 from capline.limiter.base import MOST_JOINT
+from capline.model.attempt import Attempt
+from capline.model.decision import Joint
 from capline.model.errors import InvalidValueError
 from capline.service.access.new_subjects import NewSubjects, new_parts
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
 from capline.service.http.forms import AttemptRequest, KeepingAttempt, Seconds, Stamp, described_as
 from capline.service.http.table import post
 from capline.service.verbs.attempts import UsedLimit
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.model.attempt import Attempt
-    from capline.model.decision import Joint
 
 
 class JointRequest(msgspec.Struct, forbid_unknown_fields=True):

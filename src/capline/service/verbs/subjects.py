@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 import msgspec
 
 from capline.model.errors import InvalidValueError
-from capline.model.subject import Subject  # noqa: TC001 - msgspec reads the annotations
+from capline.model.subject import Subject
 from capline.service.http.forms import Name, SubjectForm, page_limit, page_of
 from capline.service.http.table import delete, get, post
 from capline.service.verbs.attempts import LOOK, Answer, UsedLimit, answer_of

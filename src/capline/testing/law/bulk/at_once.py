@@ -6,16 +6,14 @@ import asyncio
 import multiprocessing
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from capline.limiter.aio import AsyncLimiter
 from capline.limiter.limiter import Limiter
 from capline.model.clock import SystemClock
+from capline.model.decision import Decision
 from capline.model.policy import Policy
 from capline.testing.setting import POPULATION, Awaited, StoreSetting, begins_next
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.model.decision import Decision
 
 
 class AtOnceLaw(StoreSetting):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from capline.model.attempt import Attempt
+from capline.model.clock import ManualClock
 from capline.model.errors import IdConflictError
 from capline.testing.oracle import Oracle
 from capline.testing.setting import SECOND, StoreSetting
-
-if TYPE_CHECKING:
-    from capline.model.clock import ManualClock
 
 COUNTED: dict[str, dict[str, Any]] = {
     "a": {"limits": ["3/10s"]},

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from capline.model.attempt import Attempt
+from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA
+from capline.model.policy import Policy
 from capline.testing.reference import Reference
 from capline.testing.setting import SECOND, StoreSetting, each_algorithm
-
-if TYPE_CHECKING:
-    from capline.model.decision import Decision
-    from capline.model.policy import Policy
 
 
 def _told(decision: Decision) -> list[tuple[str, int, float | None, float]]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
-
-if TYPE_CHECKING:
-    from capline.model.decision import Decision
 
 
 class HitLaw(StoreSetting):

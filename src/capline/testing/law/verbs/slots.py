@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from capline.limiter.aio import AsyncLimiter
 from capline.model.attempt import Attempt
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting, each_algorithm
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
 
 
 class SlotLaw(StoreSetting):

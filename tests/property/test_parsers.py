@@ -15,10 +15,10 @@ from capline.campaign.file import loads_campaign
 from capline.campaign.senders.template import Template, from_environment
 from capline.cli.input.target import read_also
 from capline.limiter.arguments.records import read_line
-from capline.middleware.retry_after import LONGEST_SECONDS, retry_after
 from capline.model.errors import CaplineError, InvalidTypeError
 from capline.model.limit import Limit, parse_span
 from capline.model.policy import Policy, check_name
+from capline.model.retry_after import LONGEST_SECONDS, retry_after
 from capline.model.subject import parse_subject, subject_text
 from capline.model.zone import check_zone
 from capline.policy.file import loads

@@ -178,11 +178,12 @@ class Delivery:
                 self.progress(part.number, len(rows) - rows.to("send").size)
                 if self.breaker.is_failing:
                     self._stop_if_down(rows, some)
+                if self.breaker.is_failing or asked_s:
                     break
             tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
-            if tries.size:
-                wait_s = backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter())
-                raise Later(wait_s, all_of_it=self.breaker.is_failing)
+            if tries.size or (asked_s and rows.to("send").size):
+                wait_s = backoff_s(int(tries.max(initial=1)), self.file.retry, asked_s, self.jitter())
+                raise Later(wait_s, all_of_it=self.breaker.is_failing or asked_s > 0)
 
     @property
     def _attempts(self) -> Attempts:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN
+from capline.model.retry_after import retry_after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -30,7 +31,6 @@ _NOT_NOW = frozenset({408, 425, 429, 503})
 _IN_DOUBT = frozenset({303, 409})
 _REFUSED_5XX = frozenset({501, 505})
 _OK, _REDIRECT, _SERVER_ERROR = 200, 300, 500
-_LONGEST_PAUSE_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ async def post(
     if response is None:
         return Answer(UNKNOWN if given.is_given else TRANSIENT, reason)
     code = outcome_of(response.status_code)
-    wait_s = _pause_s(response.headers.get("Retry-After", ""))
+    wait_s = retry_after(response.headers) or 0.0
     return Answer(code, "" if code == DELIVERED else f"HTTP {response.status_code}", wait_s, received)
 
 
@@ -122,8 +122,3 @@ async def _read(response: httpx.Response, longest_bytes: int) -> bytes | None:
         if len(received) > longest_bytes:
             return None
     return bytes(received)
-
-
-def _pause_s(retry_after: str) -> float:
-    """`Retry-After` in seconds; 0 for its other form, a date."""
-    return min(float(retry_after), _LONGEST_PAUSE_S) if retry_after.isascii() and retry_after.isdecimal() else 0.0

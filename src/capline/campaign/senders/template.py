@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from capline.campaign.senders.protocol import Message
+    from capline.forms.fields import Fields
 
 _PLACEHOLDER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
@@ -51,11 +52,22 @@ class Template:
                     f"{self.text!r}: nothing fills {{{name}}}; there are: {there}; more by audience columns"
                 )
 
-    def fill(self, message: Message) -> str:
-        """The text for this message."""
+    def fill(self, message: Message, escape: Callable[[str], str] = str) -> str:
+        """The text for this message; each value is put in as `escape` returns it."""
         own = {"id": str(message.id), "key": message.key, "segment": message.segment or ""}
         values = {**message.fields, **own}
-        return "".join(literal + ("" if name is None else values.get(name, "")) for literal, name in self._pieces)
+        return "".join(
+            literal + ("" if name is None else escape(values.get(name, ""))) for literal, name in self._pieces
+        )
+
+
+def read_template(options: Fields, key: str, like: str = "") -> Template:
+    """The template under a key of a sender's options; what is wrong with it is noted as a fault."""
+    try:
+        return Template(options.text(key, like=like))
+    except CampaignError as error:
+        options.fault(key, str(error))
+        return Template("")
 
 
 def variables(text: str) -> list[str]:

@@ -14,6 +14,9 @@ failed request means.
 
 With `batch: 500` a request has up to 500 messages, and the answer a result for each: see `webhook_batch`.
 
+With `body` a request is what a push or SMS provider asks for: see `body`. Few providers keep keys, so what is not known
+is then sent again only with `again: true`.
+
 One event loop with bounded concurrency, in the calling thread: about 0.6 ms of CPU a request, and 0.02 ms a message.
 """
 
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 import httpx
 from msgspec.json import encode as _encode
 
+from capline.campaign.senders.body import JSON, Body
 from capline.campaign.senders.http_post import clients, post
 from capline.campaign.senders.protocol import DELIVERED, Message, Messages, Outcomes, RunInfo
 from capline.campaign.senders.template import from_environment
@@ -32,6 +36,8 @@ from capline.campaign.senders.webhook_batch import answers_of, longest_answer_by
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capline.campaign.senders.http_post import Answer
     from capline.forms.fields import Fields
 
@@ -47,11 +53,12 @@ class WebhookSender:
 
     Options: `url`; `batch`, messages in a request, posted as an array (0: one, by itself); `concurrency` (16), requests
     at a time; `timeout` (10), seconds for a whole request; `headers`, in which `${NAME}` stands for an environment
-    variable.
+    variable; `body`, and its `format`, json or form; `again` (true, with a body false), whether a message that may have
+    been taken is sent again.
     """
 
     main: ClassVar[str] = "url"
-    tuning: ClassVar[frozenset[str]] = frozenset({"batch", "concurrency", "timeout"})
+    tuning: ClassVar[frozenset[str]] = frozenset({"batch", "concurrency", "timeout", "again"})
 
     def __init__(self, options: Fields) -> None:
         self._url = options.text("url", like="https://push.example.org/send")
@@ -59,6 +66,10 @@ class WebhookSender:
         self._timeout_s = options.seconds("timeout", 10.0, 600)
         self._headers = _headers(options)
         self._batch = options.whole("batch", 0, 0, _MOST_IN_BATCH)
+        self._body = _body(options)
+        self.asks_again = options.flag("again", default=self._body is None)
+        if self._batch and self._body is not None:
+            options.fault("batch", "with a body, a request has one message; leave it out")
         self.request_size = self._batch or 1
         self.at_once = self._concurrency * self.request_size
         self.most: int | None = self._concurrency * (self._batch or _HAND_OVER)
@@ -68,6 +79,11 @@ class WebhookSender:
         problem = _why_no_url(self._url)
         if self._url and problem:
             options.fault("url", problem)
+
+    def check(self, columns: Sequence[str]) -> None:
+        """See `BuiltSender`."""
+        if self._body is not None:
+            self._body.check(columns)
 
     def open(self, run: RunInfo) -> None:
         """Make the loop and the clients; nothing is sent."""
@@ -113,16 +129,16 @@ class WebhookSender:
         return outcomes
 
     async def _post(self, client: httpx.AsyncClient, messages: list[Message]) -> list[Answer]:
-        bodies = [self._body(message) for message in messages]
-        headers = {"Content-Type": "application/json"}
         if self._batch:
-            longest_bytes = longest_answer_bytes(len(messages))
-            answer = await post(client, self._url, _encode(bodies), headers, self._timeout_s, longest_bytes)
+            data, longest_bytes = _encode(list(map(self._envelope, messages))), longest_answer_bytes(len(messages))
+            answer = await post(client, self._url, data, {"Content-Type": JSON}, self._timeout_s, longest_bytes)
             return answers_of(answer, [message.key for message in messages])
-        headers["Idempotency-Key"] = messages[0].key
-        return [await post(client, self._url, _encode(bodies[0]), headers, self._timeout_s, _LONGEST_BODY_BYTES)]
+        (message,), body = messages, self._body
+        data = _encode(self._envelope(message)) if body is None else body.fill(message)
+        headers = {"Content-Type": JSON if body is None else body.content_type, "Idempotency-Key": message.key}
+        return [await post(client, self._url, data, headers, self._timeout_s, _LONGEST_BODY_BYTES)]
 
-    def _body(self, message: Message) -> dict[str, object]:
+    def _envelope(self, message: Message) -> dict[str, object]:
         if self._run is None:
             raise CampaignError("this sender is not open")
         return {
@@ -134,6 +150,20 @@ class WebhookSender:
             "channel": self._run.channel,
             "fields": message.fields,
         }
+
+
+def _body(options: Fields) -> Body | None:
+    as_form = options.one_of("format", ("json", "form"), "json") == "form"
+    node = options.node("body")
+    if node is None:
+        if options.has("format"):
+            options.fault("format", "it is the format of a 'body:', and there is none")
+        return None
+    try:
+        return Body(node, as_form=as_form)
+    except CampaignError as error:
+        options.fault("body", str(error))
+        return None
 
 
 def _why_no_url(text: str) -> str | None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from capline.limiter.arguments.checks import seconds_us
 from capline.limiter.patience import numbered
-from capline.middleware.retry_after import wait_asked
 from capline.model.errors import InvalidTypeError, InvalidValueError, StoreError, quoted
+from capline.model.retry_after import wait_asked
 from capline.model.subject import Subject, check_subject
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capline.middleware.retry_after import LONGEST_SECONDS, retry_after, wait_asked
+from capline.model.retry_after import LONGEST_SECONDS, retry_after, wait_asked
 
 
 def said(header: str | None, date: str | None = None) -> dict[str, str]:

@@ -19,7 +19,7 @@ from capline.campaign.queue.status import QueueStatus
 from capline.campaign.stop import Stop
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import MOST_CLAIMS, Batch, CampaignStore, chunks
-from capline.campaign.store.records import PREPARE, Again, Claimed, DeadLetter, Over, Waiting
+from capline.campaign.store.records import PREPARE, Again, Claimed, DeadLetter, Over, Rate, Waiting
 from capline.campaign.store.rows import (
     DELIVERED,
     FAILED,
@@ -258,6 +258,18 @@ def test_workers_look_at_the_higher_priority_first_then_at_the_one_due_longest(q
     queue.release(claim, "give_back")
     queue.put_files(replace(RUN, facts=replace(FACTS, campaign="low"), priority=70))
     assert queue.look(9).campaigns == ["low", "b", "a"]
+
+
+def test_a_rate_is_changed_by_who_read_it(queue: CampaignStore) -> None:
+    first, second = Rate("9/s", ("5/s",), 7, "ann"), Rate("5/2s", ("5/s", "9/s"), 8, "zoë")
+    assert queue.rate("push") is None
+    assert queue.keep_rate("push", None, first)
+    assert not queue.keep_rate("push", None, second)
+    assert (queue.rate("push"), queue.rate("pus")) == (first, None)
+    assert queue.keep_rate("push", first, second)
+    assert queue.rate("push") == second
+    assert queue.keep_rate("push", second, None)
+    assert queue.rate("push") is None
 
 
 def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignStore) -> None:

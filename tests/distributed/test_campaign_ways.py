@@ -31,7 +31,7 @@ _SPEED = re.compile(r"<b>[^<]*</b><span>(a second|of work)</span>")
 parquet: Any = import_module("pyarrow.parquet")
 ONE = "/v1/campaigns/summer-sale"
 LATER = "2030-01-01T00:00:00Z"
-FORM = ("campaign", "policies", "policy", "store", "segments", "as_of", "send_at")
+FORM = ("campaign", "policies", "policy", "store", "segments", "as_of", "send_at", "rate", "rate_key")
 
 
 @pytest.fixture(scope="module")
@@ -410,11 +410,14 @@ def _forget(receiving: Receiver) -> None:
         kept.clear()
 
 
-SET = ("set --until 2030-01-02T00:00:00+01:00 --send-at 2029-12-31T00:00:00Z", "set --until never")
+SET = (
+    *("set --until 2030-01-02T00:00:00+01:00 --send-at 2029-12-31T00:00:00Z", "set --until never"),
+    *("status", "set --rate 2000/s", "status", "set --rate fast", "set --rate 10/100ms"),
+)
 STEPS = (
-    *("status", "pause", "status", "pause", "resume", "status", *SET, "status", "set", "set --until soon"),
+    *("status", "pause", "status", "pause", "resume", "status", *SET, "set", "set --until soon"),
     *("set --until 2029-01-01T00:00:00Z", "set --until 2020-01-01T00:00:00Z", "set --send-at 2029-12-31"),
-    *("cancel", "status", "resume", SET[1], "list"),
+    *("cancel", "status", "resume", SET[1], SET[3], "list"),
 )
 
 
@@ -452,7 +455,7 @@ def test_a_campaign_is_paused_while_it_works_in_each_way(ways: Ways) -> None:
 
 
 def test_a_campaign_is_steered_in_each_way(ways: Ways) -> None:
-    there = ways(as_of=None, send_at=LATER)
+    there = ways(as_of=None, send_at=LATER, rate="100/s", rate_key="push", sender="{webhook: http://127.0.0.1:1/}")
     said: list[list[Any]] = []
     for way in there:
         way.begin()
@@ -467,10 +470,21 @@ def test_a_campaign_is_steered_in_each_way(ways: Ways) -> None:
                 way.work()
         said.append(each)
     states = [said[0][number]["state"] for number, step in enumerate(STEPS) if step == "status"]
-    assert states == ["scheduled", "paused", "scheduled", "scheduled", "cancelled"]
+    assert states == ["scheduled", "paused", *["scheduled"] * 3, "cancelled"]
     steering = [told(each["steering"], there[0]) for each in said[0] if isinstance(each, dict) and "steering" in each]
-    assert [each["version"] for each in steering] == [1, 2, 4, 6, 7]
-    assert steering[3] == {"send_at": "2029-12-31T00:00:00Z", "until": None, "version": 6, "changed": "AT", "by": who()}
+    assert [each["version"] for each in steering] == [1, 2, 4, 6, 7, 8]
+    last = {"changed": "AT", "by": who()}
+    assert [each["speed"] for each in steering[3:]] == [
+        {"rate": "100/second", "changed": None, "by": None},
+        *[{"rate": "2000/second", **last}] * 2,
+    ]
+    assert {**steering[4], "speed": None} == {
+        "send_at": "2029-12-31T00:00:00Z",
+        "until": None,
+        "version": 7,
+        "speed": None,
+        **last,
+    }
     assert said[0] == said[1] == said[2]
 
 
@@ -518,7 +532,14 @@ def test_what_the_service_refuses(ways: Ways) -> None:
     assert status("GET", f"{one}/outcomes?after=x", "read") == 422
     assert status("GET", "/v1/campaigns?limit=0", "read") == 422
     assert status("GET", "/v1/campaigns?after=", "read") == 422
-    for bad in ({}, {"until": "x" * 100}, {"until": "2020-01-01T00:00:00Z"}, {"speed": 1}, {"until": 1}):
+    for bad in (
+        {},
+        {"until": "x" * 100},
+        {"until": "2020-01-01T00:00:00Z"},
+        {"speed": 1},
+        {"rate": "fast"},
+        {"until": 1},
+    ):
         assert status("PATCH", one, "steer", json=bad) == 422
     assert status("PATCH", one, "steer", content=b"{" * (2 << 20), headers={"Content-Type": "application/json"}) == 413
     assert status("POST", f"{one}/cancel", "steer") == 200

@@ -848,7 +848,7 @@ def test_campaigns_of_one_rate_key_keep_one_rate_together(redis_server: Server, 
         arrived.append(time.monotonic())
 
     with receiver(answered, on_request=note) as far:
-        for name, rate in (("spring", "20/s"), ("autumn", "20/s"), ("winter", "21/s")):
+        for name, rate in (("spring", "20/s"), ("autumn", "20/s"), ("winter", "25/s")):
             (tmp_path / name).mkdir()
             site = Site(tmp_path / name, store=store)
             site.audience(range(25))
@@ -856,15 +856,25 @@ def test_campaigns_of_one_rate_key_keep_one_rate_together(redis_server: Server, 
             by_webhook(site, far, as_of=None, rate=rate, rate_key="push")
             if rate == "20/s":
                 enqueue(site, queue)
-        refused = capline("campaign", "enqueue", site.file, "--queue", queue.url)
+        begin = "campaign", "enqueue", site.file, "--queue", queue.url
+        refused = [capline(*begin)]
+        steered = ("--queue", queue.url)
+        assert capline("campaign", "set", "autumn", "--rate", "21/s", *steered).returncode == 0
+        refused.append(capline(*begin))
         began = time.monotonic()
         with workers(queue, 2) as processes:
+            until(lambda: far.requests > 10, "requests", 60)
+            assert capline("campaign", "set", "spring", "--rate", "25/s", *steered).returncode == 0
+            assert answer("campaign", "status", "autumn", *steered)["steering"]["speed"]["rate"] == "25/second"
+            assert answer(*begin)["state"] == "new"
             for process in processes:
                 ended(process)
-    assert far.requests > 50
-    assert arrived[-1] - began >= (far.requests - 20) / 20
-    assert refused.returncode == 2
-    assert "rate_key 'push' has another rate than 21/s" in refused.stderr
+        assert capline("worker", *steered, "--until-idle", "--quiet").returncode in (0, 1)
+    assert far.requests > 60
+    assert arrived[-1] - began >= (far.requests - 25) / 25
+    for done, said in zip(refused, ("another rate than 25/s", "21/second, not 25/second, by "), strict=True):
+        assert done.returncode == 2
+        assert f"rate_key 'push' has {said}" in done.stderr
 
 
 @pytest.mark.deep

@@ -24,7 +24,7 @@ import numpy as np
 from capline.campaign.attempts import AGAIN, Attempts
 from capline.campaign.breaker import SenderFailingError
 from capline.campaign.prepare import local_instant_us
-from capline.campaign.rate import LONGEST_WAIT_S, Pace
+from capline.campaign.rate import LONGEST_WAIT_S, Pace, rate_now
 from capline.campaign.senders.protocol import (
     DELIVERED,
     PERMANENT,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from capline.campaign.part import Part
     from capline.campaign.stop import Stop
     from capline.campaign.store.protocol import CampaignStore
-    from capline.campaign.store.records import Claimed
+    from capline.campaign.store.records import Claimed, Rate
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
 
@@ -165,12 +165,15 @@ class Delivery:
             self.record.save(rows)
         self._refund(rows)
         self.progress(part.number, len(rows) - rows.to("send").size)
-        pace, due_us = Pace.of(self.file, self.limiter), self._due_us(part)
+        due_us = self._due_us(part)
         while (due := rows.to("send")).size:
             asked_s = 0.0
+            pace = Pace.of(self.file, self.limiter, self._rate())
             most = min(self.file.sender.sender.most or due.size, due.size if pace is None else pace.most)
             for start in range(0, due.size, most):
                 self.record.check()
+                if pace is not None and pace.rate != self._rate():
+                    break
                 some = self._not_excluded(rows, due[start : start + most])
                 if some.size:
                     asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch, pace, due_us))
@@ -194,7 +197,7 @@ class Delivery:
         if self.record.store.halt(self.info.campaign) == "pause":
             raise Paused
         now_us = self.limiter.now_us()
-        claim_run(self.limiter, self.file, self.info.run_id)
+        claim_run(self.limiter, self.file, self.info.run_id, self._rate())
         decided = rows.to("decide")
         answers = self._attempts.decide(part, decided, f"{self.info.campaign}/{self.info.run_id}/{part.number}")
         # Answers from a receipt are older: their `retry_after` counts from when they were first given.
@@ -202,6 +205,9 @@ class Delivery:
         rows.at_us = min(now_us, int(hits.max())) if hits.size else now_us
         rows.take_decisions(decided, answers)
         self.record.add(rows)
+
+    def _rate(self) -> Rate | None:
+        return rate_now(self.record.store, self.file.rate, self.file.rate_key)
 
     def _due_us(self, part: Part) -> int:
         """When the messages of a batch were due: at `send_at`, once the run began, or at the minute of their zone."""

@@ -50,6 +50,7 @@ import msgspec
 
 from capline.campaign.exclusion import Exclusion
 from capline.campaign.holdout import Holdout
+from capline.campaign.rate import parse_rate
 from capline.campaign.senders.file import FileSender
 from capline.campaign.senders.find import build_sender
 from capline.campaign.senders.template import from_environment
@@ -60,7 +61,7 @@ from capline.forms.tree import each_in_a_line, in_one_line, read_tree, shown
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
 from capline.model.errors import CampaignError, CaplineError, InvalidValueError
-from capline.model.limit import LARGEST_QUOTA, Limit, parse_span
+from capline.model.limit import LARGEST_QUOTA, parse_span
 from capline.model.policy import check_name
 from capline.segment.files import read
 from capline.segment.objects.address import REMOTE
@@ -70,11 +71,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.campaign.senders.find import BuiltSender
+    from capline.model.limit import Limit
 
 LARGEST_FILE_BYTES = 1 << 20
 MOST_ONLY = 100
 _LONGEST_STEM = 50
-_LEAST_WINDOW_US = 1_000_000
 
 SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
 _SOURCES = (*SUFFIXES, "segments")
@@ -365,13 +366,10 @@ def _rate(fields: Fields) -> Limit | None:
     if not text:
         return None
     try:
-        rate = Limit.parse(text)
+        return parse_rate(text)
     except CaplineError as error:
         fields.fault("rate", str(error))
         return None
-    if type(rate) is not Limit or rate.window_us < _LEAST_WINDOW_US:
-        fields.fault("rate", f"{shown(text)} is not a number of messages in a second or more; write it like 5000/s")
-    return rate
 
 
 def _span(fields: Fields, key: str) -> int | None:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from capline.campaign.rate import change_rate, parse_rate, rate_now
 from capline.campaign.store.database import sqlite_errors
 from capline.campaign.store.inputs import changed_inputs
 from capline.campaign.store.rows import REFUNDED
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.model.clock import SystemClock
-from capline.model.errors import CampaignConflictError, CampaignError, CampaignNotFoundError
+from capline.model.errors import CampaignConflictError, CampaignError, CampaignNotFoundError, CaplineError
 from capline.support.instant import instant_us
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from capline.campaign.store.protocol import CampaignStore, Change
     from capline.campaign.store.records import RunFacts, State, StoredRun
     from capline.campaign.store.rows import BatchRows
+    from capline.model.limit import Limit
     from capline.model.subject import Subject
 
 FILE = "ledger.sqlite"
@@ -131,7 +133,7 @@ class Ledger:
 
     def state(self) -> State:
         """The progress now."""
-        return self.store.state(self.name)
+        return replace(self.store.state(self.name), rate=rate_now(self.store, self.run.rate, self.run.rate_key))
 
     @property
     def is_finished(self) -> bool:
@@ -151,8 +153,13 @@ class Ledger:
     def set(self, settings: Settings, by: str) -> None:
         """Set something of the run; `CampaignConflictError` where it is too late for that."""
         due_us, until_us = settings.instants_us(self.state())
+        rate = settings.limit()
+        if rate is not None and not self.run.rate:
+            raise CampaignConflictError(f"campaign {self.name!r} has no 'rate:' that could change")
         if not self.store.steer(self.name, due_us=due_us, until_us=until_us, by=by):
             raise self._too_late()
+        if rate is not None:
+            change_rate(self.store, self.run, rate, by)
 
     def _too_late(self) -> CampaignConflictError:
         state = self.state()
@@ -182,18 +189,26 @@ class Ledger:
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What can be set of a campaign, each an instant like 2027-01-01T20:00:00Z; what is None stays as it is.
+    """What can be set of a campaign: instants like 2027-01-01T20:00:00Z, and its rate; what is None stays as it is.
 
-    `until` may be "never", too. `send_at` can be set until it is due.
+    `until` may be "never", too. `send_at` can be set until it is due. `rate`, like 5000/s, is that of its `rate_key`.
     """
 
     until: str | None = None
     send_at: str | None = None
+    rate: str | None = None
+
+    def limit(self) -> Limit | None:
+        """The rate; `CampaignError` where it is none."""
+        try:
+            return None if self.rate is None else parse_rate(self.rate)
+        except CaplineError as error:
+            raise CampaignError(f"rate: {error}") from None
 
     def instants_us(self, state: State) -> tuple[int | None, int | None]:
         """When it is to be due and over, 0 for never; `CampaignError` where that makes no sense."""
-        if self.until is None and self.send_at is None:
-            raise CampaignError("name what to change: until, send_at")
+        if self.until is None and self.send_at is None and self.rate is None:
+            raise CampaignError("name what to change: until, send_at, rate")
         due_us = _instant_us("send_at", self.send_at)
         until_us = 0 if self.until == "never" else _instant_us("until", self.until)
         if until_us and until_us <= SystemClock().now_us():

@@ -60,6 +60,7 @@ def _state(report: Report) -> str:
     if steering is not None:
         words += f"; due at {steering.send_at}" if report.state == "scheduled" else ""
         words += f"; over at {steering.until}" if steering.until else ""
+        words += f"; rate {steering.speed.rate}" if steering.speed else ""
         words += f"; changed at {steering.changed} by {steering.by}" if steering.changed else ""
     return f"{words}."
 

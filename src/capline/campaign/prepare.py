@@ -107,6 +107,7 @@ class Accepted:
             0,
             file.priority,
             file.keep_us,
+            *(("", "") if file.rate is None else (str(file.rate), file.rate_key)),
         )
 
     def heed(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:

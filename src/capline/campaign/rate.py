@@ -3,7 +3,10 @@
 Each hand-over takes a slot by `schedule`, of as many units as it has messages, in the limits' store:
 
     capline-rate    KEY   a hit for each hand-over
-    capline/rates   KEY   one hit a day, whose id is the rate: another rate under the key is refused
+    capline-rates   KEY   one hit a day, whose id is the rate: another rate under the key is refused
+
+The campaign store keeps a rate that someone changed: its campaigns of the key follow before their next hand-over. In
+the limits' store the first of them that decides puts the new rate in the place of one that it was before.
 
 The rule: the receiver never sees more. What leaves at its slot arrives up to a jitter later, a 25th of the rate's
 window, so the window is widened by that (`Limit.margin`): 96 % of the rate is used. Who is late for a slot takes
@@ -18,15 +21,22 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capline.model.errors import CampaignConflictError
+from capline.campaign.store.protocol import names_of
+from capline.campaign.store.records import Rate
+from capline.model.clock import SystemClock
+from capline.model.errors import CampaignConflictError, InvalidValueError, quoted
 from capline.model.limit import Limit
 from capline.model.policy import Policy
 
 if TYPE_CHECKING:
     from capline.campaign.file import CampaignFile
+    from capline.campaign.store.protocol import CampaignStore
+    from capline.campaign.store.records import StoredRun
     from capline.limiter.limiter import Limiter
 
-_RATE, _RATES, _ONE_RATE = "capline-rate", "capline/rates", "1/day"
+_RATE, _RATES = "capline-rate", Policy("capline-rates", ["1/day"])
+_LEAST_WINDOW_US = 1_000_000
+_MOST_BEFORE = 100
 LONGEST_WAIT_S = 1.0
 _JITTERS = 25
 """Jitters in a window. Half of one is for the way, a quarter to wake up, a quarter to store what is handed over."""
@@ -34,13 +44,61 @@ _PIECES = 10
 """A window has room for at least so many hand-overs, so that its messages do not all come at once."""
 
 
-def claim_rate(limiter: Limiter, file: CampaignFile) -> None:
-    """Make this rate that of its key, or find that it is; `CampaignConflictError` where the key has another."""
-    if file.rate is not None and not limiter.decide(_RATES, file.rate_key, id=str(file.rate), limits=[_ONE_RATE]):
-        raise CampaignConflictError(
-            f"{file.path}: rate_key {file.rate_key!r} has another rate than {file.rate} in the store, of a campaign "
-            "of the last day; write that one, or name another key"
-        )
+def parse_rate(text: str) -> Limit:
+    """A rate like 5000/s; raises a `CaplineError` for what is none."""
+    rate = Limit.parse(text)
+    if type(rate) is not Limit or rate.window_us < _LEAST_WINDOW_US:
+        raise InvalidValueError(f"{quoted(text)} is not a number of messages in a second or more; write it like 5000/s")
+    return rate
+
+
+def rate_now(store: CampaignStore, rate: object, key: str) -> Rate | None:
+    """The rate of a campaign's key, whose file says this rate; None where it says none."""
+    return (store.rate(key) or Rate(str(rate))) if rate else None
+
+
+def change_rate(store: CampaignStore, run: StoredRun, rate: Limit, by: str) -> None:
+    """Change the rate of a run's key, for all campaigns of this store that have it."""
+    while True:
+        was = store.rate(run.rate_key)
+        before = was or Rate(run.rate)
+        if before.rate == str(rate):
+            return
+        rates = (*before.before, before.rate)[-_MOST_BEFORE:]
+        if store.keep_rate(run.rate_key, was, Rate(str(rate), rates, SystemClock().now_us(), by)):
+            return
+
+
+def refuse_other_rate(store: CampaignStore, file: CampaignFile) -> None:
+    """`CampaignConflictError` where campaigns here that are not finished have another rate under the key."""
+    while file.rate is not None and (kept := store.rate(file.rate_key)) and kept.rate != str(file.rate):
+        runs = (run for name in names_of(store) if (run := store.find(name)) and run.rate_key == file.rate_key)
+        if any(not store.state(run.facts.campaign).finished for run in runs):
+            raise _conflict(file, f"{kept.rate}, not {file.rate}, by {kept.changed_by}")
+        store.keep_rate(file.rate_key, kept, None)
+
+
+def claim_rate(limiter: Limiter, file: CampaignFile, now: Rate | None) -> None:
+    """Make this rate, or the file's, that of its key; `CampaignConflictError` where it has one that it never was."""
+    if file.rate is None:
+        return
+    now = now or Rate(str(file.rate))
+    rates, key = limiter.beside([_RATES]), file.rate_key
+    for before in (None, *now.before):
+        if before is not None:
+            was = rates.decide(_RATES.name, key, id=before)
+            if was.hit is None:
+                continue
+            rates.refund(_RATES.name, key, was.hit)
+        if rates.decide(_RATES.name, key, id=now.rate):
+            return
+    raise _conflict(file, f"another rate than {now.rate}, of a campaign of the last day")
+
+
+def _conflict(file: CampaignFile, what: str) -> CampaignConflictError:
+    return CampaignConflictError(
+        f"{file.path}: rate_key {file.rate_key!r} has {what}; write that one, or name another key"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +109,21 @@ class Pace:
     key: str
     most: int
     slack_s: float
+    rate: Rate
 
     @classmethod
-    def of(cls, file: CampaignFile, limiter: Limiter) -> Pace | None:
-        """The pace of a campaign; None without a rate."""
-        if file.rate is None:
+    def of(cls, file: CampaignFile, limiter: Limiter, now: Rate | None) -> Pace | None:
+        """The pace of a campaign whose rate is this now; None without a rate."""
+        if now is None:
             return None
-        quota, jitter_us = file.rate.quota, file.rate.window_us // _JITTERS
+        rate = Limit.parse(now.rate)
+        quota, jitter_us = rate.quota, rate.window_us // _JITTERS
         most = max(1, min(file.sender.at_once, quota // _PIECES))
         # So many that they fill the window, but for a hundredth.
         most = next(size for size in range(most, 0, -1) if quota % size <= quota // 100)
-        limits = Limit.margin(str(file.rate), jitter=f"{jitter_us}us", cost=most)
+        limits = Limit.margin(now.rate, jitter=f"{jitter_us}us", cost=most)
         # No limits of its own for each call: those would have a log of their own for each size of a hand-over.
-        return cls(limiter.beside([Policy(_RATE, limits)]), file.rate_key, most, jitter_us / 4e6)
+        return cls(limiter.beside([Policy(_RATE, limits)]), file.rate_key, most, jitter_us / 4e6, now)
 
     def turn(self, messages: int) -> float:
         """Wait for the slot of so many messages; returns until when they may leave, by `time.monotonic`.

@@ -94,6 +94,14 @@ class StoreFacts(msgspec.Struct, frozen=True):
     is_new: bool | None
 
 
+class Speed(msgspec.Struct, frozen=True):
+    """The rate of a campaign's key now; since `changed`, when `by` someone set it. None: it is as its file says."""
+
+    rate: str
+    changed: str | None
+    by: str | None
+
+
 class Steering(msgspec.Struct, frozen=True):
     """When a campaign is due and over (None: never); it is in this `version` since `changed`, when `by` someone set it.
 
@@ -105,16 +113,20 @@ class Steering(msgspec.Struct, frozen=True):
     version: int
     changed: str | None
     by: str | None
+    speed: Speed | None = None
 
     @classmethod
     def of(cls, state: State) -> Self:
         """That of a run in this state."""
+        rate = state.rate
         return cls(
             None if math.isinf(state.due_us) else instant_text(int(state.due_us)),
             instant_text(state.until_us) if state.until_us else None,
             1 + state.changes,
             instant_text(state.changed_us) if state.changes else None,
             state.changed_by or None,
+            rate
+            and Speed(rate.rate, instant_text(rate.changed_us) if rate.changed_us else None, rate.changed_by or None),
         )
 
 

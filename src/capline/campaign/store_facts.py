@@ -22,6 +22,7 @@ from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.campaign.file import CampaignFile
+    from capline.campaign.store.records import Rate
     from capline.limiter.limiter import Limiter
     from capline.model.decision import Decision
 
@@ -29,10 +30,10 @@ _RUNS = "capline/runs"
 _ONE_RUN = "1/3650 days"
 
 
-def claim_run(limiter: Limiter, file: CampaignFile, run_id: str) -> None:
-    """Make this run the campaign's, and its rate its key's, or find that they are; `CampaignError` where others are."""
+def claim_run(limiter: Limiter, file: CampaignFile, run_id: str, rate: Rate | None) -> None:
+    """Make this run the campaign's, and this rate its key's, or find that they are; else `CampaignError`."""
     _refuse_unless(limiter.decide(_RUNS, file.campaign, id=run_id, limits=[_ONE_RUN]), limiter, file.campaign)
-    claim_rate(limiter, file)
+    claim_rate(limiter, file, rate)
 
 
 def why_no_rehearsal(file: CampaignFile, limiter: Limiter) -> str | None:
@@ -47,12 +48,12 @@ def why_no_rehearsal(file: CampaignFile, limiter: Limiter) -> str | None:
     )
 
 
-def refuse_new_run(file: CampaignFile, limiter: Limiter) -> None:
+def refuse_new_run(file: CampaignFile, limiter: Limiter, rate: Rate | None = None) -> None:
     """`CampaignError` where a run that begins now may not: `why_no_rehearsal`, or the store knows another run."""
     if problem := why_no_rehearsal(file, limiter):
         raise CampaignError(problem)
     _refuse_unless(limiter.peek(_RUNS, file.campaign, limits=[_ONE_RUN]), limiter, file.campaign)
-    claim_rate(limiter, file)
+    claim_rate(limiter, file, rate)
 
 
 def _refuse_unless(free: Decision, limiter: Limiter, campaign: str) -> None:

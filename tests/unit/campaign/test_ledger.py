@@ -199,7 +199,7 @@ def _other_version(path: Path) -> None:
         (_flip, "the ledger is damaged at batch 0; restore it from a copy"),
         (
             _other_version,
-            "a ledger of version 4, this capline reads 6; .*finish the run with the capline that",
+            "a ledger of version 4, this capline reads 7; .*finish the run with the capline that",
         ),
         (_overwrite, "not a database"),
     ],

@@ -13,8 +13,10 @@ from tests.kit.campaign import AT_US, Far, Site, ledger_of, with_sender
 
 from capline import Limiter, ManualClock
 from capline.campaign import Report, Stop, open_run, report_of, run
+from capline.campaign.ledger import Ledger, Settings
 from capline.campaign.rate import Pace
 from capline.campaign.senders.protocol import Messages, Outcomes
+from capline.campaign.store.records import Rate
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError
@@ -30,14 +32,16 @@ class Timed(Far):
     at_once: int = 10
     clock: ManualClock = field(default_factory=lambda: ManualClock(start_us=AT_US))
     arrived_us: list[int] = field(default_factory=list[int])
+    on_send: Callable[[int], object] = lambda _sent: None
 
     def send(self, messages: Messages) -> Outcomes:
         self.arrived_us += [self.clock.now_us()] * len(messages)
+        self.on_send(len(self.arrived_us))
         self.clock.advance_us(3000)
         return super().send(messages)
 
-    def most_in_a_window(self) -> int:
-        at_us = self.arrived_us
+    def most_in_a_window(self, start: int = 0, stop: int | None = None) -> int:
+        at_us = self.arrived_us[start:stop]
         return max(place + 1 - bisect_right(at_us, at - WINDOW_US) for place, at in enumerate(at_us))
 
 
@@ -70,6 +74,29 @@ def test_the_receiver_sees_nearly_the_rate_and_never_more(tmp_path: Path, far: T
     assert far.arrived_us[-1] - AT_US < 1000 / (0.95 * RATE) * 1e6
 
 
+@pytest.mark.parametrize("rate", [20, 5, 400])
+def test_a_rate_that_is_changed_is_heeded_by_the_next_hand_over(tmp_path: Path, far: Timed, rate: int) -> None:
+    site, changed_at = Site(tmp_path, {"batch": "5000"}), list[int]()
+    site.audience(range(2000 if rate > RATE else 700))
+
+    def change(sent: int) -> None:
+        if sent >= 500 and not changed_at:
+            changed_at.append(sent)
+            with Ledger.read(site.path / "run", steer=True) as steered:
+                steered.set(Settings(rate=f"{rate}/s"), "ann")
+
+    far.on_send = change
+    steering = go(site, far).steering
+    assert steering is not None
+    assert steering.speed is not None
+    assert (steering.speed.rate, steering.speed.by, steering.version) == (f"{rate}/second", "ann", 2)
+    (sent,) = changed_at
+    assert 0.95 * RATE < far.most_in_a_window(0, sent) <= RATE
+    window = bisect_right(far.arrived_us, far.arrived_us[sent - 1] + WINDOW_US)
+    assert 0.94 * rate <= far.most_in_a_window(window) <= rate
+    assert far.most_in_a_window() <= max(rate, RATE)
+
+
 def test_a_slot_that_the_disk_missed_is_not_used(tmp_path: Path, far: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     record: Callable[..., Any] = SqliteCampaignStore.record
 
@@ -96,7 +123,7 @@ def test_others_of_the_key_are_waited_for_and_nobody_is_handed_over_meanwhile(tm
     job = with_sender(site.job(as_of=None, rate=f"{RATE}/s", sender=WEBHOOK), Timed(at_once=3))
     with Limiter("memory://", job.policies.policies, clock=far.clock, namespace="marketing") as limits:
         # Another campaign of the key, of slots up to far ahead.
-        pace = Pace.of(job.file, limits)
+        pace = Pace.of(job.file, limits, Rate(f"{RATE}/s"))
         assert pace is not None
         while pace.limiter.schedule("capline-rate", "summer-sale", 2).wait < 10:
             pass

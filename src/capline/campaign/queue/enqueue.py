@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from capline.campaign.ledger import Ledger
+from capline.campaign.rate import refuse_other_rate
 from capline.campaign.retry import ask_again, retry_failed
 from capline.campaign.senders.protocol import asks_again
 from capline.campaign.store.records import PREPARE, Claimed
@@ -69,9 +70,15 @@ def begin(
     found = queue.find(name)
     if found is None:
         # Where the store is not reached from here, workers find the same. A rate is claimed there.
+        refuse_other_rate(queue, accepted.file)
         create = accepted.file.rate is not None
         with suppress(NoStoreError, StoreUnavailableError), accepted.open_limiter(create=create) as limiter:
-            refuse_new_run(accepted.file, limiter)
+            refuse_new_run(accepted.file, limiter, queue.rate(accepted.file.rate_key))
+    elif found.rate and wanted.rate not in ("", found.rate):
+        raise CampaignConflictError(
+            f"campaign {name!r} was begun with rate {found.rate}; put it back, and change it by: "
+            f"capline campaign set {name} --rate {wanted.rate}"
+        )
     run_id = run_id or (wanted.facts.run_id if found is None else found.facts.run_id)
     wanted = replace(wanted, facts=replace(wanted.facts, run_id=run_id))
     begun = queue.begin(wanted, worker, _LEASE_S)

@@ -34,6 +34,7 @@ from capline.campaign.prepare import begun_version, open_limiter, pick_policy, p
 from capline.campaign.queue.enqueue import fill
 from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
+from capline.campaign.rate import rate_now
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
 from capline.campaign.store.inputs import changed_inputs
@@ -322,7 +323,9 @@ class _Run:
                 sender.sender.open(self.info)
             _same_store(queue.freeze_store(run.facts.campaign, found := store_input(self._limiter)), found)
             with suppress(StoreUnavailableError, StoreUnknownError):  # each batch claims it again
-                claim_run(self._limiter, self._file, run.facts.run_id)
+                claim_run(
+                    self._limiter, self._file, run.facts.run_id, rate_now(queue, self._file.rate, self._file.rate_key)
+                )
             self._stack = stack.pop_all()
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _APPLICATION = 0x6361706C
 """SQLite's application_id: "capl"."""
-_VERSION = 6
+_VERSION = 7
 _SCHEMA = """
 CREATE TABLE run (
   campaign TEXT PRIMARY KEY, run_id TEXT NOT NULL, fields BLOB NOT NULL, batches INTEGER NOT NULL,
@@ -46,6 +46,7 @@ CREATE TABLE batch (
 );
 CREATE INDEX batch_waiting ON batch (campaign, due_us, number) WHERE NOT settled AND aside IS NULL AND owner IS NULL;
 CREATE INDEX batch_leased ON batch (campaign, due_us) WHERE NOT settled AND aside IS NULL AND owner IS NOT NULL;
+CREATE TABLE rate (rate_key TEXT PRIMARY KEY, record BLOB NOT NULL);
 CREATE VIEW waiting AS SELECT * FROM batch WHERE NOT settled AND aside IS NULL AND owner IS NULL;
 CREATE VIEW leased AS SELECT * FROM batch WHERE NOT settled AND aside IS NULL AND owner IS NOT NULL;
 """

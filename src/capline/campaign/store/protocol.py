@@ -10,7 +10,7 @@ aside the audience is refused, and `begin` begins anew.
 
     create   begin, put_files, steer, describe, put   work   look, store, freeze_store, claim, renew, record, release
     retry    put_again
-    steer    steer, halt                           read   ages_s, page, find, state, steps, holding
+    steer    steer, rate, keep_rate, halt          read   ages_s, page, find, state, steps, holding
     erase    stored, rewrite
 
 Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten; what is finished,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from capline.campaign.store.inputs import Input
-    from capline.campaign.store.records import Again, Claimed, DeadLetter, Look, Over, State, StoredRun, Waiting
+    from capline.campaign.store.records import Again, Claimed, DeadLetter, Look, Over, Rate, State, StoredRun, Waiting
     from capline.campaign.store.rows import BatchRows
     from capline.model.subject import Subject
 
@@ -113,6 +113,14 @@ class CampaignStore(Protocol):
         cancelled campaign only batches that are decided and not settled can be claimed, to be given back; when there
         are none, it is finished.
         """
+        ...
+
+    def rate(self, key: str) -> Rate | None:
+        """The rate of a key that someone changed; None where it is as the files say."""
+        ...
+
+    def keep_rate(self, key: str, was: Rate | None, now: Rate | None) -> bool:
+        """Put one rate of a key in the place of another; False where it is no more as it `was`."""
         ...
 
     def halt(self, campaign: str) -> Change:

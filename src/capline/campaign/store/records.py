@@ -14,7 +14,7 @@ from capline.campaign.store.rows import LARGEST_BATCH, BatchRows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = b"5"
+VERSION = b"6"
 """Of the run's fields; a run of another version is refused."""
 PREPARE = -1
 """The number of the batch that puts the others: who has it reads the audience. It has no subjects."""
@@ -46,13 +46,22 @@ class RunFacts:
         return replace(self, audience=self.audience - 1, segments=tuple(sizes))
 
 
+class Rate(msgspec.Struct, frozen=True):
+    """The rate of a `rate_key`: those it had before, and who changed it when (0: it is as the files say)."""
+
+    rate: str
+    before: tuple[str, ...] = ()
+    changed_us: int = 0
+    changed_by: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRun:
     """What a worker needs of a run.
 
     `text` is the campaign file, `path` its path. `store` replaces the store in the file, unless it is empty. `columns`
     and `zones` are the audience's (no zones: it has no such column), `batches` how many it makes; 0 until it is read.
-    `keep_us`: how long after its end it is forgotten; None: after `EXPIRY_MS`.
+    `keep_us`: how long after its end it is forgotten; None: after `EXPIRY_MS`. `rate` is as the file says; empty: none.
     """
 
     facts: RunFacts
@@ -66,6 +75,8 @@ class StoredRun:
     batches: int
     priority: int = 50
     keep_us: int | None = None
+    rate: str = ""
+    rate_key: str = ""
 
     def texts(self) -> dict[str, object]:
         """The fields that a repeated `enqueue` replaces."""
@@ -76,6 +87,8 @@ class StoredRun:
             "policies": self.policies,
             "priority": self.priority,
             "keep_us": self.keep_us or "",
+            "rate": self.rate,
+            "rate_key": self.rate_key,
         }
 
     def fields(self) -> dict[str, object]:
@@ -106,6 +119,8 @@ class StoredRun:
             int(fields[b"batches"]),
             int(fields[b"priority"]),
             int(fields[b"keep_us"] or 0) or None,
+            fields[b"rate"].decode(),
+            fields[b"rate_key"].decode(),
         )
 
 
@@ -195,7 +210,7 @@ class State:
 
     `queued` are there; none can be claimed before all are. `due_us` is infinite while it is paused, `until_us` 0 where
     it is never over. `is_worked_on`: a process is at work on it, by what the store sees. `changes`: how often someone
-    steered it, the last time `changed_by` at `changed_us`.
+    steered it, the last time `changed_by` at `changed_us`. `rate` is that of its key, as `Ledger.state` adds it.
     """
 
     batches: int
@@ -213,6 +228,7 @@ class State:
     changes: int
     changed_us: int
     changed_by: str
+    rate: Rate | None = None
 
     @property
     def waiting(self) -> int:

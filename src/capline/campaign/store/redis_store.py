@@ -31,6 +31,7 @@ from capline.campaign.store.records import (
     InWork,
     Look,
     Over,
+    Rate,
     RunFacts,
     State,
     StoredRun,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
 
 _OPEN, _NEXT, _NAMES = "capline:campaigns", "capline:{campaign:}due", "capline:{campaign:}names"
+_RATE, _RATE_EXPIRY_MS = "capline:{campaign:}rate:", 12 * EXPIRY_MS
 _READ_BATCHES, _READ_SPANS = 16, 10_000
 _MOST_IN_WORK = 10_000
 _LOST = -2
@@ -105,6 +107,17 @@ class RedisCampaignStore:
         """As in `protocol`."""
         due, until = ("" if each is None else each for each in (due_us, until_us))
         return bool(self._run("steer", campaign, campaign, EXPIRY_MS, due, change, until, by))
+
+    def rate(self, key: str) -> Rate | None:
+        """As in `protocol`. Who reads it keeps it."""
+        name = _RATE + key
+        found, _ = self.server.calls([("HGET", name, "rate"), ("PEXPIRE", name, _RATE_EXPIRY_MS)])
+        return None if found is None else msgspec.json.decode(found, type=Rate)
+
+    def keep_rate(self, key: str, was: Rate | None, now: Rate | None) -> bool:
+        """As in `protocol`."""
+        before, after = (b"" if each is None else msgspec.json.encode(each) for each in (was, now))
+        return bool(self.server.run("rate", [_RATE + key], before, _RATE_EXPIRY_MS, after))
 
     def halt(self, campaign: str) -> Change:
         """As in `protocol`."""

@@ -30,6 +30,7 @@ _SCRIPTS = (
     "record",
     "release",
     "steer",
+    "rate",
     "store",
     "again",
     "look",

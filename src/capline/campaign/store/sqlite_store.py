@@ -9,6 +9,8 @@
             its lease ends; owner, lease_us (NULL: of a run that has the file alone), fence, since_us, claims, error;
             first and last subject (`packed.sort_key`); data; decided, outcome: the halves of its steps
 
+    rate    a rate that someone changed each: its key, and its record
+
     the steps of a batch                         killed before the next line, the next process
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
     inputs: frozen, with the store's identity    accepts other inputs
@@ -64,6 +66,7 @@ from capline.campaign.store.records import (
     InWork,
     Look,
     Over,
+    Rate,
     State,
     StoredRun,
     Waiting,
@@ -392,6 +395,21 @@ class SqliteCampaignStore:
             (campaign,),
         )
         return done.rowcount > 0
+
+    def rate(self, key: str) -> Rate | None:
+        """As in `protocol`."""
+        found = self._all("SELECT record FROM rate WHERE rate_key = ?", key)
+        return msgspec.json.decode(found[0][0], type=Rate) if found else None
+
+    def keep_rate(self, key: str, was: Rate | None, now: Rate | None) -> bool:
+        """As in `protocol`."""
+        with self._changes():
+            is_same = self.rate(key) == was
+            if is_same and now is None:
+                self._db.execute("DELETE FROM rate WHERE rate_key = ?", (key,))
+            elif is_same:
+                self._db.execute("INSERT OR REPLACE INTO rate VALUES (?, ?)", (key, msgspec.json.encode(now)))
+            return is_same
 
     def halt(self, campaign: str) -> Change:
         """As in `protocol`."""

@@ -270,6 +270,7 @@ def cancel(
 @app.verb(
     "capline campaign set summer-sale.yaml --until 2027-01-01T20:00:00Z",
     "capline campaign set summer-sale --send-at 2027-01-01T16:00:00+08:00 --queue redis://127.0.0.1:6379/0",
+    "capline campaign set summer-sale --rate 2000/s --queue redis://127.0.0.1:6379/0",
 )
 def set_(
     of: Target,
@@ -277,12 +278,15 @@ def set_(
         str | None, typer.Option(metavar="INSTANT", help="When what is not sent yet is cancelled, or: never.")
     ] = None,
     send_at: Annotated[str | None, typer.Option(metavar="INSTANT", help="When it is due; until it is.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Messages, of all campaigns of its rate_key here: 2000/s.")
+    ] = None,
 ) -> None:
     """Change a campaign that is not finished. Each change is a new version, with who made it and when."""
     from capline.campaign.ledger import Settings
     from capline.support.system import who
 
-    settings = Settings(until, send_at)
+    settings = Settings(until, send_at, rate)
     if (served := of.served) is not None:
         served.set(name := of.name, settings)
     else:

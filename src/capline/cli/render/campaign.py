@@ -58,6 +58,7 @@ def _print_report(report: Report) -> None:
     out.print(f"[bold]{report.campaign}[/]{test} under policy {report.policy}{channel}: {_STATES[report.state]}")
     if (steering := report.steering) is not None and steering.version > 1:
         until = f"until {steering.until}; " if steering.until else ""
+        until += f"rate {steering.speed.rate}; " if steering.speed else ""
         out.print(f"{until}version {steering.version}, {steering.changed} by {steering.by}", markup=False)
     _print_segments(report)
     for what, reasons in (("failed and given back", report.failures), ("not known, and kept", report.doubts)):

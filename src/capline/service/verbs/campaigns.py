@@ -2,7 +2,7 @@
 
     GET | POST   /v1/campaigns                  a page of them; begin one, by the campaign file's own form as JSON
     POST         /v1/campaigns/plan             what it would send and refuse now
-    GET | PATCH  /v1/campaigns/{name}           its report, as `capline campaign status --json`; change when it is over
+    GET | PATCH  /v1/campaigns/{name}           its report, as `capline campaign status --json`; change end or rate
     POST         …/pause | resume | cancel | retry-failed
     GET          …/outcomes | outcomes/{id}     a page of them, in JSON, CSV or Parquet; of one recipient
 
@@ -100,7 +100,14 @@ _REPORT: dict[str, Any] = {
     "elapsed_s": 0.1,
     "per_s": 30.0,
     "store": None,
-    "steering": {"send_at": "2026-11-21T16:00:00Z", "until": None, "version": 1, "changed": None, "by": None},
+    "steering": {
+        "send_at": "2026-11-21T16:00:00Z",
+        "until": None,
+        "version": 1,
+        "changed": None,
+        "by": None,
+        "speed": None,
+    },
     "queue": {"url": "redis://127.0.0.1:6379/0", **_QUEUE},
 }
 _LISTED = {**_LINE, "audience": 3, "done": 3, "batches": 1, "settled": 1}
@@ -264,7 +271,7 @@ class CampaignVerbs:
 
     @patch("/v1/campaigns/{name}", Settings, Steered)
     async def set(self, request: Request, name: str, form: Settings) -> Steered:
-        """Change when a campaign is over, or due: a new version, with who and when."""
+        """Change when a campaign is over, or due, or its rate: a new version, with who and when."""
         return await self._steer(request, name, form)
 
     @post("/v1/campaigns/{name}/pause", None, Steered, roles=_STEER)

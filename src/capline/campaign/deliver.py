@@ -168,7 +168,7 @@ class Delivery:
         due_us = self._due_us(part)
         while (due := rows.to("send")).size:
             asked_s = 0.0
-            pace = Pace.of(self.file, self.limiter, self._rate())
+            pace = Pace.of(self.file.rate_key, self._rate(), self.file.sender.at_once, self.limiter)
             most = min(self.file.sender.sender.most or due.size, due.size if pace is None else pace.most)
             for start in range(0, due.size, most):
                 self.record.check()

@@ -29,7 +29,6 @@ from capline.model.limit import Limit
 from capline.model.policy import Policy
 
 if TYPE_CHECKING:
-    from capline.campaign.file import CampaignFile
     from capline.campaign.store.protocol import CampaignStore
     from capline.campaign.store.records import StoredRun
     from capline.limiter.limiter import Limiter
@@ -69,21 +68,21 @@ def change_rate(store: CampaignStore, run: StoredRun, rate: Limit, by: str) -> N
             return
 
 
-def refuse_other_rate(store: CampaignStore, file: CampaignFile) -> None:
+def refuse_other_rate(store: CampaignStore, wanted: StoredRun) -> None:
     """`CampaignConflictError` where campaigns here that are not finished have another rate under the key."""
-    while file.rate is not None and (kept := store.rate(file.rate_key)) and kept.rate != str(file.rate):
-        runs = (run for name in names_of(store) if (run := store.find(name)) and run.rate_key == file.rate_key)
+    key = wanted.rate_key
+    while wanted.rate and (kept := store.rate(key)) and kept.rate != wanted.rate:
+        runs = (run for name in names_of(store) if (run := store.find(name)) and run.rate_key == key)
         if any(not store.state(run.facts.campaign).finished for run in runs):
-            raise _conflict(file, f"{kept.rate}, not {file.rate}, by {kept.changed_by}")
-        store.keep_rate(file.rate_key, kept, None)
+            raise _conflict(key, f"{kept.rate}, not {wanted.rate}, by {kept.changed_by}")
+        store.keep_rate(key, kept, None)
 
 
-def claim_rate(limiter: Limiter, file: CampaignFile, now: Rate | None) -> None:
-    """Make this rate, or the file's, that of its key; `CampaignConflictError` where it has one that it never was."""
-    if file.rate is None:
+def claim_rate(limiter: Limiter, key: str, now: Rate | None) -> None:
+    """Make this rate, where there is one, that of its key; `CampaignConflictError` where it has one it never was."""
+    if now is None:
         return
-    now = now or Rate(str(file.rate))
-    rates, key = limiter.beside([_RATES]), file.rate_key
+    rates = limiter.beside([_RATES])
     for before in (None, *now.before):
         if before is not None:
             was = rates.decide(_RATES.name, key, id=before)
@@ -92,13 +91,11 @@ def claim_rate(limiter: Limiter, file: CampaignFile, now: Rate | None) -> None:
             rates.refund(_RATES.name, key, was.hit)
         if rates.decide(_RATES.name, key, id=now.rate):
             return
-    raise _conflict(file, f"another rate than {now.rate}, of a campaign of the last day")
+    raise _conflict(key, f"another rate than {now.rate}, of a campaign of the last day")
 
 
-def _conflict(file: CampaignFile, what: str) -> CampaignConflictError:
-    return CampaignConflictError(
-        f"{file.path}: rate_key {file.rate_key!r} has {what}; write that one, or name another key"
-    )
+def _conflict(key: str, what: str) -> CampaignConflictError:
+    return CampaignConflictError(f"rate_key {key!r} has {what}; write that one, or name another key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +109,18 @@ class Pace:
     rate: Rate
 
     @classmethod
-    def of(cls, file: CampaignFile, limiter: Limiter, now: Rate | None) -> Pace | None:
-        """The pace of a campaign whose rate is this now; None without a rate."""
+    def of(cls, key: str, now: Rate | None, at_once: int, limiter: Limiter) -> Pace | None:
+        """The pace of a key whose rate is this now, by a sender that sends so many at once; None without a rate."""
         if now is None:
             return None
         rate = Limit.parse(now.rate)
         quota, jitter_us = rate.quota, rate.window_us // _JITTERS
-        most = max(1, min(file.sender.at_once, quota // _PIECES))
+        most = max(1, min(at_once, quota // _PIECES))
         # So many that they fill the window, but for a hundredth.
         most = next(size for size in range(most, 0, -1) if quota % size <= quota // 100)
         limits = Limit.margin(now.rate, jitter=f"{jitter_us}us", cost=most)
         # No limits of its own for each call: those would have a log of their own for each size of a hand-over.
-        return cls(limiter.beside([Policy(_RATE, limits)]), file.rate_key, most, jitter_us / 4e6, now)
+        return cls(limiter.beside([Policy(_RATE, limits)]), key, most, jitter_us / 4e6, now)
 
     def turn(self, messages: int) -> float:
         """Wait for the slot of so many messages; returns until when they may leave, by `time.monotonic`.

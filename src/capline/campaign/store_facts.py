@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from capline.campaign.rate import claim_rate
 from capline.campaign.report import StoreFacts
 from capline.campaign.store.inputs import Input
+from capline.campaign.store.records import Rate
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError, CampaignError
 from capline.model.limit import Limit
@@ -22,7 +23,6 @@ from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.campaign.file import CampaignFile
-    from capline.campaign.store.records import Rate
     from capline.limiter.limiter import Limiter
     from capline.model.decision import Decision
 
@@ -33,7 +33,7 @@ _ONE_RUN = "1/3650 days"
 def claim_run(limiter: Limiter, file: CampaignFile, run_id: str, rate: Rate | None) -> None:
     """Make this run the campaign's, and this rate its key's, or find that they are; else `CampaignError`."""
     _refuse_unless(limiter.decide(_RUNS, file.campaign, id=run_id, limits=[_ONE_RUN]), limiter, file.campaign)
-    claim_rate(limiter, file, rate)
+    claim_rate(limiter, file.rate_key, rate)
 
 
 def why_no_rehearsal(file: CampaignFile, limiter: Limiter) -> str | None:
@@ -53,7 +53,7 @@ def refuse_new_run(file: CampaignFile, limiter: Limiter, rate: Rate | None = Non
     if problem := why_no_rehearsal(file, limiter):
         raise CampaignError(problem)
     _refuse_unless(limiter.peek(_RUNS, file.campaign, limits=[_ONE_RUN]), limiter, file.campaign)
-    claim_rate(limiter, file, rate)
+    claim_rate(limiter, file.rate_key, rate or (file.rate and Rate(str(file.rate))))
 
 
 def _refuse_unless(free: Decision, limiter: Limiter, campaign: str) -> None:

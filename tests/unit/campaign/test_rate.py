@@ -123,7 +123,7 @@ def test_others_of_the_key_are_waited_for_and_nobody_is_handed_over_meanwhile(tm
     job = with_sender(site.job(as_of=None, rate=f"{RATE}/s", sender=WEBHOOK), Timed(at_once=3))
     with Limiter("memory://", job.policies.policies, clock=far.clock, namespace="marketing") as limits:
         # Another campaign of the key, of slots up to far ahead.
-        pace = Pace.of(job.file, limits, Rate(f"{RATE}/s"))
+        pace = Pace.of("summer-sale", Rate(f"{RATE}/s"), 3, limits)
         assert pace is not None
         while pace.limiter.schedule("capline-rate", "summer-sale", 2).wait < 10:
             pass

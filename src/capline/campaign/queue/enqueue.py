@@ -70,7 +70,7 @@ def begin(
     found = queue.find(name)
     if found is None:
         # Where the store is not reached from here, workers find the same. A rate is claimed there.
-        refuse_other_rate(queue, accepted.file)
+        refuse_other_rate(queue, wanted)
         create = accepted.file.rate is not None
         with suppress(NoStoreError, StoreUnavailableError), accepted.open_limiter(create=create) as limiter:
             refuse_new_run(accepted.file, limiter, queue.rate(accepted.file.rate_key))

@@ -143,6 +143,26 @@ def export_outcomes(tables: Tables, path: Path) -> int:
 
 def write_outcomes(tables: Tables, target: Any, *, csv: bool) -> int:
     """The same, to an open file."""
+    schema_of = _schema_of(csv=csv)
+
+    def opened(schema: Any) -> Any:
+        if csv:
+            return import_module("pyarrow.csv").CSVWriter(target, schema)
+        return import_module("pyarrow.parquet").ParquetWriter(target, schema)
+
+    count = 0
+    with ExitStack() as stack:
+        writer: Any = None
+        for table in tables(schema_of, csv_cell if csv else str):
+            writer = writer or stack.enter_context(opened(table.schema))
+            writer.write_table(table)
+            count += len(table)
+        if writer is None:
+            opened(schema_of("uint32")).close()
+    return count
+
+
+def _schema_of(*, csv: bool) -> Callable[[str], Any]:
     # pyarrow ships no types: imported by name it is Any.
     pa: Any = import_module("pyarrow")
     texts = pa.string() if csv else pa.dictionary(pa.int16(), pa.string())
@@ -165,21 +185,12 @@ def write_outcomes(tables: Tables, target: Any, *, csv: bool) -> int:
             }
         )
 
-    def opened(schema: Any) -> Any:
-        if csv:
-            return import_module("pyarrow.csv").CSVWriter(target, schema)
-        return import_module("pyarrow.parquet").ParquetWriter(target, schema)
+    return schema_of
 
-    count = 0
-    with ExitStack() as stack:
-        writer: Any = None
-        for table in tables(schema_of, csv_cell if csv else str):
-            writer = writer or stack.enter_context(opened(table.schema))
-            writer.write_table(table)
-            count += len(table)
-        if writer is None:
-            opened(schema_of("uint32")).close()
-    return count
+
+def columns_of_outcomes(tables: Tables) -> Iterable[Any]:
+    """The outcomes as the tables that a Parquet file of them would have."""
+    return tables(_schema_of(csv=False), str)
 
 
 def tables_of(facts: RunFacts, batches: Iterable[BatchRows]) -> Tables:

@@ -20,6 +20,7 @@ from capline.cli.commands import (
     logs,
     policies,
     replay,
+    response,
     serve,
     store,
     suggest,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from typer.core import TyperGroup
 
 app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
-_BY_HAND = (init, docs, doctor, decisions, logs, replay, suggest, top)
+_BY_HAND = (init, docs, doctor, decisions, logs, replay, response, suggest, top)
 for part in (*_BY_HAND, worker, serve, up, campaign, build, store, policies, token, config):
     app.add_typer(part.app)
 

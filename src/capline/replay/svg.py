@@ -137,6 +137,35 @@ def bars(label: str, rows: Sequence[tuple[str, float, str]], role: str) -> Html:
     return _chart(label, [], draw, ceil(_ROW * 1.6 * len(rows)))
 
 
+def intervals(label: str, rows: Sequence[tuple[str, float, float | None, float | None, str]], role: str) -> Html:
+    """A dot and its interval below each name, on one scale; a row is its name, value, bounds, and the text."""
+    ends = [each for _, value, low, high, _ in rows for each in (value, low, high) if each is not None]
+    least, most = min(0.0, *ends), max(0.0, *ends)
+    scale = (most - least) or 1.0
+
+    def draw(width: int, _height: int, _labels: int) -> list[str]:
+        def x(value: float) -> float:
+            return 6 + (width - 12) * (value - least) / scale
+
+        parts = [_text(x(0), _ROW * 1.6 * len(rows) + 10, "0", "middle")]
+        for place, (name, value, low, high, written) in enumerate(rows):
+            y = _ROW * 1.6 * place
+            shown = name if len(name) <= _LABEL_LENGTH else f"{name[:_LABEL_LENGTH]}…"
+            parts.append(_text(0, y + 14, shown, "start"))
+            parts.append(_text(width, y + 14, written, "end"))
+            parts.append(f'<path class="grid" d="M0 {y + 26:.1f}H{width}"/>')
+            parts.append(f'<path class="marked" d="M{x(0):.1f} {y + 19:.1f}v14"/>')
+            if low is not None and high is not None:
+                line = f"M{x(low):.1f} {y + 26:.1f}H{x(high):.1f}"
+                parts.append(f'<path d="{line}" style="stroke:var(--{role});stroke-width:6;stroke-opacity:.45"/>')
+            told = f"<title>{escape(name)}: {escape(written)}</title>"
+            at = f'cx="{x(value):.1f}" cy="{y + 26:.1f}"'
+            parts.append(f'<circle class="mark" {at} r="5" style="fill:var(--{role})">{told}</circle>')
+        return parts
+
+    return _chart(label, [], draw, ceil(_ROW * 1.6 * len(rows)) + 14)
+
+
 def _chart(
     label: str,
     legend: Sequence[tuple[str, str, bool]],

@@ -13,6 +13,7 @@ from tests.kit.campaign import AT_US, Far, Site, ledger_of, with_sender
 from capline.campaign import Job, Report, Stop, load_campaign, plan, report_of, run
 from capline.campaign.holdout import Holdout
 from capline.campaign.outcomes import Outcome, outcome_of
+from capline.campaign.response.opt_outs import add_opt_outs
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN
 from capline.campaign.store.rows import FATES, BatchRows
 from capline.model.errors import CampaignError, CaplineError
@@ -141,7 +142,7 @@ def test_who_is_excluded_is_never_asked_about(tmp_path: Path) -> None:
     assert all(each.hit_us is None and not each.given_back for each in outcomes.values() if each.outcome == "excluded")
 
 
-@pytest.mark.parametrize("way", ["file", "segments", "published"])
+@pytest.mark.parametrize("way", ["file", "response", "segments", "published"])
 def test_who_opts_out_before_it_is_sent_is_not_sent_to_and_given_back(tmp_path: Path, way: str) -> None:
     site = Site(tmp_path)
     opt_out(site)
@@ -150,16 +151,19 @@ def test_who_opts_out_before_it_is_sent_is_not_sent_to_and_given_back(tmp_path: 
         if way == "file":
             opt_out(site, *ids)
             return
+        if way == "response":
+            add_opt_outs(tmp_path / "optouts.csv", map(str, ids))
+            return
         sets = {"active": IdSet.from_range(0, 99), "new": IdSet.from_range(100, 199), "churned": IdSet(ids)}
         snapshot = Snapshot(sets, f"day-{len(ids)}", overlapping=["churned"])
         write_snapshot(snapshot, tmp_path / "segments", replace=True)
         if way == "published":
             Publisher(tmp_path / "published").publish(tmp_path / "segments")
 
-    if way != "file":
+    if way in ("segments", "published"):
         now_out()
         site.settings["segments"] = "published" if way == "published" else "segments"
-    site.settings |= {"exclude": "{csv: optouts.csv}" if way == "file" else "{segments: churned}"}
+    site.settings |= {"exclude": "{segments: churned}" if way in ("segments", "published") else "{csv: optouts.csv}"}
 
     def said(subject: int, tries: int) -> int:
         if subject == 9:

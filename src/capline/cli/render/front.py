@@ -18,7 +18,7 @@ FIRST = ("init", "replay", "decide", "explain", "campaign", "serve")
 OTHERS = {
     "one subject": ("peek", "usage", "charge", "settle", "refund", "erase"),
     "limits": ("suggest", "policies", "config"),
-    "campaigns": ("segments", "worker"),
+    "campaigns": ("segments", "worker", "response"),
     "the store": ("store", "sweep", "export", "import"),
     "the service": ("token", "top", "up"),
     "on data of ours": ("demo",),

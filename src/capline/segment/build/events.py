@@ -49,7 +49,7 @@ def read_events(
     for path in expand(paths):
         zoneless = False
         for ids, batch in read_ids(path, columns.id, others, text=kind == "text", kind=kind):
-            rows = _Batch(batch, path)
+            rows = Batch(batch, path)
             at_us, without = rows.times(1, columns.time)
             zoneless |= without
             events, values = np.zeros(len(at_us), np.int32), np.zeros(len(at_us), np.int64)
@@ -65,7 +65,7 @@ def read_events(
         raise SegmentError(f"{', '.join(map(str, expand(paths)))}: no events")
 
 
-class _Batch:
+class Batch:
     """Columns of a batch, checked."""
 
     def __init__(self, columns: table.TableColumns, path: Input) -> None:

@@ -1,4 +1,4 @@
-"""Columns of CSV and Parquet files, by pyarrow, in batches of some 100,000 rows.
+"""Columns of CSV, Parquet and JSON lines, by pyarrow, in batches of some 100,000 rows.
 
 This module reports what is wrong with a *file*; `source` checks the *values*.
 
@@ -18,9 +18,11 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -38,6 +40,7 @@ _parquet: Any = import_module("pyarrow.parquet")
 
 _CSV_SUFFIXES = (".csv", ".csv.gz")
 _PARQUET_SUFFIXES = (".parquet", ".pq")
+_JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 _BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 1 << 17
 _LONGEST_HEADER = 1 << 20
@@ -77,15 +80,72 @@ def read_columns(path: Input, names: tuple[str, ...]) -> Generator[Iterator[Tabl
 
     Raises `SegmentError` for a damaged file or a missing column.
     """
-    if is_parquet(path):
-        read = _read_parquet
-    elif path.name.endswith(_CSV_SUFFIXES):
-        read = _read_csv
-    else:
-        suffixes = ", ".join((*_CSV_SUFFIXES, *_PARQUET_SUFFIXES))
-        raise SegmentError(f"{path}: its name does not say what it is; files of rows end in {suffixes}")
+    read = {_PARQUET_SUFFIXES: _read_parquet, _CSV_SUFFIXES: _read_csv, _JSON_SUFFIXES: _read_json}[_suffixes(path)]
     with closing(read(path, names)) as batches:
         yield batches
+
+
+def _suffixes(path: Input) -> tuple[str, ...]:
+    """Those of its form."""
+    forms = (_CSV_SUFFIXES, _PARQUET_SUFFIXES, _JSON_SUFFIXES)
+    for suffixes in forms:
+        if path.name.endswith(suffixes):
+            return suffixes
+    known = ", ".join(chain.from_iterable(forms))
+    raise SegmentError(f"{path}: its name does not say what it is; files of rows end in {known}")
+
+
+def names(path: Input) -> list[str]:
+    """The columns of a file: of JSON lines, those that the first row has."""
+    form = _suffixes(path)
+    with _arrow_errors(path):
+        if form is _PARQUET_SUFFIXES:
+            with _parquet.ParquetFile(_opened(path)) as header:
+                return list(header.schema_arrow.names)
+        if form is _JSON_SUFFIXES:
+            with closing(_objects(path)) as rows:
+                return list(next(rows, dict[str, Any]()))
+        return _header(path)
+
+
+def _read_json(path: Input, names: tuple[str, ...]) -> Generator[TableColumns]:
+    with _arrow_errors(path), closing(_objects(path)) as rows:
+        number = 1
+        while some := list(islice(rows, _BATCH_ROWS)):
+            if number == 1:
+                _check_columns(path, names, list(some[0]))
+            yield TableColumns(tuple(_of_json(path, number, name, some) for name in names), number, is_text=False)
+            number += len(some)
+
+
+def _objects(path: Input) -> Generator[dict[str, Any]]:
+    """The rows of JSON lines, each an object; blank lines are skipped."""
+    decode = msgspec.json.Decoder(dict[str, Any]).decode
+    raw, plain = _bytes_of(path)
+    with raw, plain:
+        row = 0
+        while line := plain.readline(_LONGEST_HEADER):
+            if not line.strip():
+                continue
+            row += 1
+            try:
+                yield decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise SegmentError(f"{path}, row {row}: not a JSON object ({error}); get the whole file") from None
+
+
+def _of_json(path: Input, first_row: int, name: str, rows: list[dict[str, Any]]) -> Any:
+    values = [row.get(name) for row in rows]
+    try:
+        return _pa.array(values)
+    except _pa.ArrowException:
+        kinds: list[type[object]] = [type(value) for value in values]
+        one = next(kind for kind in kinds if kind is not type(None))
+        bad = next((at for at, kind in enumerate(kinds) if kind not in (one, type(None))), 0)
+        shown = repr(values[bad])[:40]
+        raise SegmentError(
+            f"{path}, row {first_row + bad}: {name} {shown} is of another type than those before; store one type"
+        ) from None
 
 
 def _read_parquet(path: Input, names: tuple[str, ...]) -> Generator[TableColumns]:
@@ -182,8 +242,7 @@ def _unpacked(path: Input) -> Any:
 
 def _header(path: Input) -> list[str]:
     """The names in the first row, read without Arrow, which must know the columns' types before it opens the file."""
-    raw = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
-    plain: Any = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
+    raw, plain = _bytes_of(path)
     with raw, io.TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         try:
             return next(csv.reader(_bounded(file)))
@@ -191,6 +250,12 @@ def _header(path: Input) -> list[str]:
             raise ValueError("Empty CSV file") from None
         except (csv.Error, EOFError, zlib.error) as error:
             raise ValueError(str(error)) from None
+
+
+def _bytes_of(path: Input) -> tuple[Any, Any]:
+    """The file, open, and its bytes unpacked."""
+    raw: Any = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
+    return raw, gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
 
 
 def _bounded(file: io.TextIOWrapper) -> Iterator[str]:
@@ -228,7 +293,7 @@ def _arrow_errors(path: Input, invalid: list[Any] | None = None) -> Generator[No
         yield
     except SegmentError:
         raise
-    except (_pa.ArrowException, OSError, ValueError) as error:
+    except (_pa.ArrowException, OSError, EOFError, zlib.error, ValueError) as error:
         if invalid:
             bad = invalid[0]
             raise SegmentError(

@@ -36,7 +36,7 @@ from capline.config.records import (
 )
 from capline.config.view import View
 from capline.model.clock import check_clock
-from capline.model.errors import CaplineError, InvalidValueError, PolicyError, UnknownNameError, quoted
+from capline.model.errors import CaplineError, InvalidValueError, PolicyError, UnknownNameError, listed, quoted
 from capline.model.policy import check_name
 from capline.model.subject import check_subject, is_keyed, subject_text
 from capline.support.system import at_fork
@@ -330,8 +330,7 @@ class Configuration:
             self.follow()
 
     def _unknown(self, policy: str) -> UnknownNameError:
-        listed = ", ".join(self.policies) or "none"
-        return UnknownNameError(f"no policy {quoted(policy)} in the configuration; there are: {listed}")
+        return UnknownNameError(f"no policy {quoted(policy)} in the configuration; there are: {listed(self.policies)}")
 
     def _versions(self, table: str, past: str, name: bytes) -> list[Entry]:
         self.view.poll()

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from capline.config.configuration import Configuration
     from capline.limiter.outage.insurance import Insurance
+    from capline.limiter.policies.layered import InOrder
     from capline.limiter.policies.overrides import Overridden, Unit
     from capline.limiter.policies.rules import Names
     from capline.limiter.policies.segments import SegmentSource
@@ -284,11 +285,10 @@ class LimiterBase(ABC):
     # --- the policies, and the configuration store that is followed --------------------------------------------------
 
     @property
-    def policies(self) -> dict[str, Policy]:
-        """The policies in force, by name."""
+    def policies(self) -> InOrder[Policy]:
+        """The policies in force, by name, as they are now."""
         self._turn()
-        policies = self._rules.policies.items()
-        return dict(sorted(policies) if self._follows_policies else policies)
+        return self._rules.in_order
 
     @property
     def missing_segments(self) -> dict[str, list[str]]:
@@ -296,7 +296,7 @@ class LimiterBase(ABC):
 
         They may be misspelt, or be published later; policies and segments come into force independently.
         """
-        return {} if self._lookup is None else self._lookup.missing(self._rules.policies.values())
+        return {} if self._lookup is None else self._lookup.missing(self._rules.policies)
 
     def check_policy(self, name: str) -> None:
         """Raise `UnknownNameError`, which lists those there are, unless there is a policy of this name."""
@@ -517,7 +517,7 @@ class LimiterBase(ABC):
 
     def _check_segments(self, rules: Rules) -> None:
         if self._lookup is not None:
-            self._lookup.check(rules.policies.values())
+            self._lookup.check(rules.policies)
 
     def _stop_following(self) -> None:
         """Stop following the segments' publication; may wait for a request that is under way."""

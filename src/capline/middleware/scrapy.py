@@ -20,7 +20,7 @@ from capline.limiter.limiter import Limiter
 from capline.middleware.slots.gate import Gate, Turn
 from capline.middleware.slots.threaded import acquired
 from capline.model.decision import LimitExceeded
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, listed, quoted
 
 try:
     from scrapy.exceptions import IgnoreRequest
@@ -57,8 +57,8 @@ class LimitedMiddleware:
         if not isinstance(limiter, Limiter):
             raise InvalidTypeError(f"CAPLINE_LIMITER is a capline.Limiter, or the path of one, not {quoted(limiter)}")
         if policy not in limiter.policies:
-            listed = ", ".join(limiter.policies) or "none"
-            raise InvalidValueError(f"CAPLINE_POLICY is a policy of the limiter ({listed}), not {quoted(policy)}")
+            there = listed(limiter.policies)
+            raise InvalidValueError(f"CAPLINE_POLICY is a policy of the limiter ({there}), not {quoted(policy)}")
         longest, slack = (settings.get(name) for name in ("CAPLINE_MAX_WAIT", "CAPLINE_SLACK"))
         return cls(
             limiter,

@@ -134,6 +134,8 @@ class Oracle:
             self._refused([attempt], now_us, decision.retry_after_us)
             if self._policies[attempt.policy].count_denied:
                 self._age(account, now_us)
+                for hit in account.hits:
+                    hit.id = None  # the refusal's own stamp, which is not told, may have moved the log's time past it
 
     def reserved(self, attempt: Attempt, now_us: int, decision: Decision, ttl_us: int) -> None:
         """An answer to `reserve`."""

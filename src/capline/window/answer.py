@@ -128,13 +128,15 @@ def build_answer(
     for logs, stamp_us in stamped:
         consumes = allowed and logs[0].cost > 0
         last_us = max(newest_of(logs), stamp_us if consumes else NEVER)
+        time_us = time_of(logs, now_us)
         for bound in logs:
             cost = bound.cost if consumes else 0
             for reader in bound.readers:
                 reading = reader.read(bound.log, stamp_us, cost, last_us, bound.table)
                 if reading.left < left:
                     left, tightest = reading.left, (reader.limit, bound)
-                empty_us = max(empty_us, reading.empty_us)
+                if reading.empty_us > time_us:  # what has aged counts no more, though the clock has stepped back since
+                    empty_us = max(empty_us, reading.empty_us)
                 numbers += reading.left, max(0, reading.more_us - now_us), max(0, reading.full_us - now_us)
     limit, binds = binding or tightest or (None, stamped[0][0][0])
     binds.binds = True

@@ -1,8 +1,9 @@
-"""A dict that is changed by copies, each of which costs by what it changes."""
+"""Dicts that cost by what is asked of them: one that is changed by copies, and one that is sorted when it is listed."""
 
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from functools import cached_property
 from typing import Any, TypeVar
 
 from capline.support.override import override
@@ -60,3 +61,27 @@ class Layered(Mapping[str, V]):
     def items(self) -> ItemsView[str, V]:
         """The names, each with its value."""
         return self._whole().items()
+
+
+class InOrder(Mapping[str, V]):
+    """Another mapping, which does not change, in the order of its names; to look one up sorts nothing."""
+
+    def __init__(self, of: Mapping[str, V]) -> None:
+        self._of = of
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names, in order."""
+        return sorted(self._of)
+
+    @override
+    def __getitem__(self, name: str) -> V:
+        return self._of[name]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._of)

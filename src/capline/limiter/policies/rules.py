@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.config.records import Totals
-from capline.limiter.policies.layered import Layered
+from capline.limiter.policies.layered import InOrder, Layered
 from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError, listed, quoted
 from capline.model.limit import QuietHours
 from capline.model.policy import NUMBERS, RESERVED, BoundPolicy, LogLimits, Policy, check_name
@@ -83,6 +83,7 @@ class Rules:
             policies_by_name[policy.name] = policy
             _share(sharing, policy)
         self.policies: Mapping[str, Policy] = policies_by_name
+        self.in_order = InOrder(self.policies)
         self._sharing: Mapping[str, list[Policy]] = sharing
         if before is not None:
             self._past_channels.update(before._past_channels)  # noqa: SLF001 - of its kind
@@ -103,6 +104,7 @@ class Rules:
         for policy in new:
             _share(sharing, policy)
         self.policies = Layered(before, changes)
+        self.in_order = InOrder(self.policies)
         self.overrides = Layered(self.overrides, overrides)
         self._sharing = Layered(self._sharing, {log: policies or None for log, policies in sharing.items()})
         self._facts, self._past_channels = {}, self._past_channels.copy()
@@ -159,7 +161,7 @@ class Rules:
         try:
             return self.policies[name]
         except (KeyError, TypeError):
-            known = listed(sorted(self.policies))
+            known = listed(self.in_order.names)
             raise UnknownNameError(f"no policy {quoted(name)}; there are: {known}") from None
 
     def on_logs(self, names: Collection[str] | None) -> list[Policy]:

@@ -19,7 +19,7 @@ from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueErr
 from capline.model.subject import subject_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -59,6 +59,7 @@ class SegmentLookup:
 
     def __init__(self, segments: str | Path | SegmentSource | Snapshot) -> None:
         self.source, self._opened = _source(segments)
+        self._missing: tuple[object, object, dict[str, list[str]]] = None, None, {}
         self.source.current  # noqa: B018 - raises while there is none
 
     def close(self) -> None:
@@ -66,7 +67,7 @@ class SegmentLookup:
         if self._opened is not None:
             self._opened.stop()
 
-    def check(self, policies: Iterable[Policy]) -> None:
+    def check(self, policies: Mapping[str, Policy]) -> None:
         """Warn where a policy lists a segment that there is not: it may be misspelt, or be published later."""
         import logging  # noqa: PLC0415 - loaded where there is something to say
 
@@ -80,14 +81,14 @@ class SegmentLookup:
                 ", ".join(served.names) or "none",
             )
 
-    def missing(self, policies: Iterable[Policy]) -> dict[str, list[str]]:
-        """The segments that policies list and the served version lacks, by policy."""
-        names = frozenset(self.source.current.names)
-        return {
-            one.name: [*lacking]
-            for one in policies
-            if (lacking := [*filter(lambda name: name not in names, one.by_segment)])
-        }
+    def missing(self, policies: Mapping[str, Policy]) -> dict[str, list[str]]:
+        """The segments that policies list and the served version lacks, by policy; found once for both."""
+        served, told = self.source.current, self._missing
+        if told[0] is not policies or told[1] is not served:
+            names, listing = frozenset(served.names), [one for one in policies.values() if one.by_segment]
+            lacking = {one.name: [name for name in one.by_segment if name not in names] for one in listing}
+            told = self._missing = policies, served, {name: those for name, those in lacking.items() if those}
+        return told[2]
 
     def segment_of(self, policy: Policy, subject: Subject) -> str | None:
         """The segment whose limits bind the subject; None for the policy's plain limits."""

@@ -7,9 +7,10 @@ or an integer, and 42 is not "42".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from heapq import nsmallest
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -171,12 +172,13 @@ def page_limit(parameters: dict[str, str]) -> int:
     return number
 
 
-def page_of(names: Iterable[str], parameters: dict[str, str]) -> tuple[list[str], str | None]:
-    """A page of these names, in order, by `after` and `limit`; and the `after` of the next one, None at the end."""
+def page_of(names: Sequence[str], parameters: dict[str, str]) -> tuple[list[str], str | None]:
+    """A page of names in order, by `contains`, `after` and `limit`; and the `after` of the next, None at the end."""
     after, limit = parameters.get("after"), page_limit(parameters)
     if after == "":
         raise InvalidValueError("after '': give back what 'next' was, or leave it out")
-    page = nsmallest(limit + 1, (name for name in names if name > (after or "")))
+    following = map(names.__getitem__, range(bisect_right(names, after or ""), len(names)))
+    page = [*islice((name for name in following if parameters.get("contains", "") in name), limit + 1)]
     return page[:limit], page[limit - 1] if len(page) > limit else None
 
 

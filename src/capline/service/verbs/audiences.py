@@ -108,7 +108,7 @@ class AudienceVerbs:
     async def audiences(self, request: Request) -> Audiences:
         """The audiences that were uploaded, by name."""
         found = await self._ask(lambda objects: objects.list(""))
-        page, following = page_of(filter(_NAME.fullmatch, found), request.parameters)
+        page, following = page_of(sorted(filter(_NAME.fullmatch, found)), request.parameters)
         return {"audiences": [_line(name, found[name]) for name in page], "next": following}
 
     @put(

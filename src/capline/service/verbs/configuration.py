@@ -283,8 +283,7 @@ class ConfigurationVerbs:
             return {"namespace": self._limiter.namespace, "policies": listed}
         if "" in named.values():
             raise InvalidValueError("leave out a parameter that is empty")
-        part = named.get("contains", "")
-        names, following = page_of((name for name in policies if part in name), named)
+        names, following = page_of(policies.names, named)
         page = [_facts_of(policies[name]) for name in names]
         return {"namespace": self._limiter.namespace, "policies": page, "next": following}
 

@@ -134,8 +134,8 @@ class Subjects:
             if segment is None:
                 segment = self._limiter.segment_of(named["policy"], subject)
             return await self._explained(named["policy"], subject, segment, named.get("channel"), zone)
-        policies = self._limiter.policies  # a copy, so once
-        names, following = page_of(policies, named)
+        policies = self._limiter.policies
+        names, following = page_of(policies.names, named)
         found: list[dict[str, Any]] = []
         for name in names:
             policy = policies[name]

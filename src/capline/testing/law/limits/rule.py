@@ -167,6 +167,17 @@ class RuleLaw(StoreSetting):
         assert third
         assert first.hit < second.hit < third.hit
 
+    @pytest.mark.parametrize("many", [1, 700], ids=["short", "long"])
+    def test_what_has_aged_counts_no_more_though_the_clock_steps_back(self, many: int) -> None:
+        """Also where it is there still: no answer tells what was trimmed."""
+        limiter = self.one("800/10s")
+        assert limiter.decide_many("p", ["s"] * many).allowed.all()
+        self.at(10.1)
+        assert limiter.refund("p", "s", limiter.decide("p", "s").hit)
+        self.at(5)
+        for answer in (limiter.peek("p", "s", 0), limiter.decide("p", "s", 801)):
+            assert (answer.remaining, answer.reset_after_us) == (800, 0)
+
     def test_retry_after_holds_when_the_clock_has_stepped_back(self) -> None:
         limiter = self.one("1/10s")
         self.at(50)

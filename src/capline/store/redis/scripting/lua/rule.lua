@@ -157,7 +157,7 @@ local function answer(stamped, now, allowed, binding, retry_at)
   local left, tightest, empty, number = math.huge, nil, -1, 0
   for _, part in ipairs(stamped) do
     local logs, stamp = part[1], part[2]
-    local _, last = time_and_newest(logs, now)
+    local time, last = time_and_newest(logs, now)
     local consumes = allowed and logs[1].cost > 0
     if consumes then last = math.max(last, stamp) end
     for _, bound in ipairs(logs) do
@@ -167,7 +167,8 @@ local function answer(stamped, now, allowed, binding, retry_at)
         local by = limits[j + 1]
         local units = limit_left(bound, limits[j], by, stamp) - cost
         if units < left then left, tightest = units, number end
-        if last ~= -1 then empty = math.max(empty, limit_empty(bound, by, last, cost)) end
+        local gone = last == -1 and -1 or limit_empty(bound, by, last, cost)
+        if gone > time then empty = math.max(empty, gone) end   -- what has aged counts no more: the clock may step back
         if with_states then
           local more = limit_more(bound, limits[j], by, stamp, cost)
           local whole = more

@@ -125,7 +125,7 @@ def _asking_all(
     general: Any = awaited(verb)
 
     async def call(self: Any, attempts: Sequence[Attempt]) -> Any:
-        answer = self._asked_all(kind, attempts)
+        answer = self._asked_all(self._store.at_hand(), kind, attempts)
         return (await general(self, attempts)) if answer is None else answer
 
     named_as(call, verb)

@@ -99,7 +99,7 @@ def _asking_all(kind: Kind, verb: Callable[Concatenate[V, P], Steps[Joint]]) -> 
     general: Any = blocking(verb)
 
     def call(self: Any, attempts: Sequence[Attempt]) -> Any:
-        answer = self._asked_all(kind, attempts)
+        answer = self._asked_all(self._store, kind, attempts)
         return general(self, attempts) if answer is None else answer
 
     named_as(call, verb)

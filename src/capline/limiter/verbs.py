@@ -792,13 +792,12 @@ class Verbs(CheckedCalls):
         except TypeError as error:
             raise typed(error, policy) from None
 
-    def _asked_all(self, kind: Kind, attempts: Any) -> Joint | None:
-        """The answer of a store at hand to several attempts, where nothing else looks at any of them; else None."""
+    def _asked_all(self, store: Store | None, kind: Kind, attempts: Any) -> Joint | None:
+        """The answer of this store to several attempts, where nothing else looks at any of them; else None."""
         parts = attempts if type(attempts) in _LISTS else ()
         operations: list[Operation] = []
         logs: set[tuple[str, Subject]] = set()
         try:
-            store = self._at_hand()
             if store is None or not 0 < len(parts) <= self._most_joint:
                 return None
             for attempt in parts:

@@ -27,6 +27,8 @@ _KEYED = re.compile("h[0-9a-f]{32}")
 def check_subject(subject: Subject) -> Subject:
     """Return the subject, a NumPy integer as an `int`; raise where it can be neither text nor id."""
     if type(subject) is str:
+        if 0 < len(subject) <= LONGEST_TEXT_BYTES and subject.isascii():
+            return subject
         try:
             size_bytes = len(subject.encode())
         except UnicodeEncodeError:

@@ -328,6 +328,7 @@ class MemoryStore(LocalStore, LogTransaction):
             (
                 unit,
                 ref := compiled.refs[0],
+                ref.retention_us,
                 _logs(ref),
                 [(quota, window_us, place_of[id(limit)]) for _, window_us, limit, quota in unit[0]],
                 min(unit[0])[0],
@@ -336,21 +337,22 @@ class MemoryStore(LocalStore, LogTransaction):
             if unit
         ]
         hits, lefts, places, resets_us = list[int](), list[int](), list[int](), list[int]()
+        most, latest_us = LARGEST_QUOTA + 1, LATEST_US - 1
         for first in range(0, len(asked), ROWS_A_TURN):
             late: list[int] = []
             with self._lock:
                 now_us = self._clock.now_us()
                 for code, subject in asked[first : first + ROWS_A_TURN]:
-                    unit, ref, logs, windows, least_edge = bound[code]
+                    unit, ref, retention_us, logs, windows, least_edge = bound[code]
                     known = logs.get(subject)
                     log = ColumnLog() if known is None else known
                     stamps, start, time_us = log.stamps, log.start, log.high_water_us
-                    n, left, place, reset_us = len(stamps), LARGEST_QUOTA + 1, 0, 0
+                    n, left, place, reset_us = len(stamps), most, 0, 0
                     stamp_us: int | None = None
-                    oldest_us = stamps[start] if n > start else LATEST_US
+                    oldest_us = stamps[start] if n > start else latest_us
                     if log.before is not None or (n > start and stamps[-1] != time_us):
                         late.append(len(hits))
-                    elif n - start >= least_edge or time_us >= LATEST_US - 1:
+                    elif n - start >= least_edge or time_us >= latest_us:
                         decision = others[len(hits)] = decide_one(stamps, start, n, oldest_us, time_us, unit, now_us)
                         stamp_us = decision.hit
                     else:
@@ -362,8 +364,8 @@ class MemoryStore(LocalStore, LogTransaction):
                             if free < left:
                                 left, place = free, limit
                     if stamp_us is not None:
-                        if oldest_us <= stamp_us - ref.retention_us:
-                            log.trim(max(now_us, time_us) - ref.retention_us)
+                        if oldest_us <= stamp_us - retention_us:
+                            log.trim(max(now_us, time_us) - retention_us)
                         log.stamps.append(stamp_us)
                         log.high_water_us = stamp_us
                         if known is None:

@@ -42,10 +42,10 @@ def _is_short(operation: Operation) -> bool:
 
 
 def is_flat(operation: Operation) -> bool:
-    """Whether flat.lua is asked first: for a peek, or a decision that one.lua does not answer."""
+    """Whether flat.lua is asked first: for a peek, or what one.lua does not answer."""
     if not operation.compiled.flat:
         return False
-    return operation.kind == "peek" or (operation.kind == "decide" and not _is_short(operation))
+    return operation.kind == "peek" or (operation.kind in ("decide", "schedule") and not _is_short(operation))
 
 
 def step_call(session: Session, operation: Operation) -> Call:
@@ -71,7 +71,7 @@ def step_answer(outcome: Reply, operation: Operation) -> Any:
     """
     kind, compiled, reply = operation.kind, operation.compiled, unwrap(outcome)
     if is_flat(operation):
-        decision = flat_decision(reply, compiled, operation.cost, peeked=kind == "peek")
+        decision = flat_decision(reply, compiled, operation.cost, slot=kind == "schedule", peeked=kind == "peek")
         done = decision.allowed
     elif kind not in CHANGES:
         decision = one_decision(

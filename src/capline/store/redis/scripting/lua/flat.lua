@@ -1,5 +1,5 @@
--- The fast path of one attempt that is no plain unit: any cost, an id that is new, a peek, and the algorithms that keep
--- sums or numbers, on logs of at most 127 entries. Included by joint.lua after prelude.lua.
+-- The fast path of one attempt that is no plain unit: any cost, an id that is new, a peek, a slot that is now, and the
+-- algorithms that keep sums or numbers, on logs of at most 127 entries. Included by joint.lua after prelude.lua.
 --
 -- It judges as if now were later than every hit and the attempt allowed; where that is not so, once more as it is. So
 -- nearly always each log is read once, and what is known of it are names of one function: neither tables nor closures,
@@ -257,6 +257,7 @@ local function flat(static, cost, field, id)
 
     if latest >= MOST_UNITS then return nil end
     if newest < now and latest <= now then break end
+    if mode == 2 then return nil end
     if newest >= now then time, stamp = newest, newest + 1 end
     allowed = latest <= stamp
     final = allowed and stamp or newest
@@ -268,7 +269,7 @@ local function flat(static, cost, field, id)
   else
     ttl = ceil((stamp + retention - now) / 1000) + grace
   end
-  for k = 1, allowed and mode == 0 and #KEYS or 0 do
+  for k = 1, allowed and mode ~= 1 and #KEYS or 0 do
     if not news[k] then   -- no hits beside the numbers
     elseif field == '' then
       call('SET', KEYS[k], news[k], 'PX', ttl)

@@ -35,7 +35,7 @@ local function pack_answer(kind, part, limit, remaining, when, reset, tail)
   return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, when, reset) .. tail
 end
 
-if #ARGV == 7 and mode < 2 then
+if many == 1 and not_before == 0 then
   --@include flat
   local said = flat(ARGV[3], tonumber(ARGV[5]), ARGV[6], ARGV[7])
   if said then return said end

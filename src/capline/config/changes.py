@@ -44,7 +44,7 @@ MOST_PAST = {POLICIES: 100, OVERRIDES: 16}
 _PAST = {POLICIES: PAST_POLICIES, OVERRIDES: PAST_OVERRIDES}
 _LAST_US = 253_402_300_799_000_000
 """9999-12-31T23:59:59Z: a later instant could not be shown."""
-LONGEST_WHO = 64
+LONGEST_WHO, LONGEST_REASON = 64, 256
 _US = 1_000_000
 
 
@@ -203,3 +203,10 @@ def check_who(who: str | None) -> str:
             f"who is a name of 1 to {LONGEST_WHO} bytes, without control characters, not {quoted(who)}"
         )
     return who
+
+
+def check_reason(reason: str) -> str:
+    """Why a change is made, as given."""
+    if not reason.isprintable() or len(reason.encode(errors="replace")) > LONGEST_REASON:
+        raise InvalidValueError(f"reason is at most {LONGEST_REASON} bytes, without control characters")
+    return reason

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Self
 
-from capline.config.changes import MOST_PAST, Change, own_of
+from capline.config.changes import MOST_PAST, Change, check_reason, own_of
 from capline.config.commits import Committer
 from capline.config.document import document_of
 from capline.config.open import open_backend
@@ -162,17 +162,19 @@ class Configuration:
         effective_at: str | datetime | None = None,
         if_version: int | None = None,
         verb: str = "set",
+        reason: str = "",
     ) -> int:
         """Set these policies; others stay, and an equal one is not a change. Returns the configuration's version.
 
         They come into force at `effective_at`, by the configuration's clock and at least 3 seconds ahead; None is at
         once. `if_version` is the version that each must have (0: never set), else `ConfigConflictError` is raised. A
-        commit holds up to a thousand policies.
+        commit holds up to a thousand policies, and says the `reason` behind its verb.
         """
         changes = {name_of(policy.name): Change(document_of(policy), if_version) for policy in policies}
         if len(changes) < len(policies):
             raise InvalidValueError("two policies have the same name; a name is one policy")
-        return self._committer.change(POLICIES, changes, who, effective_at, verb, policies)
+        told = f"{verb}: {check_reason(reason)}" if reason else verb
+        return self._committer.change(POLICIES, changes, who, effective_at, told, policies)
 
     def delete_policy(
         self,

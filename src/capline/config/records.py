@@ -3,7 +3,7 @@
     row       version (5 bytes, big-endian) + [at_us, who, value]     in force at once
               … + [at_us, who, value, effective_us, before]           `before` is in force until `effective_us`
     past      version (5 bytes, big-endian) + the rows before this one, oldest first
-    commit    [version, at_us, who, verb, token, changes, totals]
+    commit    [version, at_us, who, verb, token, changes, totals]      the verb may be "set: why"
     change    [policy], or [policy, subject]; [policy, nil] stands for many subjects of it
     pending   [version, [[table, name, row], …]]
 

@@ -186,6 +186,11 @@ class Trial(NamedTuple):
     clock: ManualClock
     policy: str
 
+    def at(self, at_us: int) -> Limiter:
+        """The limiter at this instant, which is not before the last one."""
+        self.clock.advance_us(at_us - self.clock.now_us())
+        return self.limiter
+
 
 def count_events(
     trials: Sequence[Trial],
@@ -202,9 +207,9 @@ def count_events(
         (width * 1_000_000 for width in _WIDTHS_S if span_us <= width * 1_000_000 * (MOST_BARS - 1)), span_us
     )
     deciders: list[tuple[_Decider, ReplayCounts]] = []
-    for limiter, clock, name in trials:
-        policy = Rules(limiter.policies.values()).policy(name)
-        decider = _ByCore(UnitCore(policy), file) if UnitCore.covers(policy) else _ByLimiter(limiter, clock, name, file)
+    for trial in trials:
+        policy = Rules(trial.limiter.policies.values()).policy(trial.policy)
+        decider = _ByCore(UnitCore(policy), file) if UnitCore.covers(policy) else _ByLimiter(trial, file)
         deciders.append((decider, ReplayCounts(policy, events, width_us)))
     segments = [segment for segment, _ in file.kinds()]
     done = 0
@@ -231,25 +236,21 @@ class _ByCore:
 
 
 class _ByLimiter:
-    def __init__(self, limiter: Limiter, clock: ManualClock, policy: str, file: EventFile) -> None:
-        self._limiter, self._clock, self._policy = limiter, clock, policy
+    def __init__(self, trial: Trial, file: EventFile) -> None:
+        self._trial = trial
         self._subjects, self._kinds = file.subjects(), file.kinds()
         self._numbers: dict[Refusal, int] = {}
         self.refusals: list[Refusal] = []
 
     def decide(self, block: Events) -> list[int]:
         answers: list[int] = []
-        limiter, clock, subjects = self._limiter, self._clock, self._subjects
-        now_us = clock.now_us()
+        trial, subjects = self._trial, self._subjects
         codes: list[int] = block.subjects.tolist()
         instants_us: list[int] = block.at_us.tolist()
         kinds_asked: list[int] = block.kinds.tolist()
         for subject, at_us, kind in zip(codes, instants_us, kinds_asked, strict=True):
             segment, zone = self._kinds[kind]
-            if at_us != now_us:
-                clock.advance_us(at_us - now_us)
-                now_us = at_us
-            decision = limiter.decide(self._policy, subjects[subject], segment=segment, zone=zone)
+            decision = trial.at(at_us).decide(trial.policy, subjects[subject], segment=segment, zone=zone)
             answers.append(ALLOWED if decision.allowed else self._number(segment, decision))
         return answers
 

@@ -4,6 +4,7 @@
     GET   /console/subject?id=42   one subject; POST …/erase and …/override
     GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on
     GET   /console/policies        and /console/policy?name=, /console/segments, /console/audit
+    GET   /console/try?name=       other limits for a policy; POST …/set
     GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
 
 A page is a view, plain values, in a template; a form is a POST that leads back to its page. An error is a page too.
@@ -20,7 +21,7 @@ from urllib.parse import urlencode
 
 from capline.model.errors import CaplineError
 from capline.service.access.guard import check_role
-from capline.service.console import campaigns, subject
+from capline.service.console import campaigns, settings, subject
 from capline.service.console.campaigns import CampaignPages
 from capline.service.console.history import History
 from capline.service.console.overview import Overview
@@ -47,13 +48,17 @@ if TYPE_CHECKING:
 
 TOP = "/console"
 SUBJECT, CAMPAIGNS, CAMPAIGN = f"{TOP}/subject", f"{TOP}/campaigns", f"{TOP}/campaign"
-POLICIES, POLICY, SEGMENTS, AUDIT = (f"{TOP}/{name}" for name in ("policies", "policy", "segments", "audit"))
+POLICIES, POLICY, TRY, SEGMENTS, AUDIT = (
+    f"{TOP}/{name}" for name in ("policies", "policy", "try", "segments", "audit")
+)
 _FORM_BYTES = 8192
 _AT_ONCE = 4
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
 _DONE = {
     "erased": "The subject is forgotten.",
     "overridden": "It has limits of its own for a while.",
+    "set": "These limits are in force.",
+    "conflict": "It was changed meanwhile: look at what is in force now, and decide again.",
     "pause": "Nothing more of it is sent until it is resumed.",
     "resume": "It goes on.",
     "cancel": "It is cancelled.",
@@ -107,6 +112,8 @@ class Console:
             f"{SUBJECT}/override": route(POST=self._form(self._override, "id", "policy", "limits", "hours")),
             POLICIES: route(GET=self._page(self._policies)),
             POLICY: route(GET=self._page(self._policy)),
+            TRY: route(GET=self._page(self._try)),
+            f"{TRY}/set": route(POST=self._form(self._set, "name", *settings.TYPED, "version", "reason")),
             SEGMENTS: route(GET=self._page(self._segments)),
             AUDIT: route(GET=self._page(self._audit)),
             CAMPAIGNS: route(GET=self._page(self._list_campaigns)),
@@ -260,11 +267,26 @@ class Console:
         return self._shown(request, caller, "policies.html", view, contains=asked.get("contains", ""))
 
     async def _policy(self, request: Request, caller: Caller) -> Reply:
-        asked = query_of(request.query, ("name", "after"))
+        asked = query_of(request.query, ("name", "after", "done"))
         if not asked.get("name"):
             return moved(POLICIES)
         view = await self._settings.policy(caller.token, asked["name"], asked.get("after"))
-        return self._shown(request, caller, "policy.html", view)
+        return self._shown(request, caller, "policy.html", view, done=_DONE.get(asked.get("done", "")))
+
+    async def _try(self, request: Request, caller: Caller) -> Reply:
+        asked = query_of(request.query, ("name", *settings.TYPED, "done"))
+        if not asked.get("name"):
+            return moved(POLICIES)
+        view = await self._settings.tried(caller.token, asked["name"], asked)
+        may = caller.changes and "version" in view["policy"] and self.verbs.may(caller.token, "PUT", settings.ONE)
+        return self._shown(request, caller, "try.html", view, may_set=may, done=_DONE.get(asked.get("done", "")))
+
+    async def _set(self, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+        name = form.get("name", "")
+        if await self._settings.change(caller.token, name, form):
+            return moved(link(POLICY, name=name, done="set"))
+        typed = {key: form.get(key, "") for key in settings.TYPED}
+        return moved(link(TRY, name=name, **typed, done="conflict"))
 
     async def _segments(self, request: Request, caller: Caller) -> Reply:
         query_of(request.query, ())

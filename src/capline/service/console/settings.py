@@ -2,12 +2,19 @@
 
 /console/policies?contains=&after=    a page of them, by name
 /console/policy?name=&after=          one; `after` is a subject, of its overrides
+/console/try?name=&limits=&...        other limits for it, on the decisions that were recorded; POST .../set
 /console/segments                     /console/audit?before=
 """
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+
+from capline.model.errors import ConfigConflictError, InvalidValueError, quoted
+from capline.service.http.forms import number_of
+from capline.service.http.problems import Problem
+from capline.service.verbs.configuration import PolicyForm
 
 if TYPE_CHECKING:
     from capline.service.access.tokens import Token
@@ -16,6 +23,8 @@ if TYPE_CHECKING:
 
 LIST, ONE = "/v1/policies", "/v1/policies/{name}"
 _A_PAGE = 50
+_BY_NAME = ("by_segment", "channels")
+TYPED = ("limits", *_BY_NAME)
 
 
 class SettingsPages:
@@ -47,6 +56,42 @@ class SettingsPages:
             versions = await self._verbs(token, "GET", f"{ONE}/versions", name)
         return view | overrides | {"versions": versions["versions"][:_A_PAGE]}
 
+    async def tried(self, token: Token, name: str, typed: dict[str, str]) -> dict[str, Any]:
+        """Other limits: what is in force, what was typed, and what that would have done, None if it was not tried."""
+        told, document = await self._document(token, name)
+        form = typed if "limits" in typed else _typed(document)
+        view = {"name": name, "policy": told, "form": form, "result": None, "why_not": ""}
+        if form is typed:
+            try:
+                view["result"] = await self._verbs(token, "POST", f"{ONE}/try", name, form=document | _limits_of(form))
+            except Problem as problem:
+                if problem.status != HTTPStatus.CONFLICT:
+                    raise
+                view["why_not"] = str(problem)
+        return view
+
+    async def change(self, token: Token, name: str, form: dict[str, str]) -> bool:
+        """Set these limits, for the reason in the form; False where the policy has another version than the form."""
+        _, document = await self._document(token, name)
+        version = number_of(form.get("version", ""), 15)
+        if version is None or not form.get("reason", "").strip():
+            raise InvalidValueError("say why: the audit shows it")
+        said = {"if_version": version, "reason": form["reason"].strip()}
+        try:
+            await self._verbs(token, "PUT", ONE, name, form=document | _limits_of(form) | said)
+        except ConfigConflictError:
+            return False
+        return True
+
+    async def _document(self, token: Token, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A policy as it is, and its last document."""
+        told: dict[str, Any] = await self._verbs(token, "GET", ONE, name)
+        if "version" not in told:
+            known = PolicyForm.__struct_fields__
+            return told, {key: value for key, value in told.items() if key in known and value is not None}
+        versions = await self._verbs(token, "GET", f"{ONE}/versions", name)
+        return told, versions["versions"][0]["policy"] or {}
+
     async def segments(self, token: Token) -> dict[str, Any]:
         """The segments that are served."""
         if not self._has_segments:
@@ -58,3 +103,29 @@ class SettingsPages:
         if not self._has_store:
             return {"is_here": False, "commits": [], "next": None}
         return {"is_here": True, **await self._verbs(token, "GET", "/v1/commits", before=before, limit=_A_PAGE)}
+
+
+def _typed(document: dict[str, Any]) -> dict[str, str]:
+    """A policy's limits as one types them: a line for each segment and channel."""
+    lines = {
+        key: "\n".join(f"{name}: {', '.join(limits)}" for name, limits in document.get(key, {}).items())
+        for key in _BY_NAME
+    }
+    return {"limits": ", ".join(document.get("limits", ())), **lines}
+
+
+def _limits_of(form: dict[str, str]) -> dict[str, Any]:
+    """What was typed, as keys of a policy."""
+    found: dict[str, Any] = {"limits": _several(form.get("limits", ""))}
+    for key in _BY_NAME:
+        found[key] = {}
+        for line in filter(None, map(str.strip, form.get(key, "").splitlines())):
+            name, colon, limits = line.partition(":")
+            if not colon or not _several(limits):
+                raise InvalidValueError(f"{quoted(line)}: write a name, a colon and limits, like vip: 5/day, 20/week")
+            found[key][name.strip()] = _several(limits)
+    return found
+
+
+def _several(limits: str) -> list[str]:
+    return [limit.strip() for limit in limits.split(",") if limit.strip()]

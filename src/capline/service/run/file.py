@@ -14,6 +14,7 @@
     on_store_error: raise
     drain: 5                                  seconds that it goes on after SIGTERM, for balancers to see it
     observers: {access_log: "-", access_sample: 0.01}
+    record: {keep: 3600, hashed: true}        keep the decisions of an hour, to try other limits on them
     bounds: {requests: 1000}
 
 The rule: taken whole or not at all; unknown keys are refused with their line. Relative paths are the file's,
@@ -46,6 +47,7 @@ from capline.service.settings.values import (
     Http,
     Modes,
     Observers,
+    Record,
     Settings,
     Tls,
     parse_address,
@@ -73,11 +75,12 @@ KEYS = (
     *("grpc.max_connection_age", "grpc.max_connection_age_grace"),
     *(f"grpc.{name}" for name in Modes.__struct_fields__),
     *(f"observers.{name}" for name in Observers.__struct_fields__),
+    *(f"record.{name}" for name in Record.__struct_fields__),
     *(f"bounds.{name}" for name in Bounds.__struct_fields__),
 )
 """Every key that holds a value."""
 
-_Options = TypeVar("_Options", Modes, Observers, Bounds)
+_Options = TypeVar("_Options", Modes, Observers, Record, Bounds)
 
 VARIABLES = {f"CAPLINE_{key.replace('.', '_').upper()}": key for key in KEYS}
 
@@ -176,6 +179,7 @@ class _Reader:
             on_store_error=top.one_of("on_store_error", ("raise", "allow", "deny"), usual.on_store_error),
             drain=top.seconds("drain", usual.drain, _LONGEST_S, zero=True),
             observers=self._observers(usual.observers),
+            record=self._record(),
             bounds=self._bounds(usual.bounds),
         )
         self._check_stores(settings)
@@ -321,6 +325,14 @@ class _Reader:
         observers = self._options(fields, usual, access_log=log)
         fields.close()
         return observers
+
+    def _record(self) -> Record | None:
+        fields = self._top.section("record")
+        if fields is None:
+            return None
+        record = self._options(fields, Record())
+        fields.close()
+        return record
 
     def _bounds(self, usual: Bounds) -> Bounds:
         fields = self._top.section("bounds")

@@ -37,6 +37,8 @@ from capline.service.http.app import App, Observer, Route
 from capline.service.http.openapi import described
 from capline.service.metrics.registry import Metrics, watch_servers
 from capline.service.probes import probes
+from capline.service.record.kept import Record
+from capline.service.record.limiter import RecordingLimiter
 from capline.service.run.listen import Listener, grace_s
 from capline.service.run.reload import Followed, follow
 from capline.service.run.workers import AT_ONCE
@@ -101,21 +103,22 @@ async def open_parts(
             "segments": source,
             "create": create,
         }
+        kind = AsyncLimiter if settings.record is None else RecordingLimiter
         followed: list[Followed] = []
         if settings.policies is not None:
             path = settings.policies
 
             def made(kept: Path | None) -> tuple[AsyncLimiter, PolicyWatch]:
                 watch = PolicyWatch(path, start=kept and kept.read_bytes(), local=settings.is_local)
-                return AsyncLimiter.from_file(watch, settings.store, config=settings.config, **options), watch
+                return kind.from_file(watch, settings.store, config=settings.config, **options), watch
 
             good = LastGood("policies", made, lambda made: made[1].data)
             limiter = good.used[0]
             followed.append(Followed("policies", good.keeping(limiter.reload)))
         elif settings.config is not None:
-            limiter = AsyncLimiter.from_config(settings.config, settings.store, **options)
+            limiter = kind.from_config(settings.config, settings.store, **options)
         else:
-            limiter = AsyncLimiter(settings.store, **options)
+            limiter = kind(settings.store, **options)
         stack.push_async_callback(limiter.close)
         subject_bound = None
         if settings.bounds.new_subjects:
@@ -132,6 +135,10 @@ async def open_parts(
 
             public |= campaign_routes(settings.queue, settings.audiences, create=create)
         parts = Parts(limiter, public, source, followed)
+        if settings.record is not None and isinstance(limiter, RecordingLimiter):
+            record = limiter.record = Record(settings.record)
+            stack.callback(record.close)
+            parts.beside.append(record.follow)
         if envoy is not None:
             await _envoy(parts, *envoy, metrics, guard, stack)
         metrics.add(limiter, source)

@@ -124,12 +124,20 @@ class Bounds(msgspec.Struct, frozen=True):
     stop_within: _Span = 10.0
 
 
+class Record(msgspec.Struct, frozen=True):
+    """Decisions of the last `keep` seconds are kept, in at most so many `bytes`; `hashed` keeps no subject as it is."""
+
+    keep: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 3600.0
+    bytes: Annotated[int, msgspec.Meta(ge=1 << 16, le=1 << 36)] = 64 << 20
+    hashed: bool = False
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file.
 
     `queue` is a campaign store, `audiences` where its uploads are kept. `hosts` are names, besides loopback, by which a
-    service without tokens may be asked. `drain` is how many seconds it goes on, but says that it is not ready, once it
-    is told to end.
+    service without tokens may be asked. Without `record` no decision is kept. `drain` is how many seconds it goes on,
+    but says that it is not ready, once it is told to end.
     """
 
     store: str = DEFAULT_URL
@@ -147,6 +155,7 @@ class Settings(msgspec.Struct, frozen=True):
     on_store_error: str = "raise"
     drain: float = 5.0
     observers: Observers = Observers()
+    record: Record | None = None
     bounds: Bounds = Bounds()
 
     @property

@@ -66,8 +66,9 @@ _BULK = ("who", "effective_at")
 
 
 class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
-    """A policy as a policy file writes it, and when it is to be in force."""
+    """A policy as a policy file writes it, why, and when it is to be in force."""
 
+    reason: str = ""
     limits: list[str] = []
     by_segment: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
     channels: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
@@ -82,9 +83,9 @@ class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
     granularity: str | msgspec.UnsetType | None = msgspec.UNSET
 
     def document(self) -> dict[str, Any]:
-        """The policy itself, without its author and times."""
+        """The policy itself, without its author, reason and times."""
         every = msgspec.structs.asdict(self)
-        apart = _Change.__struct_fields__
+        apart = (*_Change.__struct_fields__, "reason")
         return {key: value for key, value in every.items() if key not in apart and value is not msgspec.UNSET}
 
 
@@ -215,6 +216,7 @@ class CommitFacts(TypedDict):
     at: str
     who: str
     verb: str
+    reason: str
     changes: list[ChangedName]
 
 
@@ -301,7 +303,8 @@ class ConfigurationVerbs:
                 "version": commit.version,
                 "at": instant_text(commit.at_us),
                 "who": commit.who,
-                "verb": commit.verb,
+                "verb": commit.verb.partition(": ")[0],
+                "reason": commit.verb.partition(": ")[2],
                 "changes": [{"policy": one.policy, "subject": one.subject, "many": one.many} for one in commit.changes],
             }
             for commit in older[:limit]
@@ -347,6 +350,7 @@ class ConfigurationVerbs:
             [policy],
             effective_at=form.effective_at,
             if_version=form.if_version,
+            reason=form.reason,
         )
 
     @delete("/v1/policies/{name}", Changed, query=_CHANGED)

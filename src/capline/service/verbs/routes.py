@@ -10,6 +10,7 @@ from capline.service.verbs.batch import MOST_ROWS, Batch
 from capline.service.verbs.configuration import ConfigurationVerbs
 from capline.service.verbs.joint import JointVerbs
 from capline.service.verbs.subjects import Subjects
+from capline.service.verbs.trials import Trials
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
@@ -35,4 +36,5 @@ def routes(
         Batch(limiter, subject_bound, most_rows),
         Subjects(limiter, queue),
         ConfigurationVerbs(limiter, local=local),
+        Trials(limiter),
     )

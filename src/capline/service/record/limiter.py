@@ -1,0 +1,161 @@
+"""A limiter whose decisions are recorded: single ones and those of batches, whoever asks for them.
+
+Not recorded are attempts over several subjects, slots, reservations, charges, and what was answered without the store.
+Their hits are in the store's logs, so whoever tries other limits knows of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from itertools import compress, repeat
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from capline.limiter.aio import AsyncLimiter
+from capline.model.attempt import Attempt
+from capline.model.decision import Decision
+from capline.model.errors import InvalidValueError
+from capline.service.record.kept import Row
+from capline.store.columns import NO_HIT
+from capline.support.override import override
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from capline.limiter.outage.outage import OutagePolicy
+    from capline.limiter.policies.rules import Rules
+    from capline.model.errors import CaplineError
+    from capline.model.limit import Limit
+    from capline.model.subject import Subject
+    from capline.service.record.kept import Kind, Record
+    from capline.store.columns import Decisions
+    from capline.window.log import Hit
+
+_decide = AsyncLimiter.decide
+_DECIDED = ("store", "deny-cache")
+"""Origins of answers that the limits gave."""
+
+
+class RecordingLimiter(AsyncLimiter):
+    """Records once `record` is set; a limiter `beside` it does not."""
+
+    record: Record | None = None
+
+    @override
+    async def decide(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int = 1,
+        id: str | None = None,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
+        keep_free: int | Sequence[int] = 0,
+    ) -> Decision:
+        decision = await _decide(
+            self,
+            policy,
+            subject,
+            cost,
+            id,
+            segment=segment,
+            channel=channel,
+            zone=zone,
+            limits=limits,
+            keep_free=keep_free,
+        )
+        record = self.record
+        if record is not None and limits is None and decision.origin in _DECIDED and type(keep_free) is int:
+            if segment is None and self._lookup is not None:
+                segment = self.segment_of(policy, subject)
+            kind = policy, segment, channel, zone, cost, keep_free
+            record.add((kind, decision.hit or time_ns() // 1000, subject, decision.allowed, id))
+        return decision
+
+    @override
+    async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
+        answers = await super().decide_batch(attempts)
+        if self.record is not None:
+            await self._work(len(answers), partial(self._add_batch, self.record, attempts, answers))
+        return answers
+
+    @override
+    async def decide_many(self, policy: str, subjects: Sequence[Subject], **named: Any) -> Decisions:
+        answers = await super().decide_many(policy, subjects, **named)
+        if self.record is not None and type(named.get("keep_free", 0)) is int:
+            await self._work(len(subjects), partial(self._add_many, self.record, policy, subjects, named, answers))
+        return answers
+
+    @override
+    async def erase(self, subject: Subject) -> int:
+        erased = await super().erase(subject)
+        if self.record is not None:
+            self.record.erase(subject)
+        return erased
+
+    def _add_batch(
+        self, record: Record, attempts: Sequence[Attempt], answers: Sequence[Decision | CaplineError]
+    ) -> None:
+        now_us = time_ns() // 1000
+        rows = [
+            Row(self._kind(one), answer.hit or now_us, one.subject, answer.allowed, one.id)
+            for one, answer in zip(attempts, answers, strict=True)
+            if isinstance(answer, Decision) and answer.origin in _DECIDED and type(one.keep_free) is int
+        ]
+        record.write(rows)
+
+    def _kind(self, one: Attempt) -> Kind:
+        segment = one.segment
+        if segment is None and self._lookup is not None:
+            segment = self.segment_of(one.policy, one.subject)
+        return one.policy, segment, one.channel, one.zone, one.cost, cast("int", one.keep_free)
+
+    def _add_many(
+        self, record: Record, policy: str, subjects: Sequence[Subject], named: Mapping[str, Any], answers: Decisions
+    ) -> None:
+        """Add columns; segments as `decide_many` takes them."""
+        segment, codes, receipt = named.get("segment"), named.get("codes"), named.get("receipt")
+        segments: Sequence[str | None] = [segment]
+        if segment is None and self._lookup is not None:
+            known = self._rules.policy(policy)
+            segments, codes = [None, *known.by_segment], self._lookup.codes(known, subjects)[0].tolist()
+        elif segment is not None and not isinstance(segment, str):
+            segments, codes = segment, range(len(subjects)) if codes is None else codes
+        asked = named.get("channel"), named.get("zone"), named.get("cost", 1), named.get("keep_free", 0)
+        kinds = [(policy, one, *asked) for one in segments]
+        now_us = time_ns() // 1000
+        stamps = [hit if hit != NO_HIT else now_us for hit in answers.hit.tolist()]
+        ids = repeat(None) if receipt is None else (f"{receipt}:{row}" for row in range(len(subjects)))
+        each = repeat(kinds[0]) if codes is None else map(kinds.__getitem__, codes)
+        rows = [*map(Row, each, stamps, subjects, answers.allowed.tolist(), ids)]
+        if answers.errors or answers.origins or answers.origin not in _DECIDED:
+            origins = answers.origins
+            decided = (
+                place not in answers.errors and origins.get(place, answers.origin) in _DECIDED
+                for place in range(len(rows))
+            )
+            rows = [*compress(rows, decided)]
+        record.write(rows)
+
+    def segment_now(self, subject: Subject) -> str | None:
+        """The segment that the subject is in now, whichever policy asks; None for none."""
+        with suppress(InvalidValueError):  # it can be in none
+            return None if self._lookup is None else self._lookup.source.current.segment_of(subject)
+        return None
+
+    async def hits(self, policy: str, subject: Subject, segment: str | None) -> list[Hit]:
+        """The hits of the subject's log under the policy within its widest window, oldest first."""
+        attempt = self._checked(Attempt(policy, subject, segment=segment))
+        compiled, known, *_ = self._arguments(attempt)
+        logs: list[list[Hit]] = await self._store.recorded(compiled, known)
+        return logs[0]
+
+    @override
+    def _view(self, rules: Rules, outage: OutagePolicy) -> Self:
+        other = super()._view(rules, outage)
+        other.record = None
+        return other

@@ -1,0 +1,209 @@
+"""`POST /v1/policies/{name}/try`: what other limits would have done to the decisions that the service recorded.
+
+    the record's rows of the policy  +  the hits of their subjects in the store that are not in it (from before, from
+    campaigns, other instances)  ->  replayed under the limits in force and under the others  ->  compared
+
+The rule: what is not known is not made up. Of many subjects some are looked at, each with all of its decisions; and
+`as_answered` says how many decisions the replay of the limits in force answers as they were answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from http import HTTPStatus
+from math import ceil
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from capline.config.document import policy_of
+from capline.model.errors import quoted
+from capline.model.subject import Subject
+from capline.replay.recorded import Recorded, refusals
+from capline.service.http.problems import Problem
+from capline.service.http.table import post
+from capline.service.record.limiter import RecordingLimiter
+from capline.service.verbs.configuration import PolicyForm
+from capline.support.instant import instant_text
+
+if TYPE_CHECKING:
+    from capline.limiter.aio import AsyncLimiter
+    from capline.model.limit import Limit
+    from capline.model.policy import Policy
+    from capline.service.http.app import Request
+    from capline.service.record.kept import Record, Row
+    from capline.window.log import Hit
+
+MOST_SUBJECTS, MOST_ROWS = 10_000, 200_000
+"""Looked at by one trial; it takes up to some seconds."""
+_MOST_NAMED = 10
+_AT_ONCE = 64
+
+
+class Refusals(msgspec.Struct):
+    """How many decisions are refused, of how many subjects, and by which limits."""
+
+    refused: int
+    subjects: int
+    limits: dict[str, int]
+
+
+class RefusedSubject(msgspec.Struct):
+    """A subject, and how many of its decisions are refused."""
+
+    subject: Subject
+    refused: int
+
+
+class Turned(msgspec.Struct):
+    """Subjects for whom it makes a difference: how many, and those with most refusals."""
+
+    subjects: int
+    some: list[RefusedSubject]
+
+
+class Tried(msgspec.Struct):
+    """What the limits in force do to the recorded decisions (`now`), and what the others would have done (`then`).
+
+    `of_subjects` were recorded, and `subjects` of them looked at. `as_answered` of the decisions are answered by the
+    replay of the limits in force as they were answered. `overridden` subjects have limits of their own, and are left
+    out.
+    """
+
+    since: str | None
+    until: str
+    decisions: int
+    subjects: int
+    of_subjects: int
+    overridden: int
+    as_answered: int
+    now: Refusals
+    then: Refusals
+    newly_refused: Turned
+    newly_free: Turned
+
+
+class Trials:
+    """Tries one policy at a time."""
+
+    def __init__(self, limiter: AsyncLimiter) -> None:
+        self._limiter = limiter
+        self._turn = asyncio.Lock()
+
+    @post(
+        "/v1/policies/{name}/try",
+        PolicyForm,
+        Tried,
+        roles=("read",),
+        has_maps=True,
+        examples={"POST": {"limits": ["2/day", "10/week"]}},
+    )
+    async def try_policy(self, _request: Request, name: str, form: PolicyForm) -> Tried:
+        """What this policy would have done to the recorded decisions; changes nothing."""
+        limiter = self._limiter
+        if not isinstance(limiter, RecordingLimiter) or limiter.record is None:
+            raise Problem(
+                HTTPStatus.CONFLICT, "this service records no decisions; give 'record: {keep: 3600}' in its settings"
+            )
+        policy, wanted = limiter.policies.get(name), policy_of(name, form.document())
+        if policy is None:
+            raise Problem(HTTPStatus.NOT_FOUND, f"no policy {quoted(name)}")
+        async with self._turn:
+            return await _tried(limiter, limiter.record, policy, wanted)
+
+
+async def _tried(limiter: RecordingLimiter, record: Record, policy: Policy, wanted: Policy) -> Tried:
+    record.flush()
+    until_us = time.time_ns() // 1000
+    began_us, rows = await asyncio.to_thread(record.rows, policy.name)
+    by_subject: dict[Subject, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_subject[row.subject].append(row)
+    every = max(ceil(len(by_subject) / MOST_SUBJECTS), ceil(len(rows) / MOST_ROWS), 1)
+    subjects = [*by_subject][::every]
+    own: Sequence[object] = [None] * len(subjects)
+    if limiter.configuration is not None and not record.hashed:
+        own = await asyncio.to_thread(limiter.configuration.view.owns, policy.name, subjects)
+    plain = [subject for subject, limits in zip(subjects, own, strict=True) if limits is None]
+    asked: list[_Asked] = []
+    reads = policy.algorithm == "sliding_log" and not policy.count_denied and not record.hashed
+    for first in range(0, len(plain), _AT_ONCE):
+        some = plain[first : first + _AT_ONCE]
+        logs: list[list[Hit] | None] = [None] * len(some)
+        if reads:
+            logs = await asyncio.gather(
+                *(limiter.hits(policy.name, subject, by_subject[subject][0].kind[1]) for subject in some)
+            )
+        for subject, hits in zip(some, logs, strict=True):
+            segment = None if record.hashed else limiter.segment_now(subject)
+            asked += _asked(by_subject[subject], hits or [], segment)
+        await asyncio.sleep(0)  # others come in between
+    asked.sort(key=lambda one: one.attempt.at_us)
+    found = await asyncio.to_thread(_compared, asked, policy, wanted)
+    return msgspec.structs.replace(
+        found,
+        since=None if began_us is None else instant_text(began_us, "milliseconds"),
+        until=instant_text(until_us, "milliseconds"),
+        of_subjects=len(by_subject),
+        overridden=len(subjects) - len(plain),
+    )
+
+
+class _Asked(NamedTuple):
+    """What is replayed; and whether it was allowed, None for a hit from elsewhere."""
+
+    attempt: Recorded
+    allowed: bool | None
+
+
+def _asked(rows: list[Row], hits: list[Hit], segment_now: str | None) -> list[_Asked]:
+    """The decisions of one subject, and its hits from elsewhere; one that was given back is in the log with 0 units."""
+    units = {hit.stamp_us: hit.units for hit in hits}
+    allowed = {row.at_us for row in rows if row.allowed}
+    found = [
+        _Asked(Recorded(at_us, rows[0].subject, "charge", many, segment=rows[0].kind[1]), None)
+        for at_us, many in units.items()
+        if many and at_us not in allowed
+    ]
+    for (_, segment, channel, zone, cost, keep_free), at_us, subject, was_allowed, id in rows:
+        verb: Literal["decide", "peek"] = "peek" if was_allowed and units.get(at_us) == 0 else "decide"
+        attempt = Recorded(at_us, subject, verb, cost, id, segment or segment_now, channel, zone, keep_free)
+        found.append(_Asked(attempt, was_allowed))
+    return found
+
+
+def _compared(asked: Sequence[_Asked], policy: Policy, wanted: Policy) -> Tried:
+    recorded = [one.attempt for one in asked]
+    now, then = refusals(policy, recorded), refusals(wanted, recorded)
+    as_answered = sum(one.allowed == (limit is None) for one, limit in zip(asked, now, strict=True))
+    of = [
+        Counter(one.subject for one, limit in zip(recorded, limits, strict=True) if limit is not None)
+        for limits in (now, then)
+    ]
+    return Tried(
+        None,
+        "",
+        sum(one.allowed is not None for one in asked),
+        len({one.attempt.subject for one in asked if one.allowed is not None}),
+        0,
+        0,
+        as_answered,
+        _refusals(now, of[0]),
+        _refusals(then, of[1]),
+        _turned(of[1], of[0]),
+        _turned(of[0], of[1]),
+    )
+
+
+def _refusals(limits: Sequence[Limit | None], of: Counter[Subject]) -> Refusals:
+    by_limit = Counter(str(limit) for limit in limits if limit is not None)
+    return Refusals(by_limit.total(), len(of), dict(by_limit.most_common()))
+
+
+def _turned(refused: Counter[Subject], other: Counter[Subject]) -> Turned:
+    """Those that are refused, and were not (or would not be)."""
+    found = Counter({subject: count for subject, count in refused.items() if not other[subject]})
+    return Turned(len(found), [RefusedSubject(*one) for one in found.most_common(_MOST_NAMED)])

@@ -215,10 +215,10 @@ MUTANTS = (
     # What callers make of an answer.
     Mutant(
         "one answer of a provider holds all hosts back for years",
-        "middleware/retry_after.py",
+        "model/retry_after.py",
         "return min(max(seconds, 0.0), LONGEST_SECONDS)",
         "return max(seconds, 0.0)",
-        "unit/middleware/test_retry_after.py::test_seconds_and_dates",
+        "unit/model/test_retry_after.py::test_seconds_and_dates",
     ),
     Mutant(
         "a far side that asks for it holds a campaign up for as long as it likes",

@@ -96,7 +96,7 @@ async def test_a_slot_whose_answer_is_still_on_its_way_is_given_back_too() -> No
     assert await hits(limiter) == [0]
 
 
-def test_a_store_of_this_machine_that_is_away_while_it_is_awaited_is_asked_again() -> None:
+async def test_a_store_of_this_machine_that_is_away_while_it_is_awaited_is_asked_again() -> None:
     class Away(AsyncLocalStore):
         errors = 1
 
@@ -108,12 +108,9 @@ def test_a_store_of_this_machine_that_is_away_while_it_is_awaited_is_asked_again
                 return await answer
             return await super().step(operation)
 
-    async def main() -> None:
-        limiter, _ = with_store(Away)
-        await acquire(limiter)
-        assert await hits(limiter) == [1]
-
-    asyncio.run(main())
+    limiter, _ = with_store(Away)
+    await acquire(limiter)
+    assert await hits(limiter) == [1]
 
 
 def test_slots_that_are_free_at_once_give_the_loop_its_turn_now_and_then() -> None:
@@ -193,16 +190,13 @@ async def test_a_wait_past_the_timeout_takes_nothing_and_what_happens_inside_is_
         assert await hits(limiter) == [1]
 
 
-def test_an_outage_while_a_slot_is_taken_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_while_a_slot_is_taken_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capline.limiter.patience.OUTAGE_S", 0.1)
 
-    async def main() -> None:
-        limiter, store = with_store(with_a_door)
-        store.store.down = gone()
-        with pytest.raises(StoreUnavailableError):
-            await acquire(limiter)
-
-    asyncio.run(main())
+    limiter, store = with_store(with_a_door)
+    store.store.down = gone()
+    with pytest.raises(StoreUnavailableError):
+        await acquire(limiter)
 
 
 async def test_the_loop_goes_on_during_a_large_batch(tmp_path: Path) -> None:

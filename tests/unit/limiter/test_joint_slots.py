@@ -89,27 +89,24 @@ def test_what_cannot_be_given_back_does_not_keep_the_rest(monkeypatch: pytest.Mo
         assert limiter.usage("tokens", "key")[0].remaining == 100
 
 
-def test_a_cancelled_wait_gives_every_part_back() -> None:
+async def test_a_cancelled_wait_gives_every_part_back() -> None:
     async def wait(limiter: AsyncLimiter) -> None:
         async with limiter.acquire_all(PARTS):
             raise AssertionError("the slot is an hour away")
 
-    async def main() -> None:
-        async with AsyncLimiter("memory://", POLICIES) as limiter:
-            async with limiter.acquire_all(PARTS) as slot:
-                assert slot.wait_us == 0
-            waiting = asyncio.create_task(wait(limiter))
-            await asyncio.sleep(0.001)
-            assert len((await limiter.explain("requests", "key")).hits) == 2
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert [(await limiter.usage(one.policy, "key"))[0].used for one in PARTS] == [1, 60]
-            with pytest.raises(LimitExceeded, match="1/hour"):
-                async with limiter.acquire_all(PARTS, timeout=1):
-                    pass
-
-    asyncio.run(main())
+    async with AsyncLimiter("memory://", POLICIES) as limiter:
+        async with limiter.acquire_all(PARTS) as slot:
+            assert slot.wait_us == 0
+        waiting = asyncio.create_task(wait(limiter))
+        await asyncio.sleep(0.001)
+        assert len((await limiter.explain("requests", "key")).hits) == 2
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert [(await limiter.usage(one.policy, "key"))[0].used for one in PARTS] == [1, 60]
+        with pytest.raises(LimitExceeded, match="1/hour"):
+            async with limiter.acquire_all(PARTS, timeout=1):
+                pass
 
 
 @pytest.mark.parametrize(("choice", "allowed"), [("allow", True), ("deny", False)])

@@ -1,6 +1,5 @@
 """Limits that come with the call, and limiters that are pickled."""
 
-import asyncio
 import copy
 import pickle
 from typing import Any
@@ -110,7 +109,7 @@ async def test_an_async_one_neither() -> None:
             pickle.dumps(limiter)
 
 
-def test_a_slot_takes_its_limits_with_the_call_too() -> None:
+async def test_a_slot_takes_its_limits_with_the_call_too() -> None:
     with Limiter("memory://", clock=ManualClock(10**15)) as limiter:
         assert [limiter.schedule("psp", "a", limits=["1/10s"]).wait for _ in range(2)] == [0, 10.0]
         with limiter.acquire("psp", "b", limits=["1/10s"]) as slot:
@@ -119,10 +118,7 @@ def test_a_slot_takes_its_limits_with_the_call_too() -> None:
             pass
         assert limiter.refund("psp", "b", slot.hit, limits=["1/10s"])
 
-    async def awaited() -> None:
-        async with AsyncLimiter("memory://", clock=ManualClock(10**15)) as limiter:
-            async with limiter.acquire("psp", "a", limits=["1/10s"]):
-                pass
-            assert (await limiter.schedule("psp", "a", limits=["1/10s"])).wait == 10.0
-
-    asyncio.run(awaited())
+    async with AsyncLimiter("memory://", clock=ManualClock(10**15)) as limiter:
+        async with limiter.acquire("psp", "a", limits=["1/10s"]):
+            pass
+        assert (await limiter.schedule("psp", "a", limits=["1/10s"])).wait == 10.0

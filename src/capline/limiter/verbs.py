@@ -310,9 +310,11 @@ class Verbs(CheckedCalls):
         Unlike `peek`, which answers as of after an attempt, this has no attempt: of an empty 10/s 0 are used and 10
         left. Slots that are taken count as used. Raises `StoreError` in any outage. Costs as much as `peek`.
         """
-        attempt = self._checked(Attempt(policy, subject, 0, None, segment, channel, zone), least=0)
-        if policy in self._overridden:
-            yield self._learn(policy, attempt.subject)
+        return self._used(self._checked(Attempt(policy, subject, 0, None, segment, channel, zone), least=0))
+
+    def _used(self, attempt: Attempt) -> Steps[tuple[LimitStatus, ...]]:
+        if attempt.policy in self._overridden:
+            yield self._learn(attempt.policy, attempt.subject)
         decision: Decision = yield self._store.step(self._operation("peek", attempt))
         return decision.limits
 
@@ -630,8 +632,11 @@ class Verbs(CheckedCalls):
         A hit recorded under one of these `ids` names it: so you see which message, or which campaign, used the unit.
         """
         attempt = self._checked(Attempt(policy, subject, 1, None, segment, channel, zone))
-        if policy in self._overridden:
-            yield self._learn(policy, attempt.subject)
+        return self._explained(subject, attempt, ids)
+
+    def _explained(self, subject: Subject, attempt: Attempt, ids: Sequence[str]) -> Steps[Explanation]:
+        if attempt.policy in self._overridden:
+            yield self._learn(attempt.policy, attempt.subject)
         arguments = self._arguments(attempt)
         count_of(ids, "ids")
         given = {fingerprint(id): id for id in ids}
@@ -660,11 +665,17 @@ class Verbs(CheckedCalls):
         configuration store (`config=`); a limiter on `memory://` needs none. Returns the configuration's version. Costs
         some round trips to that store.
         """
+        return self._written(policy, subject, limits, granularity, effective_at=effective_at, who=who)
+
+    def _written(
+        self, policy: str, subject: Subject, limits: Sequence[Limit | str] | None, granularity: str | None, **when: Any
+    ) -> Steps[int]:
+        """The version after an override; `when` are `effective_at` and `who`."""
         from capline.config.changes import own_of  # noqa: PLC0415 - loaded where there is one
 
         config, named = self._override_in(policy, subject)
         own_of(policy, self._rules.policy(policy), limits, granularity)
-        write = partial(config.override, granularity=granularity, effective_at=effective_at, who=who)
+        write = partial(config.override, granularity=granularity, **when)
         version: int = yield self._work(MANY, partial(write, policy, named, limits))
         return version
 

@@ -27,7 +27,6 @@ from capline.model.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
 
     from capline.limiter.explain import Explanation
     from capline.limiter.policies.deny_cache import DenyCache
@@ -113,7 +112,7 @@ class ServiceVerbs(Verbs):
     def _joint_attempts(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         if not 1 <= count_of(attempts, "attempts") <= MOST_JOINT:
             raise InvalidValueError(f"one attempt is over 1 to {MOST_JOINT} subjects: give a list of Attempt")
-        return [self._checked(check_attempt(one)) for one in attempts]
+        return [self._checked(check_attempt(attempt)) for attempt in attempts]
 
     def _note(self, attempt: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
         """Nothing: no refusal is cached."""
@@ -143,58 +142,29 @@ class ServiceVerbs(Verbs):
         kind: Any = "cancel"  # of HTTP's own: it refuses where `refund` does not
         return self._on_hit(kind, policy, subject, hit)
 
-    def _usage(
-        self,
-        policy: str,
-        subject: Subject,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-    ) -> Steps[tuple[LimitStatus, ...]]:
-        asked = self._checked(Attempt(policy, subject, 1, None, segment, channel, zone))
-        return (yield self._store.usage(asked))
+    def _used(self, attempt: Attempt) -> Steps[tuple[LimitStatus, ...]]:
+        return (yield self._store.usage(attempt))
 
-    def _explain(
-        self,
-        policy: str,
-        subject: Subject,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-        ids: Sequence[str] = (),
-    ) -> Steps[Explanation]:
+    def _explained(self, subject: Subject, attempt: Attempt, ids: Sequence[str]) -> Steps[Explanation]:
         if ids:
             raise absent("explain(ids=)")
-        asked = self._checked(Attempt(policy, subject, 1, None, segment, channel, zone))
-        return (yield self._store.explain(asked))
+        return (yield self._store.explain(attempt))
 
-    def _override(
-        self,
-        policy: str,
-        subject: Subject,
-        limits: Sequence[Limit | str] | None,
-        *,
-        granularity: str | None = None,
-        effective_at: str | datetime | None = None,
-        who: str | None = None,
+    def _written(
+        self, policy: str, subject: Subject, limits: Sequence[Limit | str] | None, granularity: str | None, **when: Any
     ) -> Steps[int]:
         form: dict[str, Any] | None = None
         if limits is not None:
-            form = {"limits": [*map(str, limits)], "granularity": granularity, "effective_at": effective_at}
-        elif effective_at is not None:
+            form = {"limits": [*map(str, limits)], "granularity": granularity, "effective_at": when["effective_at"]}
+        elif when["effective_at"] is not None:
             raise absent("override(None, effective_at=)")
-        return (yield self._store.override(policy, self._subject(subject), form, who))
+        return (yield self._store.override(policy, self._subject(subject), form, when["who"]))
 
 
 class ServiceLimiter(ServiceVerbs, Limiter):
     """`Limiter` at a service."""
 
     cancel = blocking(ServiceVerbs._cancel)
-    override = blocking(ServiceVerbs._override)
-    usage = blocking(ServiceVerbs._usage)
-    explain = blocking(ServiceVerbs._explain)
 
     @staticmethod
     def _open(url: str, clock: Clock | None, *, create: bool) -> Any:
@@ -205,9 +175,6 @@ class AsyncServiceLimiter(ServiceVerbs, AsyncLimiter):
     """`AsyncLimiter` at a service."""
 
     cancel = awaited(ServiceVerbs._cancel)
-    override = awaited(ServiceVerbs._override)
-    usage = awaited(ServiceVerbs._usage)
-    explain = awaited(ServiceVerbs._explain)
 
     @staticmethod
     def _open(url: str, clock: Clock | None, *, create: bool) -> Any:

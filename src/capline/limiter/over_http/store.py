@@ -73,19 +73,19 @@ class ServiceStore:
     @_driven
     def step(self, operation: Operation) -> Steps[Any]:
         """POST /v1/{kind}; a decision, or whether it was done."""
-        kind, asked = operation.kind, operation.compiled
+        kind, attempt = operation.kind, operation.compiled
         if kind not in _KINDS:
             raise absent(kind)
         if kind in _DONE:
-            form = {"policy": asked.policy, "subject": operation.subject, "hit": operation.stamp_us}
+            form = {"policy": attempt.policy, "subject": operation.subject, "hit": operation.stamp_us}
             if kind in _HAVE_COSTS:
                 form["cost"] = operation.cost
             # A refund that is asked for twice says False, so its answer would be lost.
             again = kind == "commit" or (kind == "settle" and operation.cost > 0)
             answer = yield from self._ask("POST", f"/v1/{kind}", form, again=again)
             return answer[_DONE[kind]]
-        form = _form_of(asked) | _times_of(operation) | {"usage": True}
-        answer = yield from self._ask("POST", f"/v1/{kind}", form, again=kind == "peek" or asked.id is not None)
+        form = _form_of(attempt) | _times_of(operation) | {"usage": True}
+        answer = yield from self._ask("POST", f"/v1/{kind}", form, again=kind == "peek" or attempt.id is not None)
         return _decision(answer)
 
     @_driven
@@ -106,9 +106,9 @@ class ServiceStore:
         """POST /v1/decide/batch, as rows."""
         if not operations:
             return []
-        asked = [operation.compiled for operation in operations]
-        named = all(one.id is not None for one in asked)
-        answer = yield from self._ask("POST", "/v1/decide/batch", {"attempts": [*map(_form_of, asked)]}, again=named)
+        attempts = [operation.compiled for operation in operations]
+        named = all(attempt.id is not None for attempt in attempts)
+        answer = yield from self._ask("POST", "/v1/decide/batch", {"attempts": [*map(_form_of, attempts)]}, again=named)
         decisions = _decisions(answer)
         return [decisions.errors.get(row) or decisions[row] for row in range(len(decisions))]
 
@@ -160,19 +160,19 @@ class ServiceStore:
         return answer["version"]
 
     @_driven
-    def usage(self, asked: Attempt) -> Steps[tuple[LimitStatus, ...]]:
+    def usage(self, attempt: Attempt) -> Steps[tuple[LimitStatus, ...]]:
         """POST /v1/usage."""
-        form = _form_of(asked)
+        form = _form_of(attempt)
         del form["cost"], form["id"]
         answer = yield from self._ask("POST", "/v1/usage", form, again=True)
         return _states(answer["limits"])
 
     @_driven
-    def explain(self, asked: Attempt) -> Steps[Explanation]:
+    def explain(self, attempt: Attempt) -> Steps[Explanation]:
         """GET /v1/subjects/{subject}."""
-        names = zip(("policy", "segment", "channel", "zone"), asked.names, strict=True)
+        names = zip(("policy", "segment", "channel", "zone"), attempt.names, strict=True)
         query = urlencode({name: given for name, given in names if given is not None})
-        answer = yield from self._ask("GET", f"/v1/subjects/{_word(asked.subject)}?{query}", again=True)
+        answer = yield from self._ask("GET", f"/v1/subjects/{_word(attempt.subject)}?{query}", again=True)
         limits = [
             ExplainedLimit(
                 now.get("log", ""),
@@ -186,8 +186,8 @@ class ServiceStore:
             for now in answer["limits"]
         ]
         return Explanation(
-            asked.policy,
-            asked.subject,
+            attempt.policy,
+            attempt.subject,
             answer["now_us"],
             _decision(answer["decision"]),
             tuple(limits),
@@ -198,14 +198,14 @@ class ServiceStore:
         )
 
 
-def _form_of(asked: Attempt) -> dict[str, Any]:
-    policy, segment, channel, zone = asked.names
-    kept = {"keep_free": asked.keep_free} if asked.keep_free else {}
+def _form_of(attempt: Attempt) -> dict[str, Any]:
+    policy, segment, channel, zone = attempt.names
+    kept = {"keep_free": attempt.keep_free} if attempt.keep_free else {}
     return kept | {
         "policy": policy,
-        "subject": asked.subject,
-        "cost": asked.cost,
-        "id": asked.id,
+        "subject": attempt.subject,
+        "cost": attempt.cost,
+        "id": attempt.id,
         "segment": segment,
         "channel": channel,
         "zone": zone,

@@ -1,7 +1,5 @@
 """The entry point of the command. It imports nothing large first, so that an early Ctrl-C prints no traceback."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -7,8 +7,6 @@
 The rule: a subject once; empty limits, or null, remove its override. A fault is told with its line.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterable, Iterator

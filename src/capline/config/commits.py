@@ -3,8 +3,6 @@
 So two who write at once lose nothing, and nothing changes without a new version, which is all that others poll.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime

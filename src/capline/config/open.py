@@ -1,7 +1,5 @@
 """From a URL to a backend: `memory://`, `lmdb:///path`, `redis://…` and its kin, as for stores."""
 
-from __future__ import annotations
-
 from capline.config.backend import Backend
 from capline.model.errors import InvalidTypeError, InvalidValueError
 from capline.model.policy import check_name

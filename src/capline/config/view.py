@@ -10,8 +10,6 @@ While the backend does not answer, the view serves what it knows. A subject whos
 policy's limits, and only the poll waits for the backend.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence

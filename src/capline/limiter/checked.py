@@ -122,8 +122,8 @@ class CheckedCalls(LimiterBase):
         """The parts of one attempt over several subjects, checked; raises for the first that is wrong."""
         if not 1 <= count_of(attempts, "attempts") <= self._most_joint:
             raise InvalidValueError(f"one attempt is over 1 to {self._most_joint} subjects: give a list of Attempt")
-        checked = [self._checked(check_attempt(one)) for one in attempts]
-        logs = {(self.log_of(one.policy, one.limits), one.subject) for one in checked}
+        checked = [self._checked(check_attempt(attempt)) for attempt in attempts]
+        logs = {(self.log_of(attempt.policy, attempt.limits), attempt.subject) for attempt in checked}
         if len(logs) < len(checked):
             raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
         return checked
@@ -131,9 +131,9 @@ class CheckedCalls(LimiterBase):
     def _slot_attempts(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """`_joint_attempts` of one slot, which has one id in all of its logs, or none."""
         checked = self._joint_attempts(attempts)
-        if any(one.keep_free for one in checked):
+        if any(attempt.keep_free for attempt in checked):
             raise InvalidValueError("keep_free is for an attempt that is decided now; a slot takes none")
-        if len({one.id is None for one in checked}) > 1:
+        if len({attempt.id is None for attempt in checked}) > 1:
             raise InvalidValueError("one slot has an id in all of its attempts, or in none: give each of them the same")
         return checked
 
@@ -272,12 +272,12 @@ class CheckedCalls(LimiterBase):
         self, found: Sequence[ScannedLog], on_fault: Callable[[CaplineError], object] | None
     ) -> Iterator[LogRecord]:
         """The records of a page; a log that cannot be read goes to `on_fault`, or raises if there is none."""
-        for one in found:
-            if one.log.endswith(NUMBERS):
+        for scanned in found:
+            if scanned.log.endswith(NUMBERS):
                 continue  # what the policy counted as numbers, before it kept hits
-            if one.error is not None:
+            if scanned.error is not None:
                 if on_fault is None:
-                    raise one.error
-                on_fault(one.error)
+                    raise scanned.error
+                on_fault(scanned.error)
                 continue
-            yield from records_of(one, one.log.partition(":")[2], keyed=self._keyed is not None)
+            yield from records_of(scanned, scanned.log.partition(":")[2], keyed=self._keyed is not None)

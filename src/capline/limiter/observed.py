@@ -137,9 +137,9 @@ class Observers:
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = _checked(observers)
-        ones = [one for one in self._observers if isinstance(one, CountsOne)]
+        ones = [observer for observer in self._observers if isinstance(observer, CountsOne)]
         self._ones = tuple(ones) if len(ones) == len(self._observers) else ()
-        self._hearers = tuple(one for one in self._observers if isinstance(one, HearsFailures))
+        self._hearers = tuple(observer for observer in self._observers if isinstance(observer, HearsFailures))
         self.failed = 0
         self._told_of = 0
         self._log_from = -float("inf")

@@ -87,7 +87,7 @@ class WaitBudget:
 
     def named(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """The parts of the next slot, by its id."""
-        return [msgspec.structs.replace(one, id=self.id(one.id)) for one in attempts]
+        return [msgspec.structs.replace(attempt, id=self.id(attempt.id)) for attempt in attempts]
 
     def is_late(self, slot: Decision | Joint) -> bool:
         """Whether this slot was missed by more than the slack: another is to be taken.

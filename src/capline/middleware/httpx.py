@@ -7,8 +7,6 @@ One round trip to the store takes the slot; then the request sleeps until it, an
 request too, and takes its own.
 """
 
-from __future__ import annotations
-
 from capline.middleware.slots.transport import AsyncLimited, Limited
 from capline.model.errors import CaplineError
 

@@ -51,7 +51,10 @@ def headers_of(
 @lru_cache(1024)
 def string_item(text: str) -> str:
     """A string of a structured field (RFC 9651); all but printable ASCII is percent-encoded UTF-8."""
-    said = "".join(one if " " <= one <= "~" else "".join(f"%{byte:02X}" for byte in one.encode()) for one in text)
+    said = "".join(
+        character if " " <= character <= "~" else "".join(f"%{byte:02X}" for byte in character.encode())
+        for character in text
+    )
     return '"' + said.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -107,11 +110,11 @@ def _legacy(states: Sequence[LimitStatus], limit: Limit | None) -> dict[str, str
     named = [state for state in states if state.limit == limit] or states
     if not named:
         return {}
-    one = min(named, key=lambda state: state.remaining)
+    tightest = min(named, key=lambda state: state.remaining)
     return {
-        "X-RateLimit-Limit": str(one.limit.quota),
-        "X-RateLimit-Remaining": str(one.remaining),
-        "X-RateLimit-Reset": str(_seconds(one.whole_in_us)),
+        "X-RateLimit-Limit": str(tightest.limit.quota),
+        "X-RateLimit-Remaining": str(tightest.remaining),
+        "X-RateLimit-Reset": str(_seconds(tightest.whole_in_us)),
     }
 
 

@@ -4,8 +4,6 @@ The rule: it has no subjects, only names of policies, segments and channels (und
 these bound the figures by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 

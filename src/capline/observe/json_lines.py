@@ -7,8 +7,6 @@ Peeks decide nothing, so they count only in `would_allow` and `would_refuse`. `l
 `seconds` may be null, and `left_out` is the number of calls since the last line that were not logged.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable

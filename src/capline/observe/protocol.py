@@ -1,7 +1,5 @@
 """The protocol of observers."""
 
-from __future__ import annotations
-
 from typing import Protocol, runtime_checkable
 
 from capline.model.decision import Decision

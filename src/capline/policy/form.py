@@ -5,8 +5,6 @@ each piece is tried alone, and the model's message is reported with the line of 
 checked here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from capline.forms.fields import BOOLEANS, WHOLE, Fields, misshapen

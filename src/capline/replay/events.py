@@ -9,8 +9,6 @@ with or without a fraction. Subjects of digits alone are integers, as campaigns 
 The file is read as it is used, so memory does not grow with it. 1 to 2 µs a row; `blocks` reads plain files faster.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -5,8 +5,6 @@ or else CSV with a header. Lines of a log may be broken, as a server stops in th
 out, and counts them.
 """
 
-from __future__ import annotations
-
 import re
 from calendar import month_abbr
 from collections.abc import Sequence

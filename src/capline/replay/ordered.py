@@ -4,8 +4,6 @@ Memory holds one run and a block. The file takes 16 bytes an event. It has no na
 process ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 

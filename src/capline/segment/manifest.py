@@ -27,8 +27,6 @@ The rule: only a manifest that capline wrote is accepted. A newer format version
 File names are plain names: a manifest cannot point outside its directory.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -9,8 +9,6 @@ The bytes are hashed, not the values, so no canonical form is needed. The seal h
 is found without a parser.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 

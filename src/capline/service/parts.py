@@ -1,7 +1,5 @@
 """The packages that the service needs: an extra, not always installed."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 

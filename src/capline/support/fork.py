@@ -1,7 +1,5 @@
 """A lock that a forked process finds free, whoever held it in the parent: the thread that did is not in the child."""
 
-from __future__ import annotations
-
 import threading
 from weakref import WeakSet
 

@@ -1,7 +1,5 @@
 """Instants as text: ISO 8601 in UTC."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -5,8 +5,6 @@ would leave that read waiting for the next byte, perhaps for ever. So we wait in
 whenever it came.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import select

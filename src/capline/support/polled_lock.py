@@ -4,8 +4,6 @@ Who queues is woken when the lock is free, and then waits for the interpreter, w
 meanwhile queues as well, and from then on every call costs a switch of threads. Who sleeps lets the others run on.
 """
 
-from __future__ import annotations
-
 import threading
 from time import sleep
 

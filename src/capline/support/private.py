@@ -4,8 +4,6 @@ Logs, ledgers and exports say who was reached and when. So what capline makes ha
 takes away. What exists keeps its mode: whoever shares a store with a group has set it so.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The title of a status in a problem document: RFC 9110's words, which Python itself has from 3.13 on."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 
 _RENAMED = {

@@ -238,32 +238,32 @@ class StoreMachine(RuleBasedStateMachine):
         if hit is not None and subject not in ("plain", 8):
             self.hits.append((subject, hit))
 
-    def ask(self, verb: str, judge: Judge, asked: Attempt, **wish: Any) -> None:
+    def ask(self, verb: str, judge: Judge, attempt: Attempt, **wish: Any) -> None:
         """Ask both by this verb, and have the oracle judge their answer."""
-        names = {"segment": asked.segment, "channel": asked.channel, "zone": asked.zone}
-        id = {} if asked.id is None else {"id": asked.id}
-        wish |= {"keep_free": asked.keep_free} if asked.keep_free else {}
+        names = {"segment": attempt.segment, "channel": attempt.channel, "zone": attempt.zone}
+        id = {} if attempt.id is None else {"id": attempt.id}
+        wish |= {"keep_free": attempt.keep_free} if attempt.keep_free else {}
         mine, theirs = (
-            partial(getattr(limiter, verb), "p", asked.subject, asked.cost, **id, **names, **wish)
+            partial(getattr(limiter, verb), "p", attempt.subject, attempt.cost, **id, **names, **wish)
             for limiter in (self.limiter, self.reference)
         )
         decision = self.both(mine, theirs)
         if decision is not None:
-            judge(asked, self.clock.now_us(), decision)
-            self.note(asked.subject, decision.hit)
+            judge(attempt, self.clock.now_us(), decision)
+            self.note(attempt.subject, decision.hit)
 
-    def kept(self, data: st.DataObject, asked: Attempt) -> Attempt:
+    def kept(self, data: st.DataObject, attempt: Attempt) -> Attempt:
         """The attempt with what must stay free: a number for all limits, or one for each."""
-        limits = self.policy.limits_for(asked.segment)
-        if asked.channel is not None:
-            limits += self.policy.limits_on(asked.channel)
+        limits = self.policy.limits_for(attempt.segment)
+        if attempt.channel is not None:
+            limits += self.policy.limits_on(attempt.channel)
         each = [st.just(0) if isinstance(limit, QuietHours) else keeps for limit in limits]
-        return msgspec.structs.replace(asked, keep_free=data.draw(st.one_of(keeps, st.tuples(*each))))
+        return msgspec.structs.replace(attempt, keep_free=data.draw(st.one_of(keeps, st.tuples(*each))))
 
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
     def decide(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
-        asked = self.kept(data, Attempt("p", subject, cost, id, **self.names(data)))
-        self.ask("decide", self.oracle.decided, asked)
+        attempt = self.kept(data, Attempt("p", subject, cost, id, **self.names(data)))
+        self.ask("decide", self.oracle.decided, attempt)
 
     @rule(subject=every_subject, kept=st.integers(1, 6))
     def decide_a_unit_beside_what_stays_free(self, subject: str | int, kept: int) -> None:
@@ -319,8 +319,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
     def peek(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
         before = len(self.hits)
-        asked = self.kept(data, Attempt("p", subject, cost, id, **self.names(data)))
-        self.ask("peek", self.oracle.peeked, asked)
+        attempt = self.kept(data, Attempt("p", subject, cost, id, **self.names(data)))
+        self.ask("peek", self.oracle.peeked, attempt)
         del self.hits[before:]
 
     @rule(
@@ -333,8 +333,8 @@ class StoreMachine(RuleBasedStateMachine):
     def schedule(
         self, data: st.DataObject, subject: str | int, cost: int, max_wait: float | None, not_before: float
     ) -> None:
-        asked = Attempt("p", subject, cost, **self.names(data))
-        self.ask("schedule", self.oracle.scheduled, asked, max_wait=max_wait, not_before=not_before)
+        attempt = Attempt("p", subject, cost, **self.names(data))
+        self.ask("schedule", self.oracle.scheduled, attempt, max_wait=max_wait, not_before=not_before)
 
     @precondition(lambda self: self.policy.keeps_hits)
     @rule(
@@ -349,16 +349,16 @@ class StoreMachine(RuleBasedStateMachine):
         self, data: st.DataObject, subject: str | int, cost: int, stays: list[bool], gap_us: int, not_before: float
     ) -> None:
         """Some who wait leave, the others move up behind each other; a hit that was given back does not."""
-        asked, before = Attempt("p", subject, cost, **self.names(data)), len(self.hits)
+        attempt, before = Attempt("p", subject, cost, **self.names(data)), len(self.hits)
         for _ in stays:
-            self.ask("schedule", self.oracle.scheduled, asked)
+            self.ask("schedule", self.oracle.scheduled, attempt)
         slots = [hit for _, hit in self.hits[before:]]
         for hit, stay in zip(slots, stays, strict=False):
             if not stay:
                 self.give_back(subject, hit, cost)
         self.clock.advance_us(gap_us)
-        names = {"segment": asked.segment, "channel": asked.channel, "zone": asked.zone}
-        if asked.channel is None and self.policy.channels:
+        names = {"segment": attempt.segment, "channel": attempt.channel, "zone": attempt.zone}
+        if attempt.channel is None and self.policy.channels:
             with pytest.raises(InvalidValueError):
                 self.limiter.move("p", subject, next(iter(slots), START_US), not_before=not_before, **names)
             slots = []
@@ -368,7 +368,7 @@ class StoreMachine(RuleBasedStateMachine):
                 for limiter in (self.limiter, self.reference)
             )
             decision = self.both(mine, theirs)
-            self.oracle.moved(asked, hit, self.clock.now_us(), decision)
+            self.oracle.moved(attempt, hit, self.clock.now_us(), decision)
             self.note(subject, decision.hit)
         self.compare_history(subject)
 
@@ -381,8 +381,8 @@ class StoreMachine(RuleBasedStateMachine):
     def reserve(self, data: st.DataObject, subject: str | int, cost: int, id: str | None, ttl_us: int) -> None:
         self.reserve_for(ttl_us, Attempt("p", subject, cost, id, **self.names(data)))
 
-    def reserve_for(self, ttl_us: int, asked: Attempt) -> None:
-        self.ask("reserve", partial(self.oracle.reserved, ttl_us=ttl_us), asked, ttl=ttl_us / 1e6)
+    def reserve_for(self, ttl_us: int, attempt: Attempt) -> None:
+        self.ask("reserve", partial(self.oracle.reserved, ttl_us=ttl_us), attempt, ttl=ttl_us / 1e6)
 
     @precondition(lambda self: self.policy.reservations)
     @rule(
@@ -471,13 +471,13 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), subject=subjects, ttl_us=st.integers(1, 20), back=st.booleans(), slot=st.booleans())
     def change_around_a_hit(self, data: st.DataObject, subject: str | int, ttl_us: int, back: bool, slot: bool) -> None:
         """What was recorded before a change ends, or is given back, after it; then the first policy may come back."""
-        first, before, asked = self.policy, len(self.hits), Attempt("p", subject, **self.names(data))
+        first, before, attempt = self.policy, len(self.hits), Attempt("p", subject, **self.names(data))
         if slot:
             self.take_slot([Attempt("p", subject, 1, "x")])
         elif first.reservations:
-            self.reserve_for(ttl_us, asked)
+            self.reserve_for(ttl_us, attempt)
         else:
-            self.ask("decide", self.oracle.decided, asked)
+            self.ask("decide", self.oracle.decided, attempt)
         self.change_the_policy(data)
         for _, hit in self.hits[before:]:
             if slot:
@@ -550,41 +550,41 @@ class StoreMachine(RuleBasedStateMachine):
     def history(self, subject: str | int) -> list[tuple[int, int]]:
         return [(hit.stamp_us, hit.units) for hit in self.limiter.explain("p", subject).hits]
 
-    @rule(data=st.data(), asked=st.lists(every_subject, min_size=1, max_size=3, unique=True))
-    def decide_all(self, data: st.DataObject, asked: list[str | int]) -> None:
-        parts = [self.part(data, subject, data.draw(costs), data.draw(ids)) for subject in asked]
+    @rule(data=st.data(), several=st.lists(every_subject, min_size=1, max_size=3, unique=True))
+    def decide_all(self, data: st.DataObject, several: list[str | int]) -> None:
+        parts = [self.part(data, subject, data.draw(costs), data.draw(ids)) for subject in several]
         self.all_or_none([self.kept(data, part) for part in parts])
 
     @rule(
         data=st.data(),
-        asked=st.lists(subjects, min_size=2, max_size=2, unique=True),
+        several=st.lists(subjects, min_size=2, max_size=2, unique=True),
         burst=st.integers(0, 3),
         step_us=st.integers(-30, 3),
     )
     def decide_all_where_one_is_ahead(
-        self, data: st.DataObject, asked: list[str | int], burst: int, step_us: int
+        self, data: st.DataObject, several: list[str | int], burst: int, step_us: int
     ) -> None:
         """A part that is known, or about to be, on a log that is ahead of the clock; another that is not."""
-        ahead = self.part(data, asked[0], 1, data.draw(ids))
+        ahead = self.part(data, several[0], 1, data.draw(ids))
         for attempt in [ahead] + [msgspec.structs.replace(ahead, id=None)] * burst:
             self.all_or_none([attempt])
         self.step_clock(step_us)
-        self.all_or_none([ahead, self.part(data, asked[1], data.draw(costs), data.draw(ids))])
+        self.all_or_none([ahead, self.part(data, several[1], data.draw(costs), data.draw(ids))])
 
     @rule(
         data=st.data(),
-        asked=st.lists(every_subject, min_size=1, max_size=2, unique=True),
+        several=st.lists(every_subject, min_size=1, max_size=2, unique=True),
         id=ids,
         max_wait=st.sampled_from([None, None, 0, 20e-6]),
         not_before=st.sampled_from([0, 0, 20e-6]),
     )
     def schedule_all(
-        self, data: st.DataObject, asked: list[str | int], id: str | None, max_wait: float | None, not_before: float
+        self, data: st.DataObject, several: list[str | int], id: str | None, max_wait: float | None, not_before: float
     ) -> None:
         """One slot for all of them, or for the first where a cluster keeps them apart."""
-        asked = asked if self.in_one_step(asked) else asked[:1]
-        named = None if {*asked} & {"plain", 8} else id
-        parts = [self.part(data, subject, data.draw(costs), named) for subject in asked]
+        several = several if self.in_one_step(several) else several[:1]
+        named = None if {*several} & {"plain", 8} else id
+        parts = [self.part(data, subject, data.draw(costs), named) for subject in several]
         self.take_slot(parts, max_wait, not_before)
 
     def take_slot(self, parts: list[Attempt], max_wait: float | None = None, not_before: float = 0) -> None:

@@ -3,8 +3,6 @@
 Every store is compared with it. It shares the general rule with the stores of this machine, but not how they keep logs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack

@@ -1,7 +1,5 @@
 """What the parts read, as text: made for the ports and the directory of this run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from importlib import resources
 

@@ -3,8 +3,6 @@
 A directory is removed only if the file `.capline-up` says that a run made it; the lock is on that file.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Generator

@@ -3,8 +3,6 @@
 A server of a Redis Cluster also has a bus, 10,000 above its port.
 """
 
-from __future__ import annotations
-
 import random
 import socket
 from pathlib import Path

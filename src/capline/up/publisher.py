@@ -5,8 +5,6 @@
 Each minute one user more moves from `new` to `active`, so that versions differ; after the last the users start anew.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

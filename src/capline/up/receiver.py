@@ -6,8 +6,6 @@ POST /message takes a message: one with a known Idempotency-Key gets the same an
 says how many arrived, and shows the last of them, as JSON. Each message is a line on standard error.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import deque

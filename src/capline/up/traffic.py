@@ -6,8 +6,6 @@ Bounded: at most so many requests a second, 1,000 users, 20 callers and one prov
 windows end. Every ten seconds a line says how many were asked, allowed and not answered.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -6,8 +6,6 @@
 The rule: no body names a subject or a store. Its names are those of the `RateLimit` header.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, cast

@@ -8,8 +8,6 @@ what the middleware consumed is given back. There is one answer and one set of h
 module reports a route's rule that cannot be decided when the server starts.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Unpack

@@ -146,7 +146,7 @@ class Gate:
 class _Part(msgspec.Struct, gc=False):
     """One round, decided."""
 
-    asked: Round
+    round: Round
     answer: Decision | Joint
     given_back: frozenset[int] = frozenset()
     """Which of the attempts no longer count, by place."""
@@ -188,12 +188,12 @@ class Visit:
         except StoreError as error:
             await run_awaited(self._failed(error))
         else:
-            asked = Round([attempt], [rule])
+            round = Round([attempt], [rule])
             if answer.allowed:
-                self._parts.append(_Part(asked, answer))
+                self._parts.append(_Part(round, answer))
                 self.may_refund = rule.refund_if is not None
             else:
-                await run_awaited(self._answered(asked, answer))
+                await run_awaited(self._answered(round, answer))
         return self.refusal
 
     def enter(self, request: Any, rules: Sequence[Rule]) -> Generator[Any, Any, Refusal | None]:
@@ -204,13 +204,13 @@ class Visit:
             rules = [rule for rule in rules if rule not in self.rules]
         self.rules = (*(self.rules or ()), *rules)
         gate = self.gate
-        asked: list[tuple[Rule, Attempt]] = []
+        pairs: list[tuple[Rule, Attempt]] = []
         for rule in rules:
             attempt = (yield from rule.attempt(request)) if rule.awaits else rule.attempt_now(request)
             if attempt is not None:
-                asked.append((rule, attempt))
+                pairs.append((rule, attempt))
         outcomes: list[Outcome] = []
-        for together in rounds_of(asked, gate.limiter):
+        for together in rounds_of(pairs, gate.limiter):
             outcomes.append((yield from self._decide(together)))
             if self.refusal is not None:
                 break
@@ -218,18 +218,18 @@ class Visit:
             gate.on_outcome(max(outcomes, key=_BY_WEIGHT.index))
         return self.refusal
 
-    def _decide(self, asked: Round) -> Generator[Any, Any, Outcome]:
-        gate, attempts = self.gate, asked.attempts
+    def _decide(self, round: Round) -> Generator[Any, Any, Outcome]:
+        gate, attempts = self.gate, round.attempts
         try:
             if len(attempts) == 1:
-                one = attempts[0]
+                attempt = attempts[0]
                 answer = yield gate.limiter.decide(
-                    one.policy,
-                    one.subject,
-                    one.cost,
-                    segment=one.segment,
-                    channel=one.channel,
-                    limits=one.limits,
+                    attempt.policy,
+                    attempt.subject,
+                    attempt.cost,
+                    segment=attempt.segment,
+                    channel=attempt.channel,
+                    limits=attempt.limits,
                 )
             else:
                 answer = yield gate.limiter.decide_all(attempts)
@@ -239,19 +239,19 @@ class Visit:
             # A later round's attempt is one that cannot be, as its cost.
             yield from self._give_back()
             raise
-        return (yield from self._answered(asked, answer))
+        return (yield from self._answered(round, answer))
 
-    def _answered(self, asked: Round, answer: Decision | Joint) -> Generator[Any, Any, Outcome]:
+    def _answered(self, round: Round, answer: Decision | Joint) -> Generator[Any, Any, Outcome]:
         if answer.allowed:
-            self._parts.append(_Part(asked, answer))
-            for rule in asked.rules:
+            self._parts.append(_Part(round, answer))
+            for rule in round.rules:
                 if rule.refund_if is not None:
                     self.may_refund = True
             return "failed-open" if answer.origin == "fallback" else "allowed"
         if self.gate.shadow:
             return "shadow-refused"
         yield from self._give_back()
-        return self._refused(_Part(asked, answer))
+        return self._refused(_Part(round, answer))
 
     def _refused(self, part: _Part) -> Outcome:
         answer = part.answer
@@ -262,7 +262,7 @@ class Visit:
         self._parts.append(part)
         limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
         binds = answer.binds if isinstance(answer, Joint) else 0
-        self.refusal = quota_exceeded(part.asked.attempts, limits, binds, answer.retry_after_us)
+        self.refusal = quota_exceeded(part.round.attempts, limits, binds, answer.retry_after_us)
         return "refused"
 
     def _failed(self, error: StoreError) -> Generator[Any, Any, Outcome]:
@@ -282,7 +282,7 @@ class Visit:
         for part in self._parts:
             if part.answer.allowed and not part.given_back:
                 yield from self._refund(
-                    part, [rule.refund_if is not None and rule.refund_if(answer) for rule in part.asked.rules]
+                    part, [rule.refund_if is not None and rule.refund_if(answer) for rule in part.round.rules]
                 )
 
     @property
@@ -323,16 +323,16 @@ class Visit:
         consumed = [
             (log_of(attempt, limiter), attempt.subject, attempt.cost, place in part.given_back)
             for part in parts
-            for place, (attempt, hit) in enumerate(zip(part.asked.attempts, _stamps(part.answer), strict=False))
+            for place, (attempt, hit) in enumerate(zip(part.round.attempts, _stamps(part.answer), strict=False))
             if hit is not None
         ]
         read = 0
         states: dict[tuple[Any, ...], LimitStatus] = {}
         for part in parts:
-            answer, asked = part.answer, part.asked
+            answer, round = part.answer, part.round
             read += sum(hit is not None for hit in _stamps(answer))
             limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
-            for attempt, of_attempt in zip(asked.attempts, limits, strict=False):
+            for attempt, of_attempt in zip(round.attempts, limits, strict=False):
                 log, more = log_of(attempt, limiter), 0
                 for number, (other, subject, cost, given_back) in enumerate(consumed):
                     if given_back == (number < read) and (other, subject) == (log, attempt.subject):
@@ -345,10 +345,10 @@ class Visit:
         """Refund whatever was consumed."""
         for part in self._parts:
             if part.answer.allowed and not part.given_back:
-                yield from self._refund(part, [True] * len(part.asked.attempts))
+                yield from self._refund(part, [True] * len(part.round.attempts))
 
     def _refund(self, part: _Part, which: Sequence[bool]) -> Generator[Any, Any, None]:
-        for place, (attempt, hit) in enumerate(zip(part.asked.attempts, _stamps(part.answer), strict=False)):
+        for place, (attempt, hit) in enumerate(zip(part.round.attempts, _stamps(part.answer), strict=False)):
             if hit is None or not which[place]:
                 continue
             try:

@@ -1,7 +1,5 @@
 """The logs of an attempt, each bound to the limits over it: what every function of the rule is given."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -12,8 +12,6 @@ errs towards refusing, never beyond what `usage` showed. The step that sees a ch
 refused or not: worked out again at each refusal, the units would not fade.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
@@ -58,10 +56,11 @@ def take_over(rows: Sequence[NumberRow], logs: Sequence[BoundLog], now_us: int, 
 
 def rows_of(rows: Sequence[NumberRow], logs: Sequence[BoundLog]) -> list[NumberRow]:
     """The rows to keep: those of these logs, and where several policies have the rows, the others' that still count."""
-    own, kept = logs[0], [NumberRow(bound.readers[0], bound.log, bound.carried, bound.carried_us) for bound in logs[1:]]
-    if own.log_limits.shared:
+    main = logs[0]
+    kept = [NumberRow(bound.readers[0], bound.log, bound.carried, bound.carried_us) for bound in logs[1:]]
+    if main.log_limits.shared:
         readers = {row.reader for row in kept}
-        horizon_us = max(row.log.high_water_us for row in kept) - own.log_limits.retention_us
+        horizon_us = max(row.log.high_water_us for row in kept) - main.log_limits.retention_us
         kept += [row for row in rows if row.reader not in readers and row.log.last_us() > horizon_us]
     return kept
 
@@ -73,20 +72,20 @@ def carry_hits(logs: Sequence[BoundLog], now_us: int, empty: Callable[[], OpenLo
     level, now. A log that several policies have shows hits of the others too, so there nothing is taken over. Whether
     anything was.
     """
-    own = logs[0]
-    newest_us = own.log.newest_us()
+    main = logs[0]
+    newest_us = main.log.newest_us()
     if (
-        own.log_limits.keeps != "ids"
-        or own.log_limits.shared
+        main.log_limits.keeps != "ids"
+        or main.log_limits.shared
         or newest_us == NEVER
         or any(bound.log.last_us() != NEVER for bound in logs[1:])
     ):
         return False
-    time_us = max(now_us, own.log.high_water_us)
+    time_us = max(now_us, main.log.high_water_us)
     at_us = max(time_us, newest_us)
     for bound in logs[1:]:
         reader, window_us = bound.readers[0], bound.readers[0].limit.window_us
-        units = min(reader.limit.quota, own.log.units_after(at_us - window_us))
+        units = min(reader.limit.quota, main.log.units_after(at_us - window_us))
         if units <= 0:
             continue
         bound.log, bound.rewrites = empty(), True
@@ -97,32 +96,32 @@ def carry_hits(logs: Sequence[BoundLog], now_us: int, empty: Callable[[], OpenLo
     return True
 
 
-def carry_numbers(rows: Sequence[NumberRow], own: BoundLog, now_us: int, copy: Callable[[OpenLog], OpenLog]) -> None:
+def carry_numbers(rows: Sequence[NumberRow], main: BoundLog, now_us: int, copy: Callable[[OpenLog], OpenLog]) -> None:
     """Add to a copy of the policy's own log, for each of its windows, the units that the rows show beyond its hits.
 
     Units beyond those of the narrower windows were used before these began, at the latest; the others at the newest
     stamp, at the latest, and so they are stamped, at instants that are no hit's.
     """
-    time_us, newest_us = _time_and_newest(rows, own, now_us)
+    time_us, newest_us = _time_and_newest(rows, main, now_us)
     at_us = edge_us = max(time_us, newest_us + 1)
-    own.log, own.rewrites = copy(own.log), True
+    main.log, main.rewrites = copy(main.log), True
     windows = [
-        (reader.cutoff_us(at_us, own.table), reader) for reader in own.readers if isinstance(reader, WindowReader)
+        (reader.cutoff_us(at_us, main.table), reader) for reader in main.readers if isinstance(reader, WindowReader)
     ]
     for cutoff_us, reader in sorted(windows, key=itemgetter(0), reverse=True):
-        units = min(reader.limit.quota, _used(_nearest(rows, reader), at_us)) - own.log.units_after(cutoff_us)
+        units = min(reader.limit.quota, _used(_nearest(rows, reader), at_us)) - main.log.units_after(cutoff_us)
         stamp_us = newest_us + 1 if cutoff_us <= newest_us < edge_us else max(edge_us, cutoff_us + 1, 0)
         if units > 0:
-            marks = range(CARRIED, REFUNDED) if own.log_limits.keeps == "hits" else ()
-            free = (mark for mark in marks if own.log.find(mark, NEVER) == NEVER)
+            marks = range(CARRIED, REFUNDED) if main.log_limits.keeps == "hits" else ()
+            free = (mark for mark in marks if main.log.find(mark, NEVER) == NEVER)
             mark = next(free, CARRIED if marks else 0)
-            own.log.record(own.log.free_stamp(stamp_us), units, min(at_us, time_us + 1), mark)
+            main.log.record(main.log.free_stamp(stamp_us), units, min(at_us, time_us + 1), mark)
         edge_us = cutoff_us
 
 
-def _time_and_newest(rows: Sequence[NumberRow], own: BoundLog, now_us: int) -> tuple[int, int]:
+def _time_and_newest(rows: Sequence[NumberRow], main: BoundLog, now_us: int) -> tuple[int, int]:
     """The time of an attempt on these rows and this log, and the newest stamp in any of them."""
-    logs = [own.log, *(row.log for row in rows)]
+    logs = [main.log, *(row.log for row in rows)]
     return max(now_us, *(log.high_water_us for log in logs)), max(log.newest_us() for log in logs)
 
 

@@ -5,8 +5,6 @@ refund   gives a hit back; its stamp stays
 settle   gives a hit, made as an estimate, the units that it really cost
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec
@@ -62,16 +60,16 @@ def refund(logs: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> b
 
     Where hits are kept as sums, `cost` units are taken off the sum, unless the hit has an id.
     """
-    own = logs[0]
-    if stamp_us <= time_of(logs, now_us) - own.log_limits.retention_us or own.log.is_carried(stamp_us):
+    main = logs[0]
+    if stamp_us <= time_of(logs, now_us) - main.log_limits.retention_us or main.log.is_carried(stamp_us):
         return False
-    if own.log_limits.keeps == "sums":
-        return give_back(own, stamp_us, cost, now_us)
-    units = own.log.units_at(stamp_us)
-    if own.log_limits.keeps == "ids":
+    if main.log_limits.keeps == "sums":
+        return give_back(main, stamp_us, cost, now_us)
+    units = main.log.units_at(stamp_us)
+    if main.log_limits.keeps == "ids":
         if units:
-            own.changed = own.log.give_back(stamp_us, units)
-        elif own.log.free_stamp(stamp_us) != stamp_us:
+            main.changed = main.log.give_back(stamp_us, units)
+        elif main.log.free_stamp(stamp_us) != stamp_us:
             return False
         given_back = [give_back(bound, stamp_us, units or cost, now_us) for bound in logs[1:]]
         # What was recorded as a hit, before the policy kept numbers, may be in none of these yet.
@@ -91,22 +89,24 @@ def settle(logs: Sequence[BoundLog], stamp_us: int, now_us: int) -> bool:
     again, so the same cost twice is once. Its stamp and its id stay; with a cost of 0 it is refunded. Raises
     `InvalidValueError`, and changes nothing, for more units than a log can count.
     """
-    own, cost = logs[0], logs[0].cost
+    main, cost = logs[0], logs[0].cost
     time_us = time_of(logs, now_us)
-    units = own.log.units_at(stamp_us)
-    if not units or stamp_us <= time_us - own.log_limits.retention_us or own.log.is_carried(stamp_us):
+    units = main.log.units_at(stamp_us)
+    if not units or stamp_us <= time_us - main.log_limits.retention_us or main.log.is_carried(stamp_us):
         return False
-    if own.log_limits.keeps != "hits" and not own.log.name_of(stamp_us):
+    if main.log_limits.keeps != "hits" and not main.log.name_of(stamp_us):
         return False
     if not cost:
         refund(logs, stamp_us, units, now_us)
         return True
     more = cost - units
-    holding = [bound for bound in logs if bound is own or own.log_limits.keeps == "ids" or bound.log.units_at(stamp_us)]
+    holding = [
+        bound for bound in logs if bound is main or main.log_limits.keeps == "ids" or bound.log.units_at(stamp_us)
+    ]
     if more > 0 and not all(has_room(bound, time_us, time_us, more) for bound in holding):
         raise too_many(cost)
     for bound in holding if more else ():
-        if bound.log_limits.keeps == "sums" and bound is not own:
+        if bound.log_limits.keeps == "sums" and bound is not main:
             shift_units(bound, stamp_us, more, time_us, now_us)
         else:
             bound.log.amend(stamp_us, cost)

@@ -4,8 +4,6 @@ Each part has a time and a stamp of its own, since the logs of one subject may b
 another not. The logs of one part share both. A slot is one instant, so there all parts share the stamp (decision 13).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec
@@ -33,25 +31,25 @@ def joint(
 
     All or nothing. A part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
     """
-    known = [
+    replayed = [
         replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
         for logs, fingerprint in zip(parts, fingerprints, strict=True)
     ]
-    new = [logs for logs, answer in zip(parts, known, strict=True) if answer is None]
+    new = [logs for logs, answer in zip(parts, replayed, strict=True) if answer is None]
     if not new:
-        answers = [answer for answer in known if answer is not None]
+        answers = [answer for answer in replayed if answer is not None]
         least = min(answers, key=lambda answer: answer.remaining)
         parts[answers.index(least)][0].binds = True
-        return _by_part(least, parts, known, []), [answer.hit or 0 for answer in answers]
+        return _by_part(least, parts, replayed, []), [answer.hit or 0 for answer in answers]
     decision, stamps_us = _all_now(new, now_us) or judge(new, now_us)
     numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `build_answer` put it there
-    decision = _by_part(decision, parts, known, numbers)
+    decision = _by_part(decision, parts, replayed, numbers)
     if not decision.allowed:
         return decision, []
     stamps = iter(stamps_us)
-    hits = [next(stamps) if answer is None else answer.hit or 0 for answer in known]
+    hits = [next(stamps) if answer is None else answer.hit or 0 for answer in replayed]
     if record:
-        new_hits = [NEVER if answer else hit for answer, hit in zip(known, hits, strict=True)]
+        new_hits = [NEVER if answer else hit for answer, hit in zip(replayed, hits, strict=True)]
         _record(parts, now_us, fingerprints, new_hits)
     return decision, hits
 
@@ -80,15 +78,15 @@ def joint_slot(
     The answer, and the hit of each part; no hits if refused. A slot whose ids are known is answered again, also where
     it is so old that some of its logs have forgotten it. Raises `IdConflictError` where the ids name no one slot.
     """
-    known = [
+    replayed = [
         replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=True)
         for logs, fingerprint in zip(parts, fingerprints, strict=True)
     ]
-    if any(known):
-        return _known_slot(parts, known, now_us)
+    if any(replayed):
+        return _known_slot(parts, replayed, now_us)
     decision = take_slot(parts, now_us, slot)
     numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `build_answer` put it there
-    decision = _by_part(decision, parts, known, numbers)
+    decision = _by_part(decision, parts, replayed, numbers)
     if decision.hit is None:
         return decision, []
     hits = [decision.hit] * len(parts)
@@ -108,24 +106,24 @@ def _record(parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequ
 
 
 def _known_slot(
-    parts: Sequence[Sequence[BoundLog]], known: Sequence[Decision | None], now_us: int
+    parts: Sequence[Sequence[BoundLog]], replayed: Sequence[Decision | None], now_us: int
 ) -> tuple[Decision, list[int]]:
-    answers = [answer for answer in known if answer is not None]
+    answers = [answer for answer in replayed if answer is not None]
     stamps = {answer.hit or 0 for answer in answers}
     slot_us = max(stamps)
-    for logs, answer in zip(parts, known, strict=True):
+    for logs, answer in zip(parts, replayed, strict=True):
         horizon_us = time_of(logs, now_us) - logs[0].log_limits.retention_us
         if len(stamps) > 1 or (answer is None and slot_us > horizon_us):
             raise IdConflictError(SLOTS_DIFFER)
     least = min(answers, key=lambda answer: answer.remaining)
-    parts[known.index(least)][0].binds = True
+    parts[replayed.index(least)][0].binds = True
     # A log that has forgotten the slot has no state of then to show.
     forgotten = msgspec.structs.replace(least, _seen=())
-    return _by_part(least, parts, [answer or forgotten for answer in known], []), [slot_us] * len(parts)
+    return _by_part(least, parts, [answer or forgotten for answer in replayed], []), [slot_us] * len(parts)
 
 
 def _by_part(
-    decision: Decision, parts: Sequence[Sequence[BoundLog]], known: Sequence[Decision | None], numbers: Sequence[int]
+    decision: Decision, parts: Sequence[Sequence[BoundLog]], replayed: Sequence[Decision | None], numbers: Sequence[int]
 ) -> Decision:
     """The decision with the limit states of each part; for a known id those that it is told.
 
@@ -133,7 +131,7 @@ def _by_part(
     """
     states: list[tuple[LimitStatus, ...]] = []
     first = 0
-    for logs, answer in zip(parts, known, strict=True):
+    for logs, answer in zip(parts, replayed, strict=True):
         end = first + (NUMBERS * sum(len(bound.readers) for bound in logs) if answer is None else 0)
         own = states_of([bound.log_limits for bound in logs], numbers[first:end]) if answer is None else answer.limits
         states.append(own)

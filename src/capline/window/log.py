@@ -10,8 +10,6 @@ Every question about limits is one of two, which any other form of log can answe
     stamp_of_unit(k)         the stamp of the hit that holds the k-th newest unit: the check by position
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import msgspec
@@ -124,7 +122,7 @@ class Log(msgspec.Struct, frozen=True):
 
 def record(log: Log, hit: Hit, high_water_us: int) -> Log:
     """The log with one more hit, and its high-water mark raised to this one."""
-    hits = tuple(sorted((*log.hits, hit), key=lambda one: one.stamp_us))
+    hits = tuple(sorted((*log.hits, hit), key=lambda recorded: recorded.stamp_us))
     return Log(hits, max(log.high_water_us, high_water_us))
 
 

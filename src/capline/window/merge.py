@@ -13,8 +13,6 @@ Two hits with different ids are different hits, whatever their stamps. A refunde
 merge does not add it again. A hit of an export is known by its stamp alone, whatever its units are by now.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import msgspec

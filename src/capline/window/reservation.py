@@ -13,8 +13,6 @@ hit that is recorded also removes the ended ones, and raises the log's time past
 that are out of every log that has them; the others stay until their channel's log is written, or until they age.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32

@@ -106,9 +106,9 @@ def attempt(
     count, as it may hold those of windows that are over.
     """
     time_us = time_of(logs, now_us)
-    known = replayed_answer(logs, fingerprint, time_us, now_us, slot=slot is not None)
-    if known is not None:
-        return known
+    replayed = replayed_answer(logs, fingerprint, time_us, now_us, slot=slot is not None)
+    if replayed is not None:
+        return replayed
     if slot is None:
         decision = allowed_now(logs, now_us) or judge([logs], now_us)[0]
     else:
@@ -159,9 +159,9 @@ def move(
 
 def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
     """What `attempt` would answer, with `hit` None unless the id is known; changes nothing."""
-    known = replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
-    if known is not None:
-        return known
+    replayed = replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
+    if replayed is not None:
+        return replayed
     return msgspec.structs.replace(allowed_now(logs, now_us) or judge([logs], now_us)[0], hit=None)
 
 
@@ -210,15 +210,15 @@ def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
 def judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, list[int]]:
     """Whether all parts are allowed now, and the stamp to record each under. Records nothing."""
     verdicts = [_verdict(logs, now_us) for logs in parts]
-    stamped = [(one.logs, one.stamp_us) for one in verdicts]
-    never = next((one for one in verdicts if one.holds_us is None), None)
+    stamped = [(verdict.logs, verdict.stamp_us) for verdict in verdicts]
+    never = next((verdict for verdict in verdicts if verdict.holds_us is None), None)
     if never is not None:
         return build_answer(stamped, now_us, binding=never.binding, retry_at_us=None), []
-    longest = max(verdicts, key=lambda one: one.holds_us or NEVER)
+    longest = max(verdicts, key=lambda verdict: verdict.holds_us or NEVER)
     holds_us = longest.holds_us or NEVER
     opens_us, quiet = opens_from(stamped, holds_us)
     if opens_us == NEVER:
-        hits = [one.hit_us for one in verdicts]
+        hits = [verdict.hit_us for verdict in verdicts]
         return build_answer([*zip(parts, hits, strict=True)], now_us, allowed=True), hits
     binding = longest.binding or quiet or (tightest_of(longest.logs, longest.stamp_us) if holds_us != NEVER else None)
     return build_answer(stamped, now_us, binding=binding, retry_at_us=opens_us), []
@@ -229,7 +229,7 @@ def _fits_unkept(logs: Sequence[BoundLog], now_us: int) -> bool:
     if logs[0].log_limits.keep_free is None:
         return False
     replace = msgspec.structs.replace
-    return judge([[replace(one, log_limits=replace(one.log_limits, keep_free=None)) for one in logs]], now_us)[
+    return judge([[replace(bound, log_limits=replace(bound.log_limits, keep_free=None)) for bound in logs]], now_us)[
         0
     ].allowed
 

@@ -1,7 +1,5 @@
 """`capline docs`: the documentation's site, read without a network."""
 
-from __future__ import annotations
-
 import webbrowser
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`capline token create | list | revoke`: access to the decision service, which sees a change within a second."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Standard output whose faults are one line: a full disk, a closed pipe, none at all."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -95,7 +95,7 @@ def columns_of(
     if errors:
         good = np.array([row for row in range(len(checked)) if row not in errors], np.intp)
         checked = _picked(checked, good)
-        points, named = (None if one is None else one[good] for one in (points, named))
+        points, named = (None if column is None else column[good] for column in (points, named))
     if keyed is not None:
         checked = [keyed(subject) for subject in plain(checked)]
     asked = b"" if receipt is None else asked_digest((policy, channel, cost), kinds, named, checked)

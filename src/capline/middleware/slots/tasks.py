@@ -6,8 +6,6 @@ The rule: a slot is used once. A slot that was missed is given back only if the 
 left, and the next is taken under the next key. A task that is interrupted while it sleeps gives its slot back.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

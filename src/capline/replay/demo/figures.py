@@ -4,8 +4,6 @@ Weeks are calendar weeks, Monday to Sunday (UTC), named by their Monday; the fir
 A customer-week is one customer in one week in which at least one message was due to them.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import msgspec

@@ -11,8 +11,6 @@ The calendar ends with the last day of the data; what would be due later is not 
 alone: two runs ask exactly the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

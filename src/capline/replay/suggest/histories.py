@@ -7,8 +7,6 @@
 A window of 20 us that ends at the third instant begins there, as a hit exactly so old is out: `first` is 2, `within` 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -12,8 +12,6 @@ A ring keeps the last states of the runs, as far as a window reaches back. Cost:
 quota that refuses there, and some microseconds for each instant of the longest run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

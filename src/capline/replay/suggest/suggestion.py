@@ -136,9 +136,9 @@ def curve_of(histories: Histories, window: Window) -> Curve:
     subjects = histories.subjects[steps]
     classes = np.frexp(window.peaks)[1][subjects]  # by the binary digits of the peak
     convex = ~window.uneven[subjects] & (window.peaks[subjects] >= _FEW_QUOTAS)
-    for one in np.unique(classes):
+    for each_class in np.unique(classes):
         for add, rows in ((_add, ~convex), (_add_convex, convex)):
-            if (rows := rows & (classes == one)).any():
+            if (rows := rows & (classes == each_class)).any():
                 add(found, histories, window, steps[rows])
     last = int(np.argmin(found[0])) + 1
     return Curve(*found[:, :last])

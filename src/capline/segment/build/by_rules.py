@@ -6,8 +6,6 @@ One row comes back for each user: which rules hold, a bit each.
 Cost: 100M events of 10M users: see decision 3. Memory: 1 GiB for the engine, and the bitmaps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path

@@ -3,8 +3,6 @@
 `list_inputs` expands a URL like `s3://bucket/export/part-*.parquet`, `open_input` opens one object.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import BinaryIO
 

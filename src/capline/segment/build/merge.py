@@ -9,8 +9,6 @@ For text ids, each part has its own numbers and its own small dictionary. Mergin
 permanent dictionary, adds new ones, and renumbers the part's sets. One part is in memory at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

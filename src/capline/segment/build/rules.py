@@ -12,8 +12,6 @@ that is given a list must hold for each of it. `any` stands for every event. An 
 within 30 days, as in a limit's window: it is more than 30 days ago. Values are exact to four decimals.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from decimal import Decimal

@@ -16,8 +16,6 @@ The rule: a file never changes. After its hash was compared, `check` verifies wh
 and two directions that agree.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

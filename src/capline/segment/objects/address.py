@@ -4,8 +4,6 @@ open_objects("/srv/segments")   open_objects("file:///srv/segments")    a direct
 open_objects("s3://bucket/segments")   gs://…   az://…                an object store
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

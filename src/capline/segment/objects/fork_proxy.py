@@ -13,8 +13,6 @@ any moment. It is a new interpreter (`python -m capline.segment.objects.fork_pro
 
 # ruff: noqa: S301 - both ends of the pipe are this program
 
-from __future__ import annotations
-
 import os
 import pickle  # nosec B403
 import subprocess

@@ -9,8 +9,6 @@ systems have create-if-absent but no compare-and-swap.
 A directory needs no obstore, and so works in a forked process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

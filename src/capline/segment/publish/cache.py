@@ -14,8 +14,6 @@ Files of earlier snapshots are linked instead of fetched. Snapshots that were no
 except the newest two; a process that has one open can still use it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

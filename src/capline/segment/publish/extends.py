@@ -8,8 +8,6 @@ Files with the same hash and the same numbers are equal. Only files that were me
 their texts is looked up, in less than 1 µs.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fetches the objects of a published version, with checks of their size and hash."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reads and swaps the pointer of a publication. Every change is a conditional write against what was read."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from contextlib import suppress

@@ -11,8 +11,6 @@ table, which fits the cache where many ids are asked.
 Ids of 64 bits may lie anywhere, so those are sorted, and codes are found by position among them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

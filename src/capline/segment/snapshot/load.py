@@ -16,8 +16,6 @@ once on a machine; files that have not changed since are then mapped: 1 ms, and 
 once for all processes. `python -m capline.segment.snapshot.load DIRECTORY` does it in a process of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

@@ -174,7 +174,7 @@ class Snapshot:
         wanted = self._type.array(ids)  # pyright: ignore[reportArgumentType] - it refuses what cannot be an array
         if wanted.size <= _FEW:
             code = {name: number for number, name in enumerate(self.names, start=1)}
-            return np.array([code.get(self._numbered(one) or "", 0) for one in wanted.tolist()], dtype=dtype)
+            return np.array([code.get(self._numbered(id) or "", 0) for id in wanted.tolist()], dtype=dtype)
         return (codes_of_64 if self.kind == "uint64" else codes_of)(sets, wanted, dtype)
 
     def classify(self, audience: IdSet) -> dict[str | None, IdSet]:
@@ -274,10 +274,8 @@ def describe_overlap(sets: Mapping[str, IdSet], texts: Dictionary | None = None)
         twice |= seen & ids
         seen |= ids
     first = twice.page(limit=10)
-    shown = {one: one if texts is None else texts.text(one) for one in first}
-    listed = ", ".join(
-        f"{shown[one]} ({' and '.join(name for name, ids in sets.items() if one in ids)})" for one in first
-    )
+    shown = {id: id if texts is None else texts.text(id) for id in first}
+    listed = ", ".join(f"{shown[id]} ({' and '.join(name for name, ids in sets.items() if id in ids)})" for id in first)
     return f"{len(twice)} id{'s are' if len(twice) > 1 else ' is'} in two segments or more: {listed}" + (
         ", …" if len(twice) > len(first) else ""
     )

@@ -13,8 +13,6 @@ then deleted; on a file system without that call, the old one steps aside first,
 leaves no snapshot under the name: never half of one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import hashlib

@@ -8,8 +8,6 @@ runs one at a time, in `turns`. So guessing secrets slows neither tokens nor sec
 the service's workers, and those of other addresses or names little.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Callable

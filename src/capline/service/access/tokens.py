@@ -6,8 +6,6 @@ A generated token is `cap_NAME_` and 256 random bits, so SHA-256 is enough. A se
 Basic with its name, and kept by scrypt. The rule: the file is replaced whole, with mode 0600, and holds no secret.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

@@ -7,8 +7,6 @@ that is too long the newest is turned away at once. Who was turned away, or left
 so it is checked when it asks again, however many others have come meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Their names are short and common (`SHADOW_MODE`), so they are read only where En
 docs/howto/envoy.md lists them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -13,8 +13,6 @@ The keys and what is refused are upstream's. YAML's anchors, aliases and merge k
 capline's own files.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Envoy's messages. Their packages have no types, so they are used as `Any`, and imported here alone."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -5,8 +5,6 @@ before it; a client that disconnects after it changes nothing: its decision coun
 request ends its connection.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping

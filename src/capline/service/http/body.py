@@ -1,7 +1,5 @@
 """Reads the bodies of requests, within bounds of size and time; what the head rules out is refused unread."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import suppress

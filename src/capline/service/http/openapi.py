@@ -265,6 +265,6 @@ def page(told: Mapping[str, Any]) -> str:
 def _form(verb: str, schema: Any) -> str:
     if not schema:
         return ""
-    names = [html.escape(one.get("$ref", "").rpartition("/")[2]) for one in schema.get("anyOf", [schema])]
+    names = [html.escape(kind.get("$ref", "").rpartition("/")[2]) for kind in schema.get("anyOf", [schema])]
     links = " or ".join(f"<a href='#{name}'><code>{name}</code></a>" for name in names)
     return f"<p>{verb} {links}</p>"

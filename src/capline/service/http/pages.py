@@ -8,8 +8,6 @@ cannot send to another site without asking first: that lifts the second refusal.
 that was rebound asks its own site, and may send any header.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from http import HTTPStatus
 

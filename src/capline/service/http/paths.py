@@ -1,7 +1,5 @@
 """Matches paths to templates such as `/v1/segments/{name}/count`, where `{name}` is any one part."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar

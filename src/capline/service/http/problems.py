@@ -7,8 +7,6 @@
 An outage is never 429, and neither is a refusal: that is an answer, 200 with `allowed` false.
 """
 
-from __future__ import annotations
-
 from http import HTTPStatus
 
 from capline.model.errors import (

@@ -1,7 +1,5 @@
 """One worker process: `workers` starts this module, and sends its job on standard input."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

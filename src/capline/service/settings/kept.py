@@ -4,8 +4,6 @@ Their parent makes the folder and names it; without workers there is none. Only 
 (0700), and it ends with the service.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Callable

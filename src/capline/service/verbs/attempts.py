@@ -4,8 +4,6 @@
 never. An answer that the store did not give says so in `origin`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Self

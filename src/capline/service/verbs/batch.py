@@ -1,7 +1,5 @@
 """Verbs of many rows, each by itself, answered in columns: attempts are decided, hits given back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Verbs of several subjects, all or none: decide, schedule and refund."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated

@@ -28,17 +28,17 @@ def counted(log: StoredLog, now_us: int, retention_us: int) -> list[Hit]:
     return [Hit(*hit) for hit in log.recorded(horizon_us + 1)]
 
 
-def merged(transaction: LogTransaction, one: Merge, now_us: int) -> Merged:
+def merged(transaction: LogTransaction, past: Merge, now_us: int) -> Merged:
     """Record past hits of one subject among those that it has; see `Store.merge`."""
-    refs: tuple[LogRef, ...] = one.compiled.refs
-    logs = [transaction.load(ref, one.subject) for ref in refs]
+    refs: tuple[LogRef, ...] = past.compiled.refs
+    logs = [transaction.load(ref, past.subject) for ref in refs]
     time_us = max([now_us, *(log.high_water_us for log in logs)])
     horizon_us = time_us - refs[0].retention_us
-    near = [_near(log, one.hits, horizon_us) for log in logs]
-    ids = {fingerprint for _, _, fingerprint in one.hits if 0 < fingerprint < CARRIED}
+    near = [_near(log, past.hits, horizon_us) for log in logs]
+    ids = {fingerprint for _, _, fingerprint in past.hits if 0 < fingerprint < CARRIED}
     found = [(logs[0].find(fingerprint, horizon_us), fingerprint) for fingerprint in ids]
     near[0] = [*{*near[0], *((us, logs[0].units_at(us), fingerprint) for us, fingerprint in found if us != NEVER)}]
-    added, answer = merge(near, one.hits, time_us, refs[0].retention_us, exported=one.exported)
+    added, answer = merge(near, past.hits, time_us, refs[0].retention_us, exported=past.exported)
     if not added:
         return answer
     units = sum(row[1] for row in added)
@@ -48,7 +48,7 @@ def merged(transaction: LogTransaction, one: Merge, now_us: int) -> Merged:
     for ref, log in zip(refs, logs, strict=True):
         log.trim(horizon_us)
         log.insert(added if log is logs[0] else unnamed, min(added[-1][0], time_us))
-        transaction.save(ref, one.subject, log)
+        transaction.save(ref, past.subject, log)
     return answer
 
 

@@ -97,7 +97,7 @@ def _taken_over(compiled: RedisRule, logs: list[ParsedLog], beside: ParsedLog, n
         take_over(rows, bound, now_us, _empty)
     else:
         carry_hits(bound, now_us, _empty)
-    drafts: list[Any] = [one.log for one in bound]
+    drafts: list[Any] = [each.log for each in bound]
     return [ParsedLog([astuple(hit) for hit in draft.log.hits], draft.high_water_us) for draft in drafts]
 
 

@@ -1,7 +1,5 @@
 """What was found: one line each, and where it is wrong what to do and the page that tells more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

@@ -211,7 +211,7 @@ class Walk:
         if own != number or pad or flags != OVERFLOW or low | high << 16 != count or len(data) < HEAD.size + size:
             self.fault(f"{where}: page {number} is no overflow page of {count}")
             return None
-        marked = [self._mark(one, USED, where) for one in range(number, number + count)]
+        marked = [self._mark(page, USED, where) for page in range(number, number + count)]
         if not all(marked):
             return None
         counts["overflow"] += count

@@ -1,7 +1,5 @@
 """Random histories of joint attempts, ids, slots and stepping clocks, judged by the counting oracle."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A segment that is looked up answers as one that the caller names, in every verb."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Many at once equal the same one by one: batches, columns, receipts, long logs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -29,7 +27,10 @@ class ManyLaw(StoreSetting):
         policy = self.policy("p", ["3/day", "5/week"], by_segment={"new": ["4/day"]})
         batched = self.limiter(policy).decide_batch(attempts)
         other = Limiter("memory://", policies=[policy], clock=self.clock)
-        single = [other.decide(one.policy, one.subject, one.cost, one.id, segment=one.segment) for one in attempts]
+        single = [
+            other.decide(attempt.policy, attempt.subject, attempt.cost, attempt.id, segment=attempt.segment)
+            for attempt in attempts
+        ]
         assert batched == single
 
     def test_one_bad_item_fails_no_other(self) -> None:

@@ -1,7 +1,5 @@
 """Receipts: in one namespace a receipt names one batch, whatever the policy, on every store alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -28,8 +26,8 @@ class ReceiptLaw(StoreSetting):
         limiter = self.one(
             "9/calendar-day", by_segment={"new": ["8/calendar-day"]}, channels={"push": ["5/day"]}, zone="UTC"
         )
-        asked: dict[str, Any] = {"subjects": ["s", "t"], "receipt": "r"}
-        first = limiter.decide_many("p", **asked)
+        batch: dict[str, Any] = {"subjects": ["s", "t"], "receipt": "r"}
+        first = limiter.decide_many("p", **batch)
         others: list[dict[str, Any]] = [
             {"zone": "Asia/Tokyo"},
             {"segment": "new"},
@@ -42,8 +40,8 @@ class ReceiptLaw(StoreSetting):
         ]
         for other in others:
             with pytest.raises(IdConflictError):
-                limiter.decide_many("p", **{**asked, **other})
-        assert list(limiter.decide_many("p", **asked, zone="UTC")) == list(first), "the policy's own zone"
+                limiter.decide_many("p", **{**batch, **other})
+        assert list(limiter.decide_many("p", **batch, zone="UTC")) == list(first), "the policy's own zone"
         assert limiter.peek("p", "s").remaining == 9 - 2
 
     def test_the_first_answers_come_back_whatever_was_changed_in_between(self) -> None:
@@ -51,8 +49,8 @@ class ReceiptLaw(StoreSetting):
         before = self.policy("p", ["2/day"], by_segment={"new": ["1/day"]})
         limiter = self.limiter(before, config="memory://")
         limiter.override("p", "t", ["3/day"])
-        asked: dict[str, Any] = {"subjects": ["s", "t", "s", "u", "s"], "segment": [None, None, None, "new", None]}
-        first = list(limiter.decide_many("p", **asked, receipt="r"))
+        batch: dict[str, Any] = {"subjects": ["s", "t", "s", "u", "s"], "segment": [None, None, None, "new", None]}
+        first = list(limiter.decide_many("p", **batch, receipt="r"))
         assert [answer.allowed for answer in first] == [True, True, True, True, False]
         changes: list[dict[str, Any]] = [
             {"limits": ["9/day"]},
@@ -68,13 +66,13 @@ class ReceiptLaw(StoreSetting):
         options |= {"layout": self.layout, "population": POPULATION}
         for change in changes:
             limiter.use([Policy("p", **(options | change))])
-            assert list(limiter.decide_many("p", **asked, receipt="r")) == first, change
+            assert list(limiter.decide_many("p", **batch, receipt="r")) == first, change
             with pytest.raises(IdConflictError):
-                limiter.decide_many("p", **{**asked, "segment": None}, receipt="r")
+                limiter.decide_many("p", **{**batch, "segment": None}, receipt="r")
         limiter.use([before])
         for limits in (["1/day"], ["400/week"], None):
             limiter.override("p", "s", limits)
-            assert list(limiter.decide_many("p", **asked, receipt="r")) == first
+            assert list(limiter.decide_many("p", **batch, receipt="r")) == first
         used = [limiter.usage("p", subject)[0].used for subject in ("s", "t", "u")]
         assert used == [2, 1, 1], "and nothing was counted twice"
 

@@ -1,7 +1,5 @@
 """One slot under several policies: one instant for all of their logs, or nothing in any."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

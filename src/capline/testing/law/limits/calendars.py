@@ -1,7 +1,5 @@
 """Calendar limits in the subject's zone, minimum gaps and quiet hours."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from zoneinfo import ZoneInfo
 

@@ -1,7 +1,5 @@
 """What a change of a policy's limits or algorithm keeps of what was used."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

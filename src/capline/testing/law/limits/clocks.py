@@ -1,7 +1,5 @@
 """The caller's clock: checked when it is given and each time it is read; and the last instant, which is one for all."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Refusals that count (`count_denied`): an id that was allowed outlives them."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline.model.errors import IdConflictError

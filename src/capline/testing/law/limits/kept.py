@@ -1,7 +1,5 @@
 """Units that must stay free: judged with the cost, never recorded, under every algorithm, by every verb that asks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -126,7 +124,7 @@ class KeptLaw(StoreSetting):
     def test_a_receipt_is_of_what_was_to_stay_free_too(self) -> None:
         limiter = self.one("3/10s")
         first = [*limiter.decide_many("p", ["a", "b"], keep_free=[1, 3], receipt="r")]
-        assert [one.allowed for one in first] == [True, False]
+        assert [decision.allowed for decision in first] == [True, False]
         assert [*limiter.decide_many("p", ["a", "b"], keep_free=[1, 3], receipt="r")] == first
         for other in ({}, {"keep_free": 1}, {"keep_free": [3, 1]}):
             with pytest.raises(IdConflictError):

@@ -1,7 +1,5 @@
 """What has happened already: looks of no cost, charges, usage, and estimates that are settled."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline.model.attempt import Attempt

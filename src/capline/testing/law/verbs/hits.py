@@ -1,7 +1,5 @@
 """Hits afterwards: refunds, ids, peeks, explanations, erasure and sweeping."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline.model.decision import Decision

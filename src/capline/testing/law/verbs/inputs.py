@@ -1,7 +1,5 @@
 """Bad input: the fitting exception, and nothing recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reservations: hits that end by themselves unless they are committed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,16 @@ from tests.kit.campaign import (
     receiver,
     stored,
 )
+from tests.kit.campaign_store import RUN as ONE_RUN
 from tests.kit.program import Program
-from tests.kit.servers import KINDS, Server, certificates, single
+from tests.kit.servers import KINDS, Cluster, SentinelGroup, Server, certificates, cluster, sentinel, single
 
 from capline.campaign.store.inputs import Input
 from capline.campaign.store.open import open_store
 from capline.campaign.store.records import State
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import Server as StoreServer
+from capline.store.redis.scripting.keys import slot_of
 
 parquet: Any = import_module("pyarrow.parquet")
 
@@ -58,6 +60,9 @@ class Shared:
     """A campaign store that is a file."""
 
     url: str
+
+
+Queue = Server | Cluster | SentinelGroup | Shared
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +116,11 @@ def one_process(path: Path, subjects: int = SUBJECTS) -> tuple[Site, Any, list[i
         return site, answer("campaign", "run", site.file), far.delivered()
 
 
-def enqueue(site: Site, server: Server | Shared) -> Any:
+def enqueue(site: Site, server: Queue) -> Any:
     return answer("campaign", "enqueue", site.file, "--queue", server.url)
 
 
-def start(server: Server | Shared, *more: str, takeover: str = "1", **variables: str) -> subprocess.Popen[str]:
+def start(server: Queue, *more: str, takeover: str = "1", **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command("worker", "--queue", server.url, "--takeover", takeover, "--until-idle", *more),
         env=environment(**variables),
@@ -138,7 +143,7 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def workers(server: Server | Shared, count: int, **more: str) -> Generator[list[subprocess.Popen[str]]]:
+def workers(server: Queue, count: int, **more: str) -> Generator[list[subprocess.Popen[str]]]:
     """Some workers; whatever still runs in the end is killed."""
     processes = [start(server, **more) for _ in range(count)]
     try:
@@ -158,27 +163,27 @@ def until(happened: Callable[[], object], what: str, seconds: float = 30) -> Non
         time.sleep(0.002)
 
 
-def state(server: Server | Shared) -> State:
+def state(server: Queue) -> State:
     with closing(open_store(server.url)) as store:
         return store.state("summer-sale")
 
 
-def steps(server: Server | Shared) -> list[tuple[int, list[int]]]:
+def steps(server: Queue) -> list[tuple[int, list[int]]]:
     """What is recorded of each batch."""
     with closing(open_store(server.url)) as store:
         return [(rows.number, rows.state.tolist()) for rows in store.steps("summer-sale", range(SUBJECTS // BATCH))]
 
 
-def holders(server: Server | Shared) -> dict[int, int]:
+def holders(server: Queue) -> dict[int, int]:
     """The processes that have a batch, and which."""
     return {int(each.worker.split(":")[1]): each.batch for each in state(server).in_work}
 
 
-def status(server: Server | Shared, name: str = "summer-sale") -> Any:
+def status(server: Queue, name: str = "summer-sale") -> Any:
     return answer("campaign", "status", name, "--queue", server.url)
 
 
-def finished(server: Server | Shared) -> Any:
+def finished(server: Queue) -> Any:
     """The finished run's report, without what a run in one process does not have."""
     report = status(server)
     assert report["state"] == "finished"
@@ -206,7 +211,7 @@ def everything_expires(server: Server) -> bool:
 def test_workers_of_which_fourteen_are_killed_end_as_one_process_that_was_not(
     servers: dict[str, Server], tmp_path: Path, kind: str, store: str
 ) -> None:
-    server: Server | Shared = Shared(f"sqlite://{tmp_path}/shared/campaigns.sqlite")
+    server: Queue = Shared(f"sqlite://{tmp_path}/shared/campaigns.sqlite")
     if kind != "sqlite":
         server = servers[kind]
         server.command("FLUSHALL")
@@ -449,6 +454,37 @@ def test_the_server_may_be_killed_and_come_back(tmp_path: Path) -> None:
     assert far.delivered() == expected_delivered
     assert {len(keys) for keys in far.keys.values()} == {1}
     assert len(kept_in_doubt(stored(site, SUBJECTS), stored(alone, SUBJECTS))) == report["total"]["not_known"]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["redis+cluster", "valkey+cluster", "redis+sentinel", "valkey+sentinel"])
+def test_the_primary_that_has_a_campaign_may_be_killed(tmp_path: Path, kind: str) -> None:
+    *_, expected_delivered = one_process(tmp_path / "alone")
+    site = make_site(tmp_path / "site")
+    brand, _, shape = kind.partition("+")
+    with (cluster if shape == "cluster" else sentinel)(brand) as group, receiver(answered) as far:
+        by_webhook(site, far)
+        enqueue(site, group)
+        if isinstance(group, Cluster):
+            with closing(open_store(group.url)) as store:
+                for number in range(20):
+                    store.begin(replace(ONE_RUN, facts=replace(ONE_RUN.facts, campaign=f"{number}")))
+                    store.steer(f"{number}", "cancel")
+                assert set(map(str, range(20))) < set(store.page("", 100))
+            assert all(server.command("DBSIZE") for server in group.primaries), "campaigns are on each of them"
+        with workers(group, 2, takeover="2") as processes:
+            until(lambda: far.requests >= 200, "requests")
+            share = slot_of(b"summer-sale") % 16
+            primary = group.owner(slot_of(b"campaign:/%x" % share)) if isinstance(group, Cluster) else group.master
+            primary.kill()
+            processes[0].kill()
+            processes.append(start(group, takeover="2"))
+            for process in processes[1:]:
+                ended(process)
+        report = finished(group)
+    assert far.delivered() == expected_delivered
+    assert {len(keys) for keys in far.keys.values()} == {1}
+    assert report["total"]["sent"] + report["total"]["not_known"] >= len(expected_delivered)
 
 
 @pytest.mark.deep
@@ -914,8 +950,7 @@ def refusals(site: Site, url: str) -> Iterator[tuple[list[str | Path], str]]:
     file = site.file
     yield ["campaign", "enqueue", file], "its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0"
     yield ["campaign", "enqueue", file, "-q", "http://h"], "is not the URL of a Redis or Valkey server; write it like"
-    yield ["campaign", "enqueue", file, "-q", "redis+cluster://h:1,h:2"], "on one server, not on a cluster; name one"
-    yield ["worker", "-q", "redis+sentinel://h:1/m"], "on one server, not on a sentinel; name one"
+    yield ["worker", "-q", "redis+sentinel://:swordfish@127.0.0.1:1/m"], "queue redis+sentinel://127.0.0.1:1/m/0: "
     yield ["worker", "-q", "redis://:swordfish@127.0.0.1:1/0"], "queue redis://127.0.0.1:1/0: "
     yield ["worker", "-q", "redis://:swordfish@127.0.0.1:x/0"], "is no host:port"
     yield ["worker", "-q", "redis://:swordfish@127.0.0.1/zero"], "at most the number of a database"
@@ -976,7 +1011,7 @@ def test_over_tls_the_servers_certificate_is_checked(tmp_path: Path) -> None:
 def test_a_cluster_node_and_a_server_that_forgets_are_reported(tmp_path: Path) -> None:
     with single("redis", "cluster-enabled yes", "maxmemory-policy allkeys-lru") as server:
         done = capline("worker", "-q", server.url, "--until-idle")
-        assert (done.returncode, "a cluster node; a queue needs a server of its own" in done.stderr) == (2, True)
+        assert (done.returncode, "a node of a cluster; name that: redis+cluster://" in done.stderr) == (2, True)
     with single("redis", "maxmemory-policy allkeys-lru") as server:
         done = capline("worker", "-q", server.url, "--until-idle")
         assert done.returncode == 0

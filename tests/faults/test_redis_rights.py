@@ -20,7 +20,7 @@ from tests.kit.servers import KINDS, ReplyError, Server, certificates, free_port
 from capline import AsyncLimiter, Attempt, CaplineError, Configuration, Decision, Limiter, Policy, StoreError
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.store.inputs import Input
-from capline.campaign.store.records import Over
+from capline.campaign.store.records import Over, Rate
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import Server as StoreServer
 from capline.model.errors import StoreUnavailableError
@@ -250,6 +250,9 @@ def use_the_queue(url: str) -> None:
     with StoreServer(url, patience_s=0.0) as opened:
         queue = RedisCampaignStore(opened)
         assert list(queue.ages_s()) == []
+        queue.check()
+        assert queue.keep_rate("push", None, Rate("1/s"))
+        assert queue.rate("push") == Rate("1/s")
         assert queue.begin(RUN)
         queue.put_files(RUN)
         assert queue.freeze_store("sale", STORE) == STORE == queue.store("sale")

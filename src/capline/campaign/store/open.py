@@ -1,4 +1,4 @@
-"""Opens the campaign store that a URL names: a file of this machine, or a Redis or Valkey server."""
+"""Opens the campaign store that a URL names: a file of this machine, or Redis or Valkey servers."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""A campaign store on one Redis or Valkey server, for workers on any hosts: a queue. Decision 17 draws the keys.
+"""A campaign store on Redis or Valkey, for workers on any hosts: a queue. Decision 17 draws the keys.
 
-Each verb is a script (`lua/`), whole or not at all. Every key expires 30 days after the last step.
+Each verb is a script (`lua/`), whole or not at all. Every key expires 30 days after the last step. On a cluster
+campaigns are in shares by their names: the keys of a share, the lists of its campaigns too, are in one slot.
 """
 
 from __future__ import annotations
 
 import math
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -41,6 +43,7 @@ from capline.campaign.store.records import (
 )
 from capline.campaign.store.rows import LARGEST_BATCH
 from capline.model.errors import CampaignError
+from capline.store.redis.scripting.keys import slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,7 +53,8 @@ if TYPE_CHECKING:
     from capline.campaign.store.server import Server
     from capline.model.subject import Subject
 
-_OPEN, _NEXT, _NAMES = "capline:campaigns", "capline:{campaign:}due", "capline:{campaign:}names"
+_LISTS = "capline:campaigns", "capline:{campaign:}due", "capline:{campaign:}names"
+_SHARES = 16
 _RATE, _RATE_EXPIRY_MS = "capline:{campaign:}rate:", 12 * EXPIRY_MS
 _READ_BATCHES, _READ_SPANS = 16, 10_000
 _MOST_IN_WORK = 10_000
@@ -59,10 +63,12 @@ _LOST = -2
 
 
 class RedisCampaignStore:
-    """The verbs of `protocol`, on one server."""
+    """The verbs of `protocol`, on a server, or on those of a cluster."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        tags = [f"capline:{{campaign:/{share:x}}}" for share in range(_SHARES)] if server.is_cluster else []
+        self._shares = [(f"{tag}:", f"{tag}/open", f"{tag}/due", f"{tag}/names") for tag in tags]
 
     @property
     def url(self) -> str:
@@ -92,7 +98,7 @@ class RedisCampaignStore:
 
     def put_files(self, run: StoredRun) -> None:
         """As in `protocol`."""
-        self.server.call("HSET", _keys(run.facts.campaign)[0], *_flat(run.texts()))
+        self.server.call("HSET", self._keys(run.facts.campaign)[0], *_flat(run.texts()))
         self.steer(run.facts.campaign)  # by its priority and how long it is kept
 
     def steer(
@@ -111,7 +117,7 @@ class RedisCampaignStore:
     def rate(self, key: str) -> Rate | None:
         """As in `protocol`. Who reads it keeps it."""
         name = _RATE + key
-        found, _ = self.server.calls([("HGET", name, "rate"), ("PEXPIRE", name, _RATE_EXPIRY_MS)])
+        found, _ = self.server.calls(name, [("HGET", name, "rate"), ("PEXPIRE", name, _RATE_EXPIRY_MS)])
         return None if found is None else msgspec.json.decode(found, type=Rate)
 
     def keep_rate(self, key: str, was: Rate | None, now: Rate | None) -> bool:
@@ -121,7 +127,9 @@ class RedisCampaignStore:
 
     def halt(self, campaign: str) -> Change:
         """As in `protocol`."""
-        paused, cancelled, until_us = self.server.call("HMGET", _keys(campaign)[0], "paused", "cancelled", "until_us")
+        paused, cancelled, until_us = self.server.call(
+            "HMGET", self._keys(campaign)[0], "paused", "cancelled", "until_us"
+        )
         return halt_of(self, campaign, bool(paused), bool(cancelled), int(until_us or 0))
 
     def describe(self, claimed: Claimed, run: StoredRun) -> None:
@@ -133,7 +141,7 @@ class RedisCampaignStore:
         name = run.facts.campaign
         for chunk in chunks(batches):
             words = [(run.facts.run_id, EXPIRY_MS, name, *batch, fence) for batch in chunk]
-            queued = int(self.server.runs("put", _keys(name), words)[-1])
+            queued = int(self.server.runs("put", self._keys(name), words)[-1])
             if queued == _LOST:
                 return
             if queued < 0:
@@ -156,19 +164,28 @@ class RedisCampaignStore:
 
     def ages_s(self) -> dict[str, float]:
         """As in `protocol`."""
-        seconds, micros = self.server.call("TIME")
-        now_us = int(seconds) * 1_000_000 + int(micros)
-        flat = self.server.call("ZRANGE", _OPEN, "-inf", now_us, "BYSCORE", "WITHSCORES")
-        return {name.decode(): (now_us - float(due)) / 1e6 for name, due in _pairs(flat).items()}
+        ages_s: dict[str, float] = {}
+        for *_, there, _next, _names in self._lists():
+            [(seconds, micros)] = self.server.calls(there, [("TIME",)])
+            now_us = int(seconds) * 1_000_000 + int(micros)
+            flat = self.server.call("ZRANGE", there, "-inf", now_us, "BYSCORE", "WITHSCORES")
+            ages_s |= {name.decode(): (now_us - float(due)) / 1e6 for name, due in _pairs(flat).items()}
+        return dict(sorted(ages_s.items(), key=itemgetter(1), reverse=True))
 
     def look(self, most: int) -> Look:
-        """As in `protocol`. Cost: three commands for each priority that occurs, however many campaigns there are."""
-        next_ms, *names = self._run("look", "", most, EXPIRY_MS)
-        return Look([name.decode() for name in names], next_ms / 1000 if next_ms >= 0 else math.inf)
+        """As in `protocol`. Cost: three commands for each share and each priority that occurs in it."""
+        found: dict[bytes, bytes] = {}
+        next_s = math.inf
+        for keys in self._lists():
+            next_ms, *flat = self.server.run("look", keys, most, EXPIRY_MS)
+            next_s = min(next_s, next_ms / 1000 if next_ms >= 0 else math.inf)
+            found |= _pairs(flat)
+        first = sorted(found, key=lambda name: float(found[name]))[:most]
+        return Look([name.decode() for name in first], next_s)
 
     def store(self, campaign: str) -> Input | None:
         """As in `protocol`."""
-        found = self.server.call("HGET", _keys(campaign)[0], "store_identity")
+        found = self.server.call("HGET", self._keys(campaign)[0], "store_identity")
         return None if found is None else msgspec.json.decode(found, type=Input)
 
     def freeze_store(self, campaign: str, store: Input) -> Input:
@@ -212,13 +229,15 @@ class RedisCampaignStore:
 
     def page(self, after: str, limit: int) -> list[str]:
         """As in `protocol`. Names of campaigns that have expired are taken out on the way."""
+        return sorted(name for *_, names in self._lists() for name in self._page(names, after, limit))[:limit]
+
+    def _page(self, listed: str, after: str, limit: int) -> list[str]:
         there: list[str] = []
         while len(there) < limit:
-            some = self.server.call("ZRANGE", _NAMES, f"({after}", "+", "BYLEX", "LIMIT", 0, limit - len(there))
+            some = self.server.call("ZRANGE", listed, f"({after}", "+", "BYLEX", "LIMIT", 0, limit - len(there))
             names = [name.decode() for name in some]
-            for name, is_there in zip(
-                names, self.server.calls(("EXISTS", _keys(name)[0]) for name in names), strict=True
-            ):
+            exist = self.server.calls(listed, [("EXISTS", self._keys(name)[0]) for name in names])
+            for name, is_there in zip(names, exist, strict=True):
                 if is_there:
                     there.append(name)
                 else:
@@ -230,7 +249,7 @@ class RedisCampaignStore:
 
     def find(self, campaign: str) -> StoredRun | None:
         """As in `protocol`."""
-        fields = _pairs(self.server.call("HGETALL", _keys(campaign)[0]))
+        fields = _pairs(self.server.call("HGETALL", self._keys(campaign)[0]))
         if not fields:
             return None
         if fields.get(b"version") != VERSION:
@@ -248,7 +267,7 @@ class RedisCampaignStore:
 
     def state(self, campaign: str) -> State:
         """As in `protocol`."""
-        run, _, held, steps, aside, *_ = _keys(campaign)
+        run, _, held, steps, aside, *_ = self._keys(campaign)
         names = (
             "batches",
             "queued",
@@ -264,12 +283,13 @@ class RedisCampaignStore:
             "changed_us",
         )
         (*numbers, changed_by), leases, apart, (seconds, micros) = self.server.calls(
+            run,
             [
                 ("HMGET", run, *names, "changed_by"),
                 ("ZRANGE", held, 0, _MOST_IN_WORK - 1, "WITHSCORES"),
                 ("HGETALL", aside),
                 ("TIME",),
-            ]
+            ],
         )
         now_us = int(seconds) * 1_000_000 + int(micros)
         values = [int(each or 0) for each in numbers]
@@ -297,7 +317,7 @@ class RedisCampaignStore:
     def _in_work(self, steps: str, leases: dict[bytes, bytes], now_us: int) -> Iterator[InWork]:
         numbers = sorted(map(int, leases))
         fields = [[f"{number}:{name}" for name in ("by", "since", "lease", "claims", "error")] for number in numbers]
-        found = self.server.calls([("HMGET", steps, *each) for each in fields]) if fields else []
+        found = self.server.calls(steps, [("HMGET", steps, *each) for each in fields])
         for number, (worker, since_us, lease_ms, claims, error) in zip(numbers, found, strict=True):
             if worker is not None:  # else it was settled meanwhile, or has expired
                 renewed_us = float(leases[b"%d" % number]) - int(lease_ms or 0) * 1000
@@ -307,10 +327,12 @@ class RedisCampaignStore:
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
         """As in `protocol`."""
-        key = _keys(campaign)[3]
+        key = self._keys(campaign)[3]
         for start in range(0, len(numbers), _READ_BATCHES):
             some = numbers[start : start + _READ_BATCHES]
-            answers = self.server.calls([("HMGET", key, f"{number}:decided", f"{number}:outcome") for number in some])
+            answers = self.server.calls(
+                key, [("HMGET", key, f"{number}:decided", f"{number}:outcome") for number in some]
+            )
             for number, (decided, outcome) in zip(some, answers, strict=True):
                 if decided is not None:
                     yield read_steps(number, decided, outcome)
@@ -318,7 +340,7 @@ class RedisCampaignStore:
     def holding(self, campaign: str, subject: Subject, *, undecided: bool = False) -> list[int]:
         """As in `protocol`."""
         numbers = range(self.state(campaign).queued)
-        key, steps = sort_key(subject), _keys(campaign)[3]
+        key, steps = sort_key(subject), self._keys(campaign)[3]
         holding: list[int] = []
         for start in range(0, len(numbers), _READ_SPANS):
             some = numbers[start : start + _READ_SPANS]
@@ -331,10 +353,10 @@ class RedisCampaignStore:
 
     def stored(self, campaign: str, number: int) -> Claimed | None:
         """As in `protocol`."""
-        run, steps = _keys(campaign)[0], _keys(campaign)[3]
+        run, steps = self._keys(campaign)[0], self._keys(campaign)[3]
         names = [f"{number}:{name}" for name in ("fence", "rows", "data", "decided", "outcome")]
         (run_id,), (fence, rows, data, decided, outcome) = self.server.calls(
-            [("HMGET", run, "run_id"), ("HMGET", steps, *names)]
+            run, [("HMGET", run, "run_id"), ("HMGET", steps, *names)]
         )
         if run_id is None or rows is None:
             return None
@@ -342,7 +364,7 @@ class RedisCampaignStore:
 
     def rewrite(self, was: Claimed, now: Claimed, rows: BatchRows | None, fewer: int | None, *, done: bool) -> bool:
         """As in `protocol`."""
-        facts = self.server.call("HGET", _keys(was.campaign)[0], "facts")
+        facts = self.server.call("HGET", self._keys(was.campaign)[0], "facts")
         if facts is None:
             return False
         left = msgspec.json.encode(msgspec.json.decode(facts, type=RunFacts).without(fewer))
@@ -352,12 +374,19 @@ class RedisCampaignStore:
         return bool(self._run("rewrite", was.campaign, was.number, EXPIRY_MS, now.rows, int(done), *words, span))
 
     def _run(self, script: str, campaign: str, *arguments: object) -> Any:
-        return self.server.run(script, _keys(campaign), *arguments)
+        return self.server.run(script, self._keys(campaign), *arguments)
 
+    def _keys(self, campaign: str) -> list[str]:
+        prefix, lists = f"capline:{{campaign:{campaign}}}:", _LISTS
+        if self._shares:
+            share, *lists = self._shares[slot_of(campaign.encode()) % _SHARES]
+            prefix = f"{share}{campaign}:"
+        return [*(f"{prefix}{part}" for part in ("run", "waiting", "held", "steps", "aside")), *lists]
 
-def _keys(campaign: str) -> list[str]:
-    prefix = f"capline:{{campaign:{campaign}}}"
-    return [*(f"{prefix}:{part}" for part in ("run", "waiting", "held", "steps", "aside")), _OPEN, _NEXT, _NAMES]
+    def _lists(self) -> Iterator[list[str]]:
+        """The lists of all campaigns, in each share: as keys of a script that is of no campaign."""
+        for prefix, *lists in self._shares or [("capline:{campaign:}", *_LISTS)]:
+            yield [*(f"{prefix}{part}" for part in ("run", "waiting", "held", "steps", "aside")), *lists]
 
 
 def _flat(fields: Mapping[str, object]) -> list[object]:

@@ -20,7 +20,7 @@ redis.call('HSET', steps, PREPARE .. ':rows', 0, PREPARE .. ':data', '', PREPARE
 if ARGV[3] == '' then
   wait_until(PREPARE, 0)
 else
-  redis.call('HINCRBY', steps, PREPARE .. ':fence', 1)
+  raise_fence(PREPARE)
   hold(PREPARE, ARGV[3], ARGV[4], begun_us)
 end
 redis.call('ZADD', open, text(begun_us), ARGV[1])

@@ -6,7 +6,7 @@
 --        {'none', batches in work}  nothing to claim now, or it is paused or not due
 --        {'over'}                   finished, cancelled with nothing left to give back, or not there
 --
--- A repeated call gives the same batch, under the same fence; any other claim raises the fence by one. A batch that was
+-- A repeated call gives the same batch, under the same fence; any other claim raises the fence. A batch that was
 -- claimed too often, without those that gave it back, becomes a dead letter. O(log batches); of a cancelled campaign
 -- O(batches) once.
 
@@ -63,7 +63,7 @@ if batch[8] ~= number then
   end
   let_go(number)
   redis.call('ZREM', waiting, number)
-  fence = redis.call('HINCRBY', steps, number .. ':fence', 1)
+  fence = raise_fence(number)
   redis.call('HINCRBY', steps, number .. ':claims', 1)
 end
 
@@ -85,4 +85,4 @@ end
 redis.call('HSET', run, 'last_us', text(claimed_us))
 hold(number, worker, ARGV[3], claimed_us)
 plan(campaign)
-return {'batch', number, tostring(fence), batch[3], batch[4], batch[5], batch[6], found[2]}
+return {'batch', number, fence, batch[3], batch[4], batch[5], batch[6], found[2]}

@@ -1,7 +1,7 @@
 -- look: the campaigns that have something to claim now, higher priority first, then the one that is due longest.
 --
 -- ARGV   1 how many at most; 2 expiry in ms
--- Reply  {ms until another one has at the earliest, or -1; name, ...}
+-- Reply  {ms until another one has at the earliest, or -1; name, score, ...}
 --
 -- A campaign's score is (100 - priority) * 2^46 + when it has something to claim, in ms: exact in a double. Each
 -- priority that occurs is one band, which is read at its head: O(priorities * log campaigns).
@@ -15,10 +15,10 @@ while true do
   end
   band = math.floor(head / BAND)
   local start = band * BAND
-  if #names < most then
-    for _, name in ipairs(redis.call('ZRANGE', next_of_all, text(start), text(start + now_ms), 'BYSCORE',
-      'LIMIT', 0, most - #names)) do
-      names[#names + 1] = name
+  if #names < 2 * most then
+    for _, word in ipairs(redis.call('ZRANGE', next_of_all, text(start), text(start + now_ms), 'BYSCORE',
+      'LIMIT', 0, most - #names / 2, 'WITHSCORES')) do
+      names[#names + 1] = word
     end
   end
   local later = redis.call('ZRANGE', next_of_all, '(' .. text(start + now_ms), text(start + BAND - 1), 'BYSCORE',

@@ -82,6 +82,13 @@ local function let_go(number)
   end
 end
 
+-- Another claim has another fence, also where the one before was lost with a server: it is no less than the instant.
+local function raise_fence(number)
+  local fence = text(math.max((redis.call('HGET', steps, number .. ':fence') or 0) + 1, now_us()))
+  redis.call('HSET', steps, number .. ':fence', fence)
+  return fence
+end
+
 -- A worker has the batch.
 local function hold(number, worker, lease_ms, since_us)
   redis.call('ZADD', held, text(since_us + 1000 * lease_ms), number)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from capline import Attempt, IdConflictError, Limit, Limiter, Policy
-from capline.model.retry_after import retry_after
+from capline.middleware.retry_after import retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

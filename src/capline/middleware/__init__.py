@@ -9,7 +9,7 @@
     capline.middleware.celery      limited_task
     capline.middleware.dramatiq    limited_actor
     capline.middleware.decorator   limited, for any function
-    capline.model.retry_after       retry_after, what a provider's headers ask for
+    capline.middleware.retry_after retry_after, what a provider's headers ask for
 
 Each is imported by its own module, so that nobody needs a client that they do not use.
 """

@@ -1,4 +1,4 @@
-"""Of growth.py: the faces, and jobs that have no limiter of their own: tokens, Envoy, HAProxy, segments, a retry.
+"""Of growth.py: the faces, and jobs without a limiter of their own: tokens, pages, Envoy, HAProxy, segments, campaigns.
 
 A face is opened at a size and then called; a job does so many rows, in this process.
 """
@@ -11,20 +11,29 @@ import sys
 import tempfile
 import time
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from _harness import best_seconds, check
 from tests.kit.campaign import Far, Site, ledger_of, with_sender
+from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, fill, filled, part
 from tests.kit.envoy import OK, EnvoyService, descriptor
 from tests.kit.segments import directory_site, make
+from tests.kit.service import Service as Client
 
-from capline import AsyncLimiter, Policy
+from capline import AsyncLimiter, Configuration, Policy
 from capline.campaign import Stop, report_of, run
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT
+from capline.campaign.store.open import open_store
+from capline.replay.suggest.histories import Histories
+from capline.replay.suggest.suggestion import Bound, suggest
+from capline.segment import FixedSegments, IdSet, Snapshot
 from capline.service.access.guard import Guard
 from capline.service.access.tokens import TokenFile
 from capline.service.envoy.messages import rls
@@ -112,12 +121,53 @@ async def _asked(limiter: AsyncLimiter, policy: int, messages: int) -> None:
     check(answer is not None and answer.count(text("allowed") + b"\x11") == messages, "HAProxy was refused")
 
 
-CALLED: dict[str, Callable[[Path, int], AbstractContextManager[Callable[[], object]]]] = {
-    "a token of so many": _tokens,
-    "Envoy, descriptors in the files": lambda folder, size: _envoy(folder, size, brought=False),
-    "Envoy, limits that requests brought": lambda folder, size: _envoy(folder, size, brought=True),
-    "HAProxy, policies": _haproxy,
+@contextmanager
+def _pages(_folder: Path, size: int) -> Generator[Callable[[], object]]:
+    """Pages of the service with so many policies, and what each probe asks."""
+    configuration, segments = Configuration("memory://"), FixedSegments(Snapshot({"new": IdSet([1])}, "v1"))
+    configuration.set_policies([Policy(f"p{i}", [f"{_MANY}/day"]) for i in range(size)])
+    for limit in ("1/day", "2/day"):
+        configuration.set_policies([Policy("p0", [limit])])
+    paths = ["/v1/policies/p1", "/v1/policies?limit=10", "/v1/policies?contains=p9&limit=1", "/v1/subjects/s?limit=5"]
+    with Client([], config=configuration, segments=segments) as client:
+
+        def ask() -> None:
+            for path in [*paths, "/v1/commits?limit=1", "/readyz"]:
+                check(client("GET", path).status_code == 200, f"{path} was not answered")
+            check(client.post("/v1/decide", policy="none", subject="s").status_code == 422, "a policy was made up")
+
+        yield ask
+    configuration.close()
+
+
+@contextmanager
+def _pending(folder: Path, size: int) -> Generator[Callable[[], object]]:
+    """A worker's look and claim beside so many campaigns that wait."""
+    with closing(open_store(f"sqlite://{folder}/queue.sqlite", work=True, make=True)) as queue:
+        for number in range(size):
+            run = replace(RUN, facts=replace(FACTS, campaign=f"pending-{number}"), batches=1)
+            queue.begin(run)
+            queue.steer(run.facts.campaign, due_us=time.time_ns() // 1000 + DAY_US)
+            fill(queue, run, [(0, 3, part(0).pack(), 0)])
+        filled(queue)
+
+        def work() -> None:
+            for _ in range(20):
+                check(queue.look(1).campaigns == ["sale"], "another campaign is due")
+                check(queue.release(claimed(queue, "worker"), "give_back"), "a batch was lost")
+
+        yield work
+
+
+CALLED: dict[str, tuple[Callable[[Path, int], AbstractContextManager[Callable[[], object]]], int, int]] = {
+    "a token of so many": (_tokens, 5_000, 500),
+    "Envoy, descriptors in the files": (lambda folder, size: _envoy(folder, size, brought=False), 5_000, 500),
+    "Envoy, limits that requests brought": (lambda folder, size: _envoy(folder, size, brought=True), 5_000, 500),
+    "HAProxy, policies": (_haproxy, 5_000, 500),
+    "HTTP, pages of policies": (_pages, 100_000, 20_000),
+    "a worker's look and claim, campaigns that wait": (_pending, 5_000, 500),
 }
+"""Each with its largest size, and that of `--short`."""
 
 
 def _frames(_folder: Path, size: int) -> Callable[[], object]:
@@ -143,6 +193,35 @@ def _collected(folder: Path, size: int) -> Callable[[], object]:
     return collect
 
 
+def _left_out(folder: Path, size: int) -> Callable[[], object]:
+    """`campaign plan` where half of the audience is excluded or held out."""
+    site = Site(folder)
+    site.audience(range(size))
+    (folder / "optouts.csv").write_text("id\n" + "".join(f"{number}\n" for number in range(0, size, 2)))
+    job = site.job(batch="1000", exclude="{csv: optouts.csv, column: id}", holdout="5%")
+    job = with_sender(job, Far(lambda _subject, _tries: DELIVERED))
+
+    def go() -> None:
+        with closing(Stop()) as stop, ledger_of(job, folder / "run") as ledger:
+            run(job, job.open_limiter("memory://"), ledger, stop, pause=lambda _: None)
+            check(report_of(ledger).total.excluded == size // 2, "another number was excluded")
+
+    return go
+
+
+def _suggested(_folder: Path, size: int) -> Callable[[], object]:
+    """`suggest` from so many events, half of them of one busy subject."""
+    rows = np.arange(size, dtype=np.int64)
+    subjects = (rows % 2 * (rows % 9_973)).astype(np.int32)
+
+    def go() -> None:
+        histories = Histories(subjects, 1_700_000_000_000_000 + rows * 5_000_000)
+        found = suggest(histories, [60_000_000, 3_600_000_000], Bound.parse("1%", "events"))
+        check(found.events == size and bool(found.frontier), "nothing was suggested")
+
+    return go
+
+
 def _retried(folder: Path, size: int) -> Callable[[], object]:
     """`campaign run --retry-failed` with so many outcomes, of which half failed."""
     site = Site(folder)
@@ -164,6 +243,8 @@ JOBS: dict[str, tuple[Callable[[Path, int], Callable[[], object]], int, int]] = 
     "HAProxy, messages of one frame": (_frames, 400, 400),
     "segments gc, versions": (_collected, 1_000, 100),
     "campaign run --retry-failed, outcomes": (_retried, 100_000, 2_000),
+    "campaign run, half of its audience left out": (_left_out, 100_000, 2_000),
+    "suggest, events": (_suggested, 1_000_000, 50_000),
 }
 """Each with its largest size, and that of `--short`."""
 

@@ -146,11 +146,13 @@ class Configuration:
             return listed, None
         return listed[:most], subject_text(listed[most - 1][0])
 
-    def commits(self) -> list[Commit]:
-        """The last commits, newest first; at most 1,024."""
+    def commits(self, before: int | None = None, most: int = 1024) -> list[Commit]:
+        """At most so many of the last 1,024 commits, newest first: those before a version, or all."""
         version = self._backend.head(0).version
-        feed = self._backend.head(max(0, version - 1024)).feed or []
-        return [read_commit(told) for told in reversed(feed)]
+        head = self._backend.head(max(0, version - 1024))
+        feed = (head.feed or [])[::-1]  # a version each
+        first = 0 if before is None else max(0, head.version + 1 - before)
+        return [read_commit(told) for told in feed[first : first + most]]
 
     # --- changes ----------------------------------------------------------------------------------------------
 

@@ -296,8 +296,7 @@ class ConfigurationVerbs:
         before = number_of(named.get("before", ""), 15)
         if before is None and "before" in named:
             raise InvalidValueError("before is the number of a version")
-        commits = await asyncio.to_thread(self._store().commits)
-        older = [commit for commit in commits if before is None or commit.version < before]
+        older = await asyncio.to_thread(self._store().commits, before, limit + 1)
         page: list[CommitFacts] = [
             {
                 "version": commit.version,

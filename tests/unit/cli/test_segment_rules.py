@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.kit.cli import CommandLine
 
@@ -17,6 +18,7 @@ from capline.segment import load_snapshot
 
 pa: Any = import_module("pyarrow")
 pq: Any = import_module("pyarrow.parquet")
+ROOT = Path(__file__).parents[3]
 
 RULES = """\
 columns: {id: user, time: at, value: amount}
@@ -76,6 +78,36 @@ def test_who_moved_since_the_version_that_is_replaced(tmp_path: Path, capline: C
     assert re.search(r"moved since version \S+: 3\n.*\n new +- +1 \n active +- +1 \n - +active +1 \n", since.stdout)
     assert "segment 'new': nobody meets its rule" in since.stderr
     assert capline.json(*BUILD, *AT, "--replace")["moved"][0] == {"from": "active", "to": None, "ids": 1}
+
+
+def test_the_same_rules_in_spark_sql_give_the_same_rows(tmp_path: Path, capline: CommandLine) -> None:
+    """DuckDB runs the query, which is in the part of SQL that both speak; events lie on the bounds of the spans too."""
+    dice, day_us, at_us = np.random.default_rng(31), 86_400_000_000, 1_795_219_200_000_000
+    size = 3000
+    ago = dice.choice([-5, 0, 10, 30, 31, 60, 90, 91, 300], size) * day_us + dice.choice([0, 0, 1, -1], size)
+    events = pa.table(
+        {
+            "id": dice.integers(0, 1200, size),
+            "time": pa.array(at_us - ago, pa.timestamp("us")),
+            "event": dice.choice(["signup", "ride", "order", "open"], size),
+            "value": np.round(dice.random(size) * 120, 4),
+        }
+    )
+    pq.write_table(events, tmp_path / "events.parquet")
+    rules = re.search(
+        r"```yaml\ncolumns: .*?\n(.*?)```", (ROOT / "docs/howto/segments.md").read_text("utf-8"), re.DOTALL
+    )
+    assert rules is not None
+    (tmp_path / "rules.yaml").write_text(rules[1])
+    assert capline(*BUILD[:5], "events.parquet", *BUILD[-2:], *AT).returncode == 0
+    query = (ROOT / "examples/spark_segments/rules.sql").read_text("utf-8")
+    found: dict[str, set[int]] = {}
+    with import_module("duckdb").connect() as engine:
+        engine.register("events", events)
+        for who, segment in engine.sql(query).fetchall():
+            found.setdefault(segment, set()).add(who)
+    assert min(map(len, found.values())) > 10
+    assert found == members(tmp_path / "s")
 
 
 @pytest.mark.parametrize("kind", [("--kind", "text", "--ids", "ids"), ("--kind", "uint64"), ()])

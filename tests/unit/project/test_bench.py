@@ -14,7 +14,19 @@ from typing import Any
 import pytest
 
 BENCH = Path(__file__).parents[3] / "bench"
-IN_CI = ("paths", "redis_paths", "flat", "many", "keep_free", "import_time", "service_parts", "envoy_grpc", "web")
+IN_CI = (
+    "paths",
+    "redis_paths",
+    "flat",
+    "many",
+    "keep_free",
+    "import_time",
+    "service_parts",
+    "envoy_grpc",
+    "web",
+    "replay",
+    "by_rules",
+)
 """The rows beside peers, and what takes seconds; `growth` has a test of its own."""
 
 

@@ -27,14 +27,14 @@ class Past:
         segments: NDArray[np.int32],
         names: list[str | None],
     ) -> None:
-        self._subjects, self._at_us, self._segments, self._names = subjects, at_us, segments, names
+        self.subjects, self.at_us, self._segments, self._names = subjects, at_us, segments, names
         self.first_us, self.last_us = int(at_us.min()), int(at_us.max())
         self.histories = Histories(subjects, at_us)
 
     def segments(self) -> dict[str | None, Histories]:
         """The events of each segment, by its name; None for those in no segment."""
         return {
-            name: Histories(self._subjects[of_segment], self._at_us[of_segment])
+            name: Histories(self.subjects[of_segment], self.at_us[of_segment])
             for code, name in enumerate(self._names)
             for of_segment in [self._segments == code]
         }
@@ -42,14 +42,14 @@ class Past:
     def oddities(self, file: str) -> list[str]:
         """What a person should know before trusting the figures, a sentence each."""
         told: list[str] = []
-        early = int(np.count_nonzero(np.diff(self._at_us) < 0))
+        early = int(np.count_nonzero(np.diff(self.at_us) < 0))
         if early:
             told.append(
                 f"{file}: not in order of time ({early:,} times an event is earlier than the one before); sorted"
             )
         now_us = time.time_ns() // 1000
         if self.last_us > now_us:
-            later = int(np.count_nonzero(self._at_us > now_us))
+            later = int(np.count_nonzero(self.at_us > now_us))
             last = datetime.fromtimestamp(self.last_us / 1e6, UTC)
             told.append(
                 f"{file}: {later:,} events are in the future, the last at {last:%Y-%m-%d %H:%M:%S} UTC; counted"

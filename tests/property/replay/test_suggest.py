@@ -9,6 +9,7 @@ from tests.profiles import size
 
 from capline import Policy
 from capline.limiter.policies.rules import Rules
+from capline.replay.suggest import histories as past
 from capline.replay.suggest import refusals as columns
 from capline.replay.suggest import suggestion
 from capline.replay.suggest.histories import Histories, window_of
@@ -54,7 +55,10 @@ def test_each_count_is_the_specification_s(seed: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(columns, "_LEAST_AHEAD", random.choice((0, 99)))
     monkeypatch.setattr(suggestion, "_FEW_QUOTAS", random.choice((1, 99)))
     monkeypatch.setattr(suggestion, "_COLUMNS", random.choice((2, 16)))
-    subjects, instants = (np.array(column) for column in zip(*rows, strict=True))
+    # One number has room for all subjects and times, or for few of them.
+    monkeypatch.setattr(past, "_ROOM", random.choice((1 << 62, 400_000)))
+    shuffled = random.sample(rows, len(rows))
+    subjects, instants = (np.array(column) for column in zip(*shuffled, strict=True))
     histories = Histories(subjects.astype(np.int32), instants)
     windows = [window_of(histories, each * scale) for each in (width, other)]
     curve = curve_of(histories, windows[0])

@@ -108,7 +108,8 @@ class CheckedCalls(LimiterBase):
         units had to stay free: others may take those.
         """
         if (
-            attempt.limits is not None
+            decision.allowed
+            or attempt.limits is not None
             or attempt.keep_free is not _ZERO
             or attempt.policy in self._overridden
             or attempt.policy in self._turning

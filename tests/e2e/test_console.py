@@ -4,6 +4,7 @@ import os
 import re
 import select
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.kit import servers
+from tests.kit import server_process, servers
 from tests.kit.campaign_store import claimed, filled, finish
 from tests.kit.chromium import Chromium
 from tests.kit.cli import CommandLine
@@ -132,6 +133,18 @@ def test_a_session_is_its_tokens_and_ends_with_it(tmp_path: Path, service: Servi
         visitor.sign_in(tokens["admin"])
         visitor.post("/console/sign-out", data={"forgery": visitor.forgery()})
         assert visitor.get("/console").status_code == 303
+
+
+def test_over_tls_the_cookie_stays_there(tmp_path: Path, tokens: dict[str, str]) -> None:
+    made = server_process.certificates(tmp_path)
+    (tmp_path / "capline.yaml").write_text(
+        f"store: memory://\ntokens: tokens.json\nadmin: {{tls: {{certificate: {made.cert}, key: {made.key}}}}}\n"
+    )
+    trusted = ssl.create_default_context(cafile=str(made.ca))
+    with Serving(tmp_path, "--config", "capline.yaml") as service:
+        form = {"secret": tokens["read"], "then": "/console"}
+        answer = httpx.post(f"{service.admin}/console/sign-in", data=form, verify=trusted, trust_env=False)
+        assert answer.headers["Set-Cookie"].endswith("; SameSite=Strict; Secure")
 
 
 def test_a_form_comes_from_a_page_of_the_session(service: Serving, tokens: dict[str, str]) -> None:

@@ -67,7 +67,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         filled(campaigns)
     (folder / "kept").mkdir()
     (folder / "kept" / "day.csv").write_text("id\n1\n")
-    (folder / "capline.yaml").write_text("audiences: kept")
+    (folder / "capline.yaml").write_text("audiences: kept\nrecord: {keep: 60}\n")
     words = ("--config", "capline.yaml", "--config-store", store, "--segments", segments, "--queue", queue)
     with Serving(folder, *words) as service:
         yield service

@@ -112,6 +112,8 @@ async def test_a_limiter_records_what_its_limits_decided(folder: Path) -> None:
             ((None, None, None, 1, 0), 3, "r:2"),
         ]
         assert [row.at_us for row in rows[1:]] == [many.hit[0], many.hit[2]]
+        limiter.use([Policy("promo", ["3/day"], by_segment={"new": ["1/day"]})])
+        assert [hit.stamp_us for hit in await limiter.hits("promo", "a", "vip")] == [many.hit[0]]
         await limiter.erase("u")
         limiter.record.flush()
         assert [row.subject for row in limiter.record.rows("promo")[1]] == ["a", 3]

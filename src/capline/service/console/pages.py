@@ -84,9 +84,11 @@ class Console:
         segments: SegmentSource | None,
         metrics: Metrics,
         guard: Guard | None,
+        *,
+        secure: bool = False,
     ) -> None:
         self.verbs = Verbs(routes)
-        self._sessions = Sessions(guard)
+        self._sessions = Sessions(guard, secure=secure)
         self._history = History(metrics)
         self._overview = Overview(limiter, segments, metrics, self._history)
         self._subjects = SubjectPage(self.verbs)

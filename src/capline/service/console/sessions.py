@@ -46,10 +46,13 @@ class _Session(NamedTuple):
 
 
 class Sessions:
-    """The sessions of this process; of more than a thousand the oldest ends. Without a `guard` there are none."""
+    """The sessions of this process; of more than a thousand the oldest ends. Without a `guard` there are none.
 
-    def __init__(self, guard: Guard | None) -> None:
-        self._guard = guard
+    Where the listener speaks TLS their cookies are `secure`: a browser sends them nowhere in the clear.
+    """
+
+    def __init__(self, guard: Guard | None, *, secure: bool = False) -> None:
+        self._guard, self._secure = guard, secure
         self._open: dict[str, _Session] = {}
 
     @property
@@ -83,12 +86,16 @@ class Sessions:
             del self._open[next(iter(self._open))]
         key = secrets.token_urlsafe(32)
         self._open[key] = _Session(token, secrets.token_urlsafe(16), time.monotonic() + _LASTS_S)
-        return _cookie(request, key, _LASTS_S)
+        return self._cookie(request, key, _LASTS_S)
 
     def sign_out(self, request: Request) -> str:
         """End the session; the cookie that takes its place."""
         self._open.pop(_shown(request), None)
-        return _cookie(request, "", 0)
+        return self._cookie(request, "", 0)
+
+    def _cookie(self, request: Request, key: str, lasts_s: int) -> str:
+        secure = "; Secure" if self._secure else ""
+        return f"{_name(request)}={key}; Path=/console; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"
 
     def _session(self, request: Request) -> _Session | None:
         key = _shown(request)
@@ -121,10 +128,6 @@ def check_own(request: Request) -> None:
     host = _header(request, b"host").lower()
     if site not in (b"", b"same-origin", b"none") or (origin and origin.lower().partition(b"://")[2] != host):
         raise Problem(HTTPStatus.FORBIDDEN, "another site sent this form, which is refused")
-
-
-def _cookie(request: Request, key: str, lasts_s: int) -> str:
-    return f"{_name(request)}={key}; Path=/console; Max-Age={lasts_s}; HttpOnly; SameSite=Strict"
 
 
 def _shown(request: Request) -> str:

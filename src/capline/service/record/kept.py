@@ -108,7 +108,7 @@ class Record:
         with self._lock:
             if self._file_bytes + len(chunk) > self._most_bytes / _PARTS or time.monotonic() > self._file_until_s:
                 self._files += 1
-                self._path = self._folder / f"record-{os.getpid()}-{self._files}"
+                self._path = self._folder / f"record-{os.getpid()}-{self._files:09}"
                 self._file_bytes, self._file_until_s = 0, time.monotonic() + self._keep_s / _PARTS
                 self._drop()
             if rows:

@@ -149,7 +149,8 @@ class RecordingLimiter(AsyncLimiter):
 
     async def hits(self, policy: str, subject: Subject, segment: str | None) -> list[Hit]:
         """The hits of the subject's log under the policy within its widest window, oldest first."""
-        attempt = self._checked(Attempt(policy, subject, segment=segment))
+        has_it = segment in self._rules.policy(policy).by_segment  # or no more: the log is that of all segments
+        attempt = self._checked(Attempt(policy, subject, segment=segment if has_it else None))
         compiled, known, *_ = self._arguments(attempt)
         logs: list[list[Hit]] = await self._store.recorded(compiled, known)
         return logs[0]

@@ -176,11 +176,11 @@ async def _haproxy(parts: Parts, listening: socket.socket) -> None:
     parts.ending.append(stop)
 
 
-def _console(parts: Parts, metrics: Metrics, guard: Guard | None) -> dict[str, Route]:
+def _console(parts: Parts, metrics: Metrics, guard: Guard | None, *, secure: bool) -> dict[str, Route]:
     """The console's pages over these parts; what they show is followed beside."""
     from capline.service.console.pages import Console  # noqa: PLC0415 - a worker has no pages
 
-    console = Console(parts.public, parts.limiter, parts.segments, metrics, guard)
+    console = Console(parts.public, parts.limiter, parts.segments, metrics, guard, secure=secure)
     parts.beside.append(console.follow)
     return console.routes()
 
@@ -258,7 +258,7 @@ async def _serve(
         health = probes(parts.limiter, parts.segments, allows=settings.on_store_error == "allow", draining=draining)
         of = {PUBLIC: described(parts.public | health), ADMIN: health | metrics.routes()}
         if ADMIN in sockets:
-            of[ADMIN] |= _console(parts, metrics, guard)
+            of[ADMIN] |= _console(parts, metrics, guard, secure=settings.admin.tls is not None)
         parts.followed.extend(followed)
         observers: tuple[Observer, ...] = ()
         if settings.observers.access_log is not None:

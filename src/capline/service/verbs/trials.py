@@ -129,11 +129,11 @@ async def _tried(limiter: RecordingLimiter, record: Record, policy: Policy, want
         own = await asyncio.to_thread(limiter.configuration.view.owns, policy.name, subjects)
     plain = [subject for subject, limits in zip(subjects, own, strict=True) if limits is None]
     asked: list[_Asked] = []
-    reads = policy.algorithm == "sliding_log" and not policy.count_denied and not record.hashed
+    keeps_hits = policy.algorithm == "sliding_log" and bool(policy.limits) and not policy.count_denied
     for first in range(0, len(plain), _AT_ONCE):
         some = plain[first : first + _AT_ONCE]
         logs: list[list[Hit] | None] = [None] * len(some)
-        if reads:
+        if keeps_hits and not record.hashed:
             logs = await asyncio.gather(
                 *(limiter.hits(policy.name, subject, by_subject[subject][0].kind[1]) for subject in some)
             )

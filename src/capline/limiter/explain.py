@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
 
 from capline.model.decision import Decision
 from capline.model.limit import Limit, QuietHours
+from capline.model.policy import BoundPolicy
 from capline.model.subject import Subject
 from capline.window.bound_log import readers_of, table_of
 from capline.window.limit_reader import QuietReader
 from capline.window.log import CARRIED, Hit, Log
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from capline.model.policy import BoundPolicy
 
 
 class ExplainedLimit(msgspec.Struct, frozen=True):

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.model.limit import Limit, QuietHours
-from capline.model.policy import places_of
-
-if TYPE_CHECKING:
-    from capline.model.policy import LogLimits
+from capline.model.policy import LogLimits, places_of
 
 NUMBERS = 3
 """Numbers of one state: units left (below 0: past the quota), microseconds until more are left, until all are left."""

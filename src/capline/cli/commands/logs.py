@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 import typer
@@ -22,13 +22,10 @@ from capline.cli.input.declare import Commands
 from capline.cli.input.options import ProgressOption, Source
 from capline.cli.render.console import BAD_INPUT, FAILED, INTERRUPTED, Answer, note, out, warn
 from capline.cli.render.progress import progress_bar
-from capline.limiter.arguments.records import MOST_LINE_BYTES, line_of, read_line
+from capline.limiter.arguments.records import MOST_LINE_BYTES, Loaded, Record, line_of, read_line
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
 from capline.support.interruptible import interruptible
 from capline.support.private import private_opener
-
-if TYPE_CHECKING:
-    from capline.limiter.arguments.records import Loaded, Record
 
 app = Commands()
 

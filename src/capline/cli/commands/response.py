@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +18,6 @@ from capline.cli.render.progress import progress_bar
 from capline.cli.render.response import show_response
 from capline.model.errors import InvalidValueError
 from capline.model.limit import parse_span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 app = Commands()
 

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.model.errors import CaplineError
-from capline.model.subject import parse_subject
+from capline.model.policy import Policy
+from capline.model.subject import Subject, parse_subject
 from capline.policy.file import load
-
-if TYPE_CHECKING:
-    from capline.model.policy import Policy
-    from capline.model.subject import Subject
 
 DEFAULT_POLICIES = Path("policies.yaml")
 

@@ -8,37 +8,32 @@ makes a limiter of these classes where its URL is that of a service.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 import msgspec
 
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.arguments.checks import check_attempt, count_of
 from capline.limiter.base import MOST_JOINT, LimiterBase
+from capline.limiter.explain import Explanation
 from capline.limiter.limiter import Limiter
 from capline.limiter.over_http.clients import AwaitedClient, BlockingClient
 from capline.limiter.over_http.exchange import Exchange, with_token
 from capline.limiter.over_http.store import ServiceStore, absent
-from capline.limiter.policies.rules import DEFAULT_NAMESPACE, Rules
-from capline.limiter.steps import awaited, blocking, run, run_awaited
+from capline.limiter.policies.deny_cache import DenyCache
+from capline.limiter.policies.rules import DEFAULT_NAMESPACE, Names, Rules
+from capline.limiter.steps import Steps, awaited, blocking, run, run_awaited
 from capline.limiter.verbs import Verbs
 from capline.model.attempt import Attempt, check_kept
+from capline.model.clock import Clock
+from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from capline.limiter.explain import Explanation
-    from capline.limiter.policies.deny_cache import DenyCache
-    from capline.limiter.policies.rules import Names
-    from capline.limiter.steps import Steps
-    from capline.model.clock import Clock
-    from capline.model.decision import Decision
-    from capline.model.limit import Limit
-    from capline.model.limit_status import LimitStatus
-    from capline.model.policy import Policy
-    from capline.model.subject import Subject
-    from capline.observe.protocol import Observer
+from capline.model.limit import Limit
+from capline.model.limit_status import LimitStatus
+from capline.model.policy import Policy
+from capline.model.subject import Subject
+from capline.observe.protocol import Observer
 
 
 class _ServiceRules(Rules):

@@ -8,16 +8,14 @@ than its widest window. At most `MOST` are kept; one that was dropped is made ag
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from capline.model.errors import InvalidTypeError, quoted
 from capline.model.limit import Limit
 from capline.model.policy import Policy
 from capline.support.fork import ForkLock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 MOST = 1_024
 """Sets of limits that a limiter keeps."""

@@ -11,25 +11,21 @@ costs nothing where no log is damaged, else twice the batch. A file that cannot 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from time import sleep, thread_time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from capline.model.decision import Decision
 from capline.model.errors import CaplineError, StoreDamagedError, StoreVersionError
+from capline.model.limit import Limit
+from capline.model.subject import Subject
 from capline.store.columns import Decisions, plain
 from capline.store.local.transaction import LogTransaction
+from capline.store.protocol import Batch
 from capline.store.receipts import DIGEST_BYTES, batch_digest, limits_of_texts, receipt_conflict, receipt_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from capline.model.limit import Limit
-    from capline.model.subject import Subject
-    from capline.store.protocol import Batch
 
 _T = TypeVar("_T")
 Work = Callable[[LogTransaction, slice, dict[int, CaplineError]], list[Any]]

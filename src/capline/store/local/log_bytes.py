@@ -27,14 +27,11 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from zlib import crc32
 
 from capline.model.errors import StoreDamagedError, StoreVersionError
 from capline.store.local.log import ColumnLog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 UNITS, IDS, FLOOR, PAGED, NUMBERS, BLOCKS = 1, 2, 4, 8, 16, 32
 FORM = 2

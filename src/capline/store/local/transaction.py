@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
+from capline.model.decision import Decision
 from capline.model.policy import LOGS, RESERVED, BoundPolicy, LogLimits
 from capline.model.subject import Subject, check_subject
 from capline.store.local.fast_path import FastRule, Quick, logs_path
@@ -16,12 +17,6 @@ from capline.store.local.numbers_path import numbers_path
 from capline.store.protocol import Operation
 from capline.support.lazy import made_once
 from capline.window.limit_reader import LimitReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from capline.model.decision import Decision
-
 
 __all__ = ["SWEEP_RECEIPTS", "LocalRule", "LogRef", "LogTransaction", "StoredLog", "take_up"]
 

@@ -7,30 +7,25 @@ which costs no latency: an idle loop gets there at once. A decision that is alon
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from capline.model.errors import StoreClosedError
+from capline.model.clock import Clock
+from capline.model.decision import Decision, Joint
+from capline.model.errors import CaplineError, StoreClosedError
+from capline.model.policy import BoundPolicy
 from capline.store.protocol import AsyncStore, Operation
 from capline.store.redis import batches, maintenance, steps
 from capline.store.redis.io.aio import AsyncTransport
-from capline.store.redis.io.wire import NoReply, ServerError
+from capline.store.redis.io.url import Settings
+from capline.store.redis.io.wire import NoReply, Reply, ServerError, Steps
 from capline.store.redis.joint import at_once, joint, joint_answer
+from capline.store.redis.scripting.compiled_rule import RedisRule
+from capline.store.redis.scripting.scripts import Call
 from capline.store.redis.servers import servers
 from capline.store.redis.session import Session
 from capline.support.override import override
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from capline.model.clock import Clock
-    from capline.model.decision import Decision, Joint
-    from capline.model.errors import CaplineError
-    from capline.model.policy import BoundPolicy
-    from capline.store.redis.io.url import Settings
-    from capline.store.redis.io.wire import Reply, Steps
-    from capline.store.redis.scripting.compiled_rule import RedisRule
-    from capline.store.redis.scripting.scripts import Call
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from capline.model.decision import Joint
 from capline.model.errors import CaplineError, InvalidValueError, StoreUnknownError
+from capline.model.limit_status import LimitStatus
+from capline.store.protocol import Operation
 from capline.store.redis.cluster.router import UnderReplicated
+from capline.store.redis.io.wire import Reply, Steps
 from capline.store.redis.scripting.replies import JointReply, joint_reply
 from capline.store.redis.scripting.requests import hit_call, joint_call, joint_groups
+from capline.store.redis.scripting.scripts import Call
 from capline.store.redis.session import Session, unwrap
 from capline.store.redis.steps import alone, replicas_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from capline.model.decision import Joint
-    from capline.model.limit_status import LimitStatus
-    from capline.store.protocol import Operation
-    from capline.store.redis.io.wire import Reply, Steps
-    from capline.store.redis.scripting.scripts import Call
 
 
 def joint(session: Session, operations: Sequence[Operation]) -> Steps[Joint]:

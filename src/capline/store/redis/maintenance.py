@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import astuple
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
 from capline.model.policy import LOGS, NUMBERS, RESERVED
-from capline.store.protocol import Page, ScannedLog
+from capline.model.subject import Subject
+from capline.store.protocol import Merge, Page, ScannedLog
 from capline.store.redis.cluster.router import UnderReplicated
-from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
+from capline.store.redis.io.url import Address
+from capline.store.redis.io.wire import Exchange, NoReply, Reply, Request, ServerError, Steps, pack
+from capline.store.redis.scripting.compiled_rule import Family, RedisRule
 from capline.store.redis.scripting.keys import (
     bucket_count,
     field_of,
@@ -26,22 +30,12 @@ from capline.store.redis.scripting.replies import NO_ROOM, damaged
 from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
-from capline.store.redis.session import CHANNELS_TAG, channels_key, confirmed, unwrap
+from capline.store.redis.session import CHANNELS_TAG, Session, channels_key, confirmed, unwrap
 from capline.window.bound_log import draft_logs
 from capline.window.carry import carry_hits, carry_numbers, take_over
 from capline.window.charge import too_many
 from capline.window.log import Draft, Hit, Log
 from capline.window.merge import Merged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from capline.model.subject import Subject
-    from capline.store.protocol import Merge
-    from capline.store.redis.io.url import Address
-    from capline.store.redis.io.wire import Reply, Steps
-    from capline.store.redis.scripting.compiled_rule import Family, RedisRule
-    from capline.store.redis.session import Session
 
 SCAN_COUNT = 1000
 KEYS_A_PAGE = 200

@@ -6,25 +6,18 @@ A server is asked whatever its breaker says, and INFO does not change the breake
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
 
 from capline.model.errors import StoreError, StoreUnavailableError
-from capline.model.server_state import ServerState
+from capline.model.server_state import BreakerState, ServerState
+from capline.store.redis.cluster.breaker import Breaker
 from capline.store.redis.io.server_check import QUESTIONS, advice, info_of
-from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
+from capline.store.redis.io.url import Address
+from capline.store.redis.io.wire import Exchange, NoReply, Reply, Request, ServerError, Steps, pack
 from capline.store.redis.scripting.scripts import SWEEP, Call
-from capline.store.redis.session import unwrap
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from capline.model.server_state import BreakerState
-    from capline.store.redis.cluster.breaker import Breaker
-    from capline.store.redis.io.url import Address
-    from capline.store.redis.io.wire import Reply, Steps
-    from capline.store.redis.session import Session
+from capline.store.redis.session import Session, unwrap
 
 WITHIN_S = 2.0
 """For each server; one after the other, so that one that is gone takes no time from the next."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from msgspec.structs import astuple
 
+from capline.model.clock import Clock
 from capline.model.errors import CaplineError
+from capline.model.policy import BoundPolicy
 from capline.store.redis.cluster.router import Names, Router, UnderReplicated
+from capline.store.redis.io.url import Settings
+from capline.store.redis.io.wire import Reply
 from capline.store.redis.scripting.compiled_rule import Family, RedisRule, bind
 from capline.store.redis.scripting.keys import slot_of
-
-if TYPE_CHECKING:
-    from capline.model.clock import Clock
-    from capline.model.policy import BoundPolicy
-    from capline.store.redis.io.url import Settings
-    from capline.store.redis.io.wire import Reply
 
 CHANNELS_TAG = b"channels"
 

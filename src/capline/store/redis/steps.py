@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from capline.store.protocol import Operation
 from capline.store.redis.cluster.router import UnderReplicated
+from capline.store.redis.io.wire import Reply, Steps
+from capline.store.redis.scripting.compiled_rule import RedisRule
 from capline.store.redis.scripting.replies import NO_ROOM, damaged, flat_decision, one_decision
 from capline.store.redis.scripting.requests import (
     CHANGES,
@@ -17,14 +20,8 @@ from capline.store.redis.scripting.requests import (
     slot_of_kind,
 )
 from capline.store.redis.scripting.scripts import ONE, Call
-from capline.store.redis.session import unwrap
+from capline.store.redis.session import Session, unwrap
 from capline.window.charge import too_many
-
-if TYPE_CHECKING:
-    from capline.store.protocol import Operation
-    from capline.store.redis.io.wire import Reply, Steps
-    from capline.store.redis.scripting.compiled_rule import RedisRule
-    from capline.store.redis.session import Session
 
 
 def replicas_of(operation: Operation) -> int:

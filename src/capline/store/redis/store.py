@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from capline.model.errors import StoreClosedError
-from capline.model.subject import check_subject
-from capline.store.protocol import Operation, Store
+from capline.model.clock import Clock
+from capline.model.decision import Decision, Joint
+from capline.model.errors import CaplineError, StoreClosedError
+from capline.model.policy import BoundPolicy
+from capline.model.subject import Subject, check_subject
+from capline.store.protocol import Kind, Operation, Store
 from capline.store.redis import batches, maintenance
 from capline.store.redis.io.sync import Transport
-from capline.store.redis.io.wire import NoReply, ServerError
+from capline.store.redis.io.url import Settings
+from capline.store.redis.io.wire import NoReply, Reply, ServerError, Steps
 from capline.store.redis.joint import at_once, joint, joint_answer
+from capline.store.redis.scripting.compiled_rule import RedisRule
 from capline.store.redis.scripting.replies import flat_decision, one_decision
 from capline.store.redis.scripting.requests import flat_payload, one_payload
+from capline.store.redis.scripting.scripts import Call
 from capline.store.redis.servers import servers
 from capline.store.redis.session import Session
 from capline.store.redis.steps import alone, replicas_of, step_answer, step_call
 from capline.support.override import override
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from capline.model.clock import Clock
-    from capline.model.decision import Decision, Joint
-    from capline.model.errors import CaplineError
-    from capline.model.policy import BoundPolicy
-    from capline.model.subject import Subject
-    from capline.store.protocol import Kind
-    from capline.store.redis.io.url import Settings
-    from capline.store.redis.io.wire import Reply, Steps
-    from capline.store.redis.scripting.compiled_rule import RedisRule
-    from capline.store.redis.scripting.scripts import Call
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

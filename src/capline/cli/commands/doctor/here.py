@@ -8,18 +8,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from capline import __version__
 from capline.cli.commands.doctor.finding import Finding, readable, wrong
 from capline.cli.input.options import DEFAULT_POLICIES
 from capline.cli.render.console import counted
 from capline.limiter.policies.rules import Rules
-from capline.policy.file import load
-
-if TYPE_CHECKING:
-    from capline.model.policy import Policy
-    from capline.policy.file import PolicyFile
+from capline.model.policy import Policy
+from capline.policy.file import PolicyFile, load
 
 _FOR = {
     "batch": "decide_many and its like, capline replay",

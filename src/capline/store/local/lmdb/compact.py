@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import lmdb
 import msgspec
@@ -22,9 +22,6 @@ from capline.store.local.lmdb.files import find_store
 from capline.store.local.lmdb.lock import StoreLock
 from capline.support.private import PRIVATE_FILE, make_private_directory
 from capline.support.system import fsync_directory, take_rights
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEW_NAME = "data.mdb.new"
 

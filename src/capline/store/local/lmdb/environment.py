@@ -29,7 +29,9 @@ import os
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import lmdb
 
@@ -46,10 +48,6 @@ from capline.store.local.log_bytes import seal, unseal
 from capline.support.polled_lock import PolledLock
 from capline.support.private import PRIVATE_FILE, create_private_file, make_private_directory
 from capline.support.system import at_fork, fsync_directory, take_room
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _T = TypeVar("_T")
 

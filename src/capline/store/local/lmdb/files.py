@@ -9,14 +9,11 @@ import contextlib
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import lmdb
 
 from capline.model.errors import NoStoreError, StoreDamagedError, StoreVersionError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = b"capline lmdb 2"
 DATABASES = (b"meta", b"logs", b"pages", b"receipts")

@@ -19,13 +19,10 @@ import contextlib
 import logging
 import os
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from capline.model.errors import StoreError
 from capline.support.system import NOT_BLOCKING, is_mounted_read_only, lock_file, share_lock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OTHERS_OPEN_S = 30.0
 """How long to wait for a process that holds the lock exclusively: opening takes milliseconds, compacting longer."""

@@ -23,10 +23,14 @@ from __future__ import annotations
 import contextlib
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
+from capline.model.clock import Clock
+from capline.model.decision import Decision
 from capline.model.errors import CaplineError, StoreClosedError, StoreError
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
@@ -69,17 +73,10 @@ from capline.store.local.log_pages import (
 from capline.store.local.numbers import StoredNumbers
 from capline.store.local.operations import step
 from capline.store.local.pace import GRACE
+from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import Batch, Kind, Mode, Operation
 from capline.support.override import override
 from capline.window.carry import NumberRow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from capline.model.clock import Clock
-    from capline.model.decision import Decision
-    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 
 _T = TypeVar("_T")
 MOST_NUMBERS = 4096

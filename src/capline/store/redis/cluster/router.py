@@ -23,7 +23,6 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -37,7 +36,7 @@ from capline.model.errors import (
 )
 from capline.store.redis.cluster.breaker import Breaker
 from capline.store.redis.cluster.topology import Topology
-from capline.store.redis.io.url import Address
+from capline.store.redis.io.url import Address, Settings
 from capline.store.redis.io.wire import (
     ASKING,
     Exchange,
@@ -52,9 +51,6 @@ from capline.store.redis.io.wire import (
     pack,
 )
 from capline.store.redis.scripting.scripts import Call, Script
-
-if TYPE_CHECKING:
-    from capline.store.redis.io.url import Settings
 
 _REDIRECTS = ("MOVED", "ASK")
 _LATER = frozenset(("TRYAGAIN", "CLUSTERDOWN", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE"))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from capline.store.redis.io.wire import NoReply, ServerError, pack
+from capline.store.redis.io.url import Address, Settings
+from capline.store.redis.io.wire import NoReply, Reply, ServerError, pack
 from capline.store.redis.scripting.keys import SLOTS
-
-if TYPE_CHECKING:
-    from capline.store.redis.io.url import Address, Settings
-    from capline.store.redis.io.wire import Reply
 
 
 class Topology:

@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from capline.model.errors import StoreError, StoreUnavailableError
 from capline.store.redis.io.client import (
@@ -32,9 +32,8 @@ try:
 except ModuleNotFoundError:
     raise StoreError(NO_CLIENT) from None
 
-if TYPE_CHECKING:
-    from capline.store.redis.io.url import Address, Settings
-    from capline.store.redis.io.wire import Steps
+from capline.store.redis.io.url import Address, Settings
+from capline.store.redis.io.wire import Steps
 
 _T = TypeVar("_T")
 _ERRORS = (RedisError, OSError, ValueError, asyncio.IncompleteReadError)

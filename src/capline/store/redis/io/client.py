@@ -6,7 +6,7 @@ import inspect
 import re
 import ssl
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capline.model.errors import StoreError
 from capline.store.redis.io.wire import NO_CLIENT, NoReply, ServerError
@@ -17,9 +17,8 @@ try:
 except ModuleNotFoundError:
     raise StoreError(NO_CLIENT) from None
 
-if TYPE_CHECKING:
-    from capline.store.redis.io.url import Address, Settings
-    from capline.store.redis.io.wire import Reply
+from capline.store.redis.io.url import Address, Settings
+from capline.store.redis.io.wire import Reply
 
 Failure = ServerError | NoReply
 """Why a request did not go out."""

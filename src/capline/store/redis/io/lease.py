@@ -9,18 +9,14 @@ caller would read the unread reply as its own. Both transports run this one; eac
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from capline.store.redis.io.client import Failure, halfway, lost, no_connection
 from capline.store.redis.io.url import Address
-from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, Request, Work, Write
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from capline.store.redis.io.wire import Steps
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, Request, Steps, Work, Write
 
 _C = TypeVar("_C")
 _C_contra = TypeVar("_C_contra", contravariant=True)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from capline.store.redis.io.wire import ServerError, pack
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from capline.store.redis.io.url import Address
-    from capline.store.redis.io.wire import Reply
+from capline.store.redis.io.url import Address
+from capline.store.redis.io.wire import Reply, ServerError, pack
 
 QUESTIONS = (pack(b"INFO"), pack(b"CONFIG", b"GET", b"save"))
 """The commands to send; a user without the right to the second gets fewer warnings."""

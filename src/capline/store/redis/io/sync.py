@@ -21,7 +21,7 @@ import time
 import weakref
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from capline.model.errors import StoreError, StoreUnavailableError
 from capline.store.redis.io.client import (
@@ -46,11 +46,10 @@ try:
 except ModuleNotFoundError:
     raise StoreError(NO_CLIENT) from None
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
-    from capline.store.redis.io.url import Address, Settings
-    from capline.store.redis.io.wire import Steps
+from capline.store.redis.io.url import Address, Settings
+from capline.store.redis.io.wire import Steps
 
 _T = TypeVar("_T")
 _BULK, _ERROR = b"$-"

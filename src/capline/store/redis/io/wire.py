@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from capline.store.redis.io.url import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from capline.model.subject import Subject
 from capline.store.redis.scripting.keys import BUCKET, field_of, slot_of, tag_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from capline.model.subject import Subject
 
 
 class Group(msgspec.Struct):

@@ -8,23 +8,20 @@ one server on one connection.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from capline.model.subject import Subject
+from capline.store.protocol import Operation
+from capline.store.redis.scripting.compiled_rule import Family
 from capline.store.redis.scripting.groups import Group, groups_of, id_groups, scattered
 from capline.store.redis.scripting.requests import DECIDE, PEEK, Head, group_call
 from capline.store.redis.scripting.scripts import Call
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from capline.model.subject import Subject
-    from capline.store.protocol import Operation
-    from capline.store.redis.scripting.compiled_rule import Family
 
 PART_ROWS = 65_536
 """Rows in one part of a batch: while the servers decide one part, the next is built."""

@@ -3,11 +3,11 @@
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.kit.program import worker_did
 
 from capline import Limiter, Policy
 
@@ -39,14 +39,6 @@ def pay(self, number):
 TASKS = 15
 
 
-def soon(truth: Callable[[], bool], worker: subprocess.Popen[bytes], root: Path) -> None:
-    until = time.monotonic() + 60
-    while not truth():
-        assert worker.poll() is None, (root / "log").read_text()[-3000:]
-        assert time.monotonic() < until, (root / "log").read_text()[-3000:]
-        time.sleep(0.05)
-
-
 @pytest.mark.deep
 def test_every_task_runs_once_in_its_slot_though_a_worker_is_stopped(tmp_path: Path) -> None:
     for folder in ("queue", "control"):
@@ -64,7 +56,7 @@ def test_every_task_runs_once_in_its_slot_though_a_worker_is_stopped(tmp_path: P
         with (tmp_path / "log").open("ab") as log:
             worker = subprocess.Popen([sys.executable, *words], cwd=tmp_path, stdout=log, stderr=log)
         try:
-            soon(until, worker, tmp_path)
+            worker_did(until, worker, tmp_path / "log")
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(60) == 0
         finally:

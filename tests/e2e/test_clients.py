@@ -4,13 +4,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.kit.guests import guests
 from tests.kit.http import Provider
+from tests.kit.program import worker_did
 from tests.kit.server import executed
 from tests.kit.servers import single
 
@@ -110,14 +111,6 @@ def working(folder: Path, env: dict[str, str], *words: str) -> Generator[subproc
         worker.wait()
 
 
-def soon(truth: Callable[[], bool], worker: subprocess.Popen[bytes], folder: Path) -> None:
-    until = time.monotonic() + WITHIN_S
-    while not truth():
-        assert worker.poll() is None, (folder / "log").read_text()[-3000:]
-        assert time.monotonic() < until, (folder / "log").read_text()[-3000:]
-        time.sleep(0.05)
-
-
 SENDS_PLAIN = "import {0} as tasks\nfor number in range({1}): tasks.pay.{2}(number)"
 SENDS_RQ = """
 import os, redis, rq, {0}
@@ -170,7 +163,7 @@ def test_every_task_of_a_worker_has_a_slot(name: str, tmp_path: Path) -> None:
         provider.meanwhile = lambda: time.sleep(ANSWER_S)
         for orders in (1, TASKS):
             with working(tmp_path, env, python, "-m", *words) as worker:
-                soon(lambda: len(set(bodies(provider))) >= orders, worker, tmp_path)  # noqa: B023 - called here
+                worker_did(lambda: len(set(bodies(provider))) >= orders, worker, tmp_path / "log")  # noqa: B023 - called here
         assert len(set(bodies(provider))) == len(bodies(provider)) == TASKS
         assert executed(store) >= TASKS  # each asked for its slot
 

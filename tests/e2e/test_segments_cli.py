@@ -1,6 +1,5 @@
 """`capline segments` by a real process: what it prints, what it exits with, and that errors are one line."""
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.kit import forked
+from tests.kit.program import answer_in_json, refusal_of
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -15,17 +15,11 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def answer(directory: Path, *arguments: str) -> Any:
-    done = run(directory, *arguments, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("\n") == 1
-    return json.loads(done.stdout)
+    return answer_in_json(run(directory, *arguments, "--json"))
 
 
 def refusal(directory: Path, *arguments: str) -> str:
-    done = run(directory, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    return done.stderr.strip()
+    return refusal_of(run(directory, *arguments))
 
 
 @pytest.fixture

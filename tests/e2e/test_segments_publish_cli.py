@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.kit.forked import run
+from tests.kit.program import answer_in_json, refusal_of
 from tests.kit.s3 import S3
 from tests.kit.segments import Site, make, make_text, s3_site
 
@@ -32,16 +33,10 @@ class Shell:
         return run(*self.words(*arguments), cwd=self.directory, env=self.environment)
 
     def answer(self, *arguments: str) -> Any:
-        done = self.run(*arguments, "--json")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.count("\n") == 1
-        return json.loads(done.stdout)
+        return answer_in_json(self.run(*arguments, "--json"))
 
     def refusal(self, *arguments: str, code: int = 2) -> str:
-        done = self.run(*arguments)
-        assert (done.returncode, done.stdout) == (code, "")
-        assert done.stderr.count("\n") == 1
-        return done.stderr.strip()
+        return refusal_of(self.run(*arguments), code)
 
 
 @pytest.fixture(params=["directory", "s3"])

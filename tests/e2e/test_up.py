@@ -19,6 +19,7 @@ import pytest
 from proof.checker import check, read
 from proof.record import Recorder
 from tests.kit.asking import ask_until
+from tests.kit.program import lives
 from tests.kit.server import soon
 
 ROOT = Path(__file__).parents[2]
@@ -92,14 +93,6 @@ def typed(command: str) -> Any:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=WITHIN_S)  # noqa: S607
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def is_gone(pid: int) -> bool:
-    """Or has ended, and nobody asks how: in a container the first process may not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def is_closed(port: int) -> bool:
@@ -217,7 +210,7 @@ def test_it_starts_whole_and_any_of_it_may_be_killed(tmp_path: Path) -> None:
 
         pids, ports = {**first, **up.pids}, up.ports
         assert up.stop() == 0
-        assert all(soon(lambda pid=pid: is_gone(pid), WITHIN_S) for pid in {*pids.values(), *first.values()})
+        assert all(soon(lambda pid=pid: not lives(pid), WITHIN_S) for pid in {*pids.values(), *first.values()})
         assert all(is_closed(port) for port in ports)
         assert len(ports) > 10
         assert not (tmp_path / ".capline").exists()
@@ -245,7 +238,7 @@ def test_with_no_server_installed_it_says_so_and_starts_the_rest(tmp_path: Path)
         pids = up.pids
         assert pids.keys() - {"nginx"} == {"publisher", "service-1", "service-2", "traffic"}
         assert up.stop() == 0
-        assert all(is_gone(pid) for pid in pids.values())
+        assert not any(lives(pid) for pid in pids.values())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -257,5 +250,5 @@ def test_where_it_is_killed_itself_nothing_of_it_goes_on(tmp_path: Path) -> None
             assert len(up.tries) == 5
             pids = up.pids.values()
             up.process.kill()
-            assert all(soon(lambda pid=pid: is_gone(pid), WITHIN_S) for pid in pids)
+            assert all(soon(lambda pid=pid: not lives(pid), WITHIN_S) for pid in pids)
     assert (tmp_path / ".capline" / "up" / ".capline-up").exists()

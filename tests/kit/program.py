@@ -1,15 +1,18 @@
 """A program as a process of its own; what it says is read as it comes."""
 
+import json
 import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty, Queue
+from typing import Any
 
-__all__ = ["WITHIN_S", "Program", "ended"]
+__all__ = ["WITHIN_S", "Program", "answer_in_json", "ended", "lives", "refusal_of", "worker_did"]
 
 WITHIN_S = 60
 
@@ -66,3 +69,34 @@ def ended(process: subprocess.Popen[str] | subprocess.Popen[bytes], signum: int 
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs; one that has ended, and was not waited for, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def worker_did(truth: Callable[[], bool], worker: subprocess.Popen[bytes], log: Path, within_s: float = 60) -> None:
+    """Wait until it is true; fail with the end of the worker's log where that has ended, or the time is over."""
+    until = time.monotonic() + within_s
+    while not truth():
+        assert worker.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < until, log.read_text()[-3000:]
+        time.sleep(0.05)
+
+
+def answer_in_json(done: subprocess.CompletedProcess[str]) -> Any:
+    """What a command answered with `--json`, in one line and with nothing beside it."""
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+    return json.loads(done.stdout)
+
+
+def refusal_of(done: subprocess.CompletedProcess[str], code: int = 2) -> str:
+    """The one line with which a command refused."""
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.count("\n") == 1
+    return done.stderr.strip()

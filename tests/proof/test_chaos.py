@@ -20,6 +20,7 @@ from proof.chaos.table import broken, plans, row, short_plans, table
 from proof.chaos.tally import Figures, over_by_stamps, over_by_wall, tally
 from proof.chaos.verbs import WAITING, broken_rows, verb_table
 from tests.kit.over_http import AtService
+from tests.kit.program import lives
 from tests.kit.server import soon
 from tests.kit.servers import Cluster, cluster
 
@@ -134,21 +135,13 @@ def test_interrupted_it_stops_every_server_and_every_process(tmp_path: Path) -> 
     assert b"Traceback" not in errors
     assert not out
     assert not list(tmp_path.iterdir())
-    assert soon(lambda: not any(runs(pid) for pid in children))
+    assert soon(lambda: not any(lives(pid) for pid in children))
 
 
 def below(pid: int) -> list[int]:
     """The processes that it started."""
     words = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     return [int(word) for word in words]
-
-
-def runs(pid: int) -> bool:
-    """Whether it is there still, and not only its exit status."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 # --- what the figures mean --------------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.kit import server_process
+from tests.kit.program import lives
+from tests.kit.server import soon
 from tests.kit.servers import KINDS, ServerError, cluster, single
 
 VERSIONS = {"redis": "redis_version:7.", "valkey": "valkey_version:9."}
@@ -28,31 +28,16 @@ if "wait" in sys.argv:
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def is_there(pid: int) -> bool:
-    """Whether the process runs; one that has ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def soon(truth: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
-    while not truth() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return truth()
-
-
 @each_kind
 def test_a_stopped_server_leaves_no_process_no_port_and_no_directory(kind: str) -> None:
     server = single(kind)
     pid, directory = server.pid, server.directory
-    assert is_there(pid)
+    assert lives(pid)
     assert directory.is_dir()
     server.stop()
     server.stop()
     assert not server.runs
-    assert not is_there(pid)
+    assert not lives(pid)
     assert not directory.exists()
     with pytest.raises(ConnectionRefusedError):
         server.command("PING")
@@ -61,7 +46,7 @@ def test_a_stopped_server_leaves_no_process_no_port_and_no_directory(kind: str) 
 def test_a_shared_server_ends_with_its_process_and_leaves_no_directory() -> None:
     ended = subprocess.run([sys.executable, "-c", START_AND_WAIT, "shared"], capture_output=True, text=True, check=True)
     pid, directory = ended.stdout.split()
-    assert not is_there(int(pid))
+    assert not lives(int(pid))
     assert not Path(directory).exists()
     assert not ended.stderr
 
@@ -70,10 +55,10 @@ def test_a_server_dies_with_the_process_that_started_it_even_by_kill_9() -> None
     with subprocess.Popen([sys.executable, "-c", START_AND_WAIT, "wait"], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         pid, directory = parent.stdout.readline().split()
-        assert is_there(int(pid))
+        assert lives(int(pid))
         parent.kill()
     try:
-        assert soon(lambda: not is_there(int(pid)))
+        assert soon(lambda: not lives(int(pid)))
     finally:
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)

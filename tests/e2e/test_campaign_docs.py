@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit.campaign import AT_US, Site, answer, capline
+from tests.kit.campaign import AT_US, Site, answer, capline, receiver
 from tests.kit.serving import Serving
 from tests.unit.campaign.test_senders import RUN, messages
 
@@ -78,6 +78,23 @@ def test_a_campaign_is_composed_as_its_page_says(tmp_path: Path) -> None:
                 assert capline("worker", "--queue", queue, "--until-idle", "--quiet", cwd=tmp_path).returncode == 0
     assert "400 of 400 are sent" in (tmp_path / "report.html").read_text()
     assert len((tmp_path / "outcomes.csv").read_text().splitlines()) == 401
+
+
+def test_campaigns_are_run_as_their_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs/howto/campaigns.md").read_text().replace("/var/lib", str(tmp_path))
+    queue = re.findall(r"^    export CAPLINE_QUEUE=(.*)", page, re.MULTILINE)[0]
+    commands = re.findall(r"^    capline (.*)", page, re.MULTILINE)
+    assert len(commands) == 10
+    work = commands.pop(1)
+    commands.insert(6, f"{work[:-4]}0 --until-idle")  # else it ends what is steered
+    with receiver(lambda subject, tries: 410 if subject == 13 and tries == 1 else 200) as far:
+        site = Site(tmp_path, {"sender": f"{{webhook: {far.url}}}", "rate": "5000/s"})
+        site.write(as_of=None).rename(tmp_path / "summer.yaml")
+        for command in commands:
+            done = capline(*shlex.split(command), cwd=tmp_path, CAPLINE_QUEUE=queue, CAPLINE_STORE=site.store)
+            assert (done.returncode, "worker" in command) in {(0, False), (0, True), (3, True)}, done.stderr
+    assert len((tmp_path / "outcomes.csv").read_text().splitlines()) == 400, "one is to be sent again"
+    assert "summer-sale: " in done.stdout
 
 
 def test_the_example_runs_as_its_readme_says(tmp_path: Path) -> None:

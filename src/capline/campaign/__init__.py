@@ -9,7 +9,7 @@
     ledger     a run in its store, from which a killed one resumes; `retry`: further batches of those that failed
     run        a job in one process, batch by batch, with a store of its own in a directory
     report     the counts, of a run or a forecast; `store_facts`: the limits' store of the run
-    outcomes   what became of one recipient, or of all as a file
+    outcomes   what became of one recipient, or of all as a file; `response`: what came back after them
     queue      campaigns across workers: `enqueue` fills a store, `worker` delivers, `status` reports;
                `part` is a batch as bytes
     senders    deliver the messages: file, webhook, smtp, or a third party's

@@ -111,7 +111,7 @@ def _in_order(subjects: NDArray[np.int32], at_us: NDArray[np.int64]) -> tuple[ND
     start_us = int(at_us.min())
     room = int(at_us.max()) - start_us + 1
     if (int(subjects.max()) + 1) * room < _ROOM:
-        of_subject, since_us = np.divmod(np.sort(subjects * np.int64(room) + (at_us - start_us)), room)
+        of_subject, since_us = np.divmod(np.sort(subjects.astype(np.int64) * room + (at_us - start_us)), room)
         return of_subject.astype(np.int32), since_us + start_us
     order = np.lexsort((at_us, subjects))
     return subjects[order], at_us[order]

@@ -80,7 +80,8 @@ def read_columns(path: Input, names: tuple[str, ...]) -> Generator[Iterator[Tabl
 
     Raises `SegmentError` for a damaged file or a missing column.
     """
-    read = {_PARQUET_SUFFIXES: _read_parquet, _CSV_SUFFIXES: _read_csv, _JSON_SUFFIXES: _read_json}[_suffixes(path)]
+    form = _suffixes(path)
+    read = _read_parquet if form is _PARQUET_SUFFIXES else _read_csv if form is _CSV_SUFFIXES else _read_json
     with closing(read(path, names)) as batches:
         yield batches
 

@@ -50,6 +50,7 @@ PROGRAMS = {
     "tasks": "--tasks=60",
     "campaign_ids": "--ids=20000",
     "webhook": "--users=2000 --single=400",
+    "smtp": "--users=1000 --slow=500",
     "replay": "--rows=20000 --suggest=20000",
     "by_rules": "--rows=100000",
     "segments_country": "--users=1000000 --audience=10000",

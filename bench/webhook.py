@@ -74,7 +74,7 @@ def receive(pipe: Connection) -> None:
     asyncio.run(serve())
 
 
-def campaign(url: str, users: int, options: str) -> tuple[float, int]:
+def campaign(sender: str, users: int) -> tuple[float, int]:
     """Seconds of a campaign, and how many were sent."""
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
@@ -82,7 +82,7 @@ def campaign(url: str, users: int, options: str) -> tuple[float, int]:
         (directory / "users.csv").write_text("id\n" + "".join(f"{number}\n" for number in range(users)))
         (directory / "campaign.yaml").write_text(
             f"campaign: bench\npolicies: policies.yaml\npolicy: promo\nstore: lmdb://{directory}/store\n"
-            f"audience: {{csv: users.csv}}\nsender: {{webhook: {{url: '{url}', {options}}}}}\n"
+            f"audience: {{csv: users.csv}}\nsender: {sender}\n"
         )
         job = prepare(load_campaign(directory / "campaign.yaml"))
         with open_run(job, directory / "run") as (limiter, ledger), closing(Stop()) as stop:
@@ -103,7 +103,7 @@ def main() -> None:
         mine, theirs = multiprocessing.get_context("spawn").Pipe()
         process = multiprocessing.get_context("spawn").Process(target=receive, args=(theirs,))
         process.start()
-        seconds, sent = campaign(f"http://127.0.0.1:{mine.recv()}/push", users, how)
+        seconds, sent = campaign(f"{{webhook: {{url: 'http://127.0.0.1:{mine.recv()}/push', {how}}}}}", users)
         mine.send("stop")
         keys, most = mine.recv()
         process.join()

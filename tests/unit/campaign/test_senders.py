@@ -273,6 +273,7 @@ def mailbox() -> Generator[tuple[Mailbox, int]]:
 def smtp(tmp_path: Path, port: int, text: str = "Hello {id} in {segment}", more: str = "") -> Sender:
     options = {
         "again": more or "false",
+        "connections": "1",
         "server": f"127.0.0.1:{port}",
         "tls": "none",
         "from": "Shop <news@shop.example>",

@@ -24,6 +24,7 @@ IN_CI = (
     "service_parts",
     "envoy_grpc",
     "web",
+    "smtp",
     "replay",
     "by_rules",
 )

@@ -3,11 +3,13 @@
 import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit.campaign import AT_US, Site, answer, capline, receiver
+from tests.kit.campaign import AT_US, Site, answer, capline, command, environment, receiver
+from tests.kit.servers import single
 from tests.kit.serving import Serving
 from tests.unit.campaign.test_senders import RUN, messages
 
@@ -58,6 +60,35 @@ def test_a_sender_of_your_own_as_the_docs_have_it() -> None:
     assert sender.send(messages(*range(100))).codes.tolist() == [0] * 100
     assert sender.send(messages(*range(101))).codes.tolist() == [0] * 100 + [PERMANENT]
     sender.close()
+
+
+def test_the_sender_of_the_examples_is_found_by_its_entry_point_and_fills_its_streams(tmp_path: Path) -> None:
+    package = tmp_path / "site" / "loft-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: loft\nVersion: 1.0\n")
+    module = ROOT / "examples/campaign/redis_stream.py"
+    (point,) = re.findall(r"redis_stream = \".*?\"", module.read_text())
+    (package / "entry_points.txt").write_text("[capline.senders]\n" + point.replace('"', "") + "\n")
+    shutil.copy(module, package.parent)
+    site = Site(tmp_path)
+
+    def run(*more: str | Path) -> subprocess.CompletedProcess[str]:
+        path = environment(PYTHONPATH=f"{ROOT / 'src'}:{package.parent}")
+        words = command("campaign", "run", site.file, *more)
+        return subprocess.run(words, env=path, capture_output=True, text=True, check=False)
+
+    with single("redis") as server:
+        site.write(sender=f"{{redis_stream: shop, url: '{server.url}', partitions: 4}}")
+        done = run()
+        assert done.returncode == 0, done.stderr
+        partitions = [server.command("XRANGE", f"shop:{number}", "-", "+") for number in range(4)]
+    entries = [entry for partition in partitions for _, entry in partition]
+    assert min(map(len, partitions)) > 50
+    assert sorted(int(entry[3]) for entry in entries) == list(range(400))
+    assert {entry[1].decode().rpartition("/")[2] for entry in entries} == set(map(str, range(400)))
+    site.write(campaign="second", sender=site.file.read_text().rpartition("sender: ")[2].strip())
+    gone = run("--ledger", tmp_path / "second")
+    assert (gone.returncode, "nothing of second was sent" in gone.stderr) == (2, True)
 
 
 def test_a_campaign_is_composed_as_its_page_says(tmp_path: Path) -> None:

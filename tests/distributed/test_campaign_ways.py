@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.kit.campaign import Receiver, Site, answer, capline, comparable, environment, receiver
+from tests.kit.campaign import HOUR_US, Receiver, Site, answer, capline, comparable, environment, receiver
 from tests.kit.program import Program
 from tests.kit.server import soon
 from tests.kit.servers import Server, single
@@ -614,3 +615,34 @@ def test_a_page_of_outcomes_ends_anywhere(ways: Ways) -> None:
     assert whole == list(range(400))
     outcomes(way)
     assert lines == (way.site.path / "outcomes.csv").read_text().splitlines()[1:]
+
+
+def test_what_is_held_is_sent_when_it_fits_in_each_way(ways: Ways) -> None:
+    """Of 400, 100 fit some seconds later, and 100 half a day later: these stay refused when it is cancelled."""
+    now_us = time.time_ns() // 1000
+    there = ways(over_cap="hold", as_of=None, segments=None)
+    for way in there:
+        policies = way.site.path / "policies.yaml"
+        policies.write_text("namespace: marketing\npolicies: {promo: {limits: [1/24h]}}")
+        for at_us, first in ((now_us - 24 * HOUR_US + 8_000_000, 0), (now_us - 12 * HOUR_US, 100)):
+            with way.site.limiter(at_us) as limiter:
+                limiter.decide_many("promo", list(range(first, first + 100)))
+        assert way.plan()["total"]["held"] in (100, 200)
+        way.start()
+    for way in there:
+        assert soon(lambda way=way: way.say("status")[0] == "0", 60)
+        assert soon(lambda way=way: way.ask("status")["total"]["sent"] == 300, 60)
+        total = way.ask("status")["total"]
+        assert (total["held"], total["refused"], total["pending"]) == (100, 0, 0)
+        with way.site.limiter() as limiter:
+            stamps = [[hit.stamp_us for hit in limiter.explain("promo", subject).hits] for subject in range(101)]
+        assert all(max(each) >= now_us + 8_000_000 for each in stamps[:100])
+        assert max(stamps[100]) < now_us
+        held = way.ask("outcome", "150")
+        whole_us = -(-(now_us + 12 * HOUR_US) // 1_000_000) * 1_000_000
+        assert (held["outcome"], held["limit"], held["until_us"], held["hit_us"]) == ("held", "1/day", whole_us, None)
+        assert way.say("cancel", "--yes")[0] == "0"
+        assert soon(lambda way=way: way.ask("status")["state"] == "cancelled", 60)
+        assert way.ask("outcome", "150")["outcome"] == "refused"
+        total = way.ask("status")["total"]
+        assert (total["sent"], total["held"], total["refused"]) == (300, 0, 100)

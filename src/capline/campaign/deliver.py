@@ -23,6 +23,7 @@ import numpy as np
 
 from capline.campaign.attempts import AGAIN, Attempts
 from capline.campaign.breaker import SenderFailingError
+from capline.campaign.hold import behind
 from capline.campaign.prepare import local_instant_us
 from capline.campaign.rate import LONGEST_WAIT_S, Pace, rate_now
 from capline.campaign.senders.protocol import (
@@ -36,7 +37,7 @@ from capline.campaign.senders.protocol import (
     asks_again,
 )
 from capline.campaign.store.packed import subjects
-from capline.campaign.store.rows import NOT_KNOWN, RETRY, UNSURE, BatchRows
+from capline.campaign.store.rows import EXCLUDED, NOT_KNOWN, RETRY, UNSURE, BatchRows
 from capline.campaign.store_facts import claim_run
 from capline.model.clock import SystemClock
 from capline.model.decision import LimitExceeded
@@ -74,6 +75,13 @@ class Later(Exception):  # noqa: N818 - not an error: the batch is due later
         super().__init__(f"in {wait_s:g} s")
         self.wait_s = wait_s
         self.all_of_it = all_of_it
+
+
+class Held(Later):
+    """Nothing is left to do with the batch but to decide what is held, in `wait_s` seconds."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(wait_s, all_of_it=False)
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error: what was asked for
@@ -140,19 +148,24 @@ class Delivery:
 
         Sends each row that is due, and refunds each hit whose message is never sent. Raises `Later` where rows
         are to be tried again, or the rate has no slot soon, `SenderFailingError` when the circuit breaker opens,
-        `Paused` where the campaign is paused or over before it is decided. Of a cancelled campaign what was not handed
-        over is refunded.
+        `Paused` where the campaign is paused or over before it is decided, `Held` where what is left is held. Of a
+        cancelled campaign what was not handed over is refunded.
         """
         if rows is None:
             if self.record.store.halt(self.info.campaign):
                 raise Paused  # what is not decided is left so
             rows = self._attempts.begin(part)
+            if self.file.holds_any:
+                rows.hold()
             if self.file.exclude is not None or not rows.to("decide").size:
                 self.record.add(rows)  # a receipt is for those who are asked, whoever opts out meanwhile
         if rows.to("decide").size:
             self._decide(part, rows)
         try:
+            self._decide_held(part, rows)
             self._send_all(part, rows)
+            if (held := rows.to("wait")).size:
+                self._wait_for(rows.held_until_us[held])
         except Cancelled:
             rows.cancel()
             self.record.save(rows)
@@ -164,7 +177,7 @@ class Delivery:
         if rows.where(UNSURE).size and self._give_up_unsure(rows):
             self.record.save(rows)
         self._refund(rows)
-        self.progress(part.number, len(rows) - rows.to("send").size)
+        self._tell(part, rows)
         due_us = self._due_us(part)
         while (due := rows.to("send")).size:
             asked_s = 0.0
@@ -178,7 +191,7 @@ class Delivery:
                 if some.size:
                     asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch, pace, due_us))
                 self._refund(rows)
-                self.progress(part.number, len(rows) - rows.to("send").size)
+                self._tell(part, rows)
                 if self.breaker.is_failing:
                     self._stop_if_down(rows, some)
                 if self.breaker.is_failing or asked_s:
@@ -192,6 +205,36 @@ class Delivery:
     def _attempts(self) -> Attempts:
         return Attempts(self.limiter, self.file, self.policy, self.segments, self.zones)
 
+    def _tell(self, part: Part, rows: BatchRows) -> None:
+        self.progress(part.number, len(rows) - rows.to("send").size - rows.to("wait").size)
+
+    def _decide_held(self, part: Part, rows: BatchRows) -> None:
+        """Decide the held rows that are due, but for those behind others (`hold`) and those that opted out."""
+        if not (held := rows.to("wait")).size:
+            return
+        self.record.check()
+        now_us = self.limiter.now_us()
+        due = held[rows.held_until_us[held] <= now_us]
+        if self.file.exclude is not None and due.size:
+            out = self.file.exclude.among(rows.ids[due])
+            rows.state[due[out]] = EXCLUDED
+            due = due[~out]
+        if not due.size:
+            self.record.save(rows)
+            return
+        until_us, limits = behind(self.record.store, self.info.campaign, rows, due, now_us)
+        waits = np.flatnonzero(until_us)
+        rows.wait_behind(due[waits], until_us[waits], [limits[place] for place in waits])
+        rows.ask(due[until_us == 0], now_us)
+        self.record.add(rows)
+        if rows.to("decide").size:
+            self._decide(part, rows)
+
+    def _wait_for(self, until_us: NDArray[np.int64]) -> None:
+        """Until the first of these, or the campaign is over."""
+        over_us = self.record.store.state(self.info.campaign).until_us or math.inf
+        raise Held(max(min(int(until_us.min()), over_us) - self.limiter.now_us(), 0) / 1e6)
+
     def _decide(self, part: Part, rows: BatchRows) -> None:
         """Decide the rows that are to be."""
         if self.record.store.halt(self.info.campaign) == "pause":
@@ -199,11 +242,14 @@ class Delivery:
         now_us = self.limiter.now_us()
         claim_run(self.limiter, self.file, self.info.run_id, self._rate())
         decided = rows.to("decide")
-        answers = self._attempts.decide(part, decided, f"{self.info.campaign}/{self.info.run_id}/{part.number}")
+        receipt = f"{self.info.campaign}/{self.info.run_id}/{part.number}"
+        answers = self._attempts.decide(part, decided, f"{receipt}/{rows.asked_us}" if rows.asked_us else receipt)
         # Answers from a receipt are older: their `retry_after` counts from when they were first given.
         hits = answers.hit[answers.allowed]
-        rows.at_us = min(now_us, int(hits.max())) if hits.size else now_us
-        rows.take_decisions(decided, answers)
+        if not rows.asked_us:
+            rows.at_us = min(now_us, int(hits.max())) if hits.size else now_us
+        since_us = min(rows.asked_us, now_us) if rows.asked_us else None
+        rows.take_decisions(decided, answers, self.file.holds, since_us)
         self.record.add(rows)
 
     def _rate(self) -> Rate | None:

@@ -25,6 +25,8 @@
     rate_key: push-provider                   same key; the campaign's own unless said
     transactional: true                       optional: counted, but past every cap and quiet hour
     exclude: {csv: optouts.csv}               optional: who is not sent to; also bitmap:, parquet:, segments:
+    over_cap: hold                            optional: what a cap refuses waits until it fits, instead of drop;
+    quiet: hold                               likewise what quiet hours refuse
     holdout: 5%                               optional: a share that is not sent to, the same in each campaign of the
     holdout_group: spring                     same group; the campaign's own unless said
     only: [42, 43]                            optional: a test send, to these of the audience, at once
@@ -61,7 +63,7 @@ from capline.forms.tree import each_in_a_line, in_one_line, read_tree, shown
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
 from capline.model.errors import CampaignError, CaplineError, InvalidValueError
-from capline.model.limit import LARGEST_QUOTA, parse_span
+from capline.model.limit import LARGEST_QUOTA, QuietHours, parse_span
 from capline.model.policy import check_name
 from capline.segment.files import read
 from capline.segment.objects.address import REMOTE
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
 LARGEST_FILE_BYTES = 1 << 20
 MOST_ONLY = 100
 _LONGEST_STEM = 50
+_HOLDS = ("over_cap", "quiet")
 
 SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
 _SOURCES = (*SUFFIXES, "segments")
@@ -123,12 +126,23 @@ class CampaignFile:
     rate: Limit | None
     rate_key: str
     transactional: bool
+    holds_over_cap: bool
+    holds_quiet: bool
     exclude: Exclusion | None
     holdout: Holdout | None
     only: tuple[str, ...]
     batch: int
     retry: Retry
     sender: BuiltSender
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether it holds what is refused, by some limit at least."""
+        return self.holds_over_cap or self.holds_quiet
+
+    def holds(self, limit: Limit) -> bool:
+        """Whether it holds what this limit refuses."""
+        return self.holds_quiet if isinstance(limit, QuietHours) else self.holds_over_cap
 
 
 def load_campaign(path: str | os.PathLike[str], only: Sequence[str] = ()) -> CampaignFile:
@@ -190,6 +204,8 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         rate=_rate(fields),
         rate_key=fields.checked("rate_key", lambda name: check_name(name, "rate_key"), ""),
         transactional=fields.flag("transactional", default=False),
+        holds_over_cap=_holds(fields, "over_cap"),
+        holds_quiet=_holds(fields, "quiet"),
         exclude=_exclude(fields),
         holdout=_holdout(fields),
         only=_only(fields),
@@ -197,7 +213,7 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         retry=_retry(fields),
         sender=build_sender(fields.section("sender", "{file: out/}"), fields),
     )
-    for key in ("send_at", "send_at_local", "until", "rate") if as_of_us is not None else ():
+    for key in ("send_at", "send_at_local", "until", "rate", *_HOLDS) if as_of_us is not None else ():
         if fields.has(key):
             fields.fault(key, "a rehearsal waits for nothing; leave out 'as_of:' or this")
     if campaign.local_minute is not None and not (campaign.send_at_us and campaign.audience.zone_column):
@@ -208,7 +224,7 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         fields.fault("until", "it is over before it is due; name an instant after 'send_at:'")
     if campaign.rate is not None and campaign.sender.sender.most is None:
         fields.fault("rate", f"{campaign.sender.name} takes a batch as a whole, however large; leave it out")
-    for key in ("holdout",) if campaign.transactional else ():
+    for key in ("holdout", *_HOLDS) if campaign.transactional else ():
         if fields.has(key):
             fields.fault(key, "a transactional message goes to everyone; leave out 'transactional:' or this")
     if campaign.rate is None and fields.has("rate_key"):
@@ -232,7 +248,8 @@ def _test_send(file: CampaignFile) -> CampaignFile:
     if isinstance(sender, FileSender):
         sender.directory = sender.directory.with_name(f"{sender.directory.name}.test-{digest}")
     name = f"{file.campaign[:_LONGEST_STEM]}.test-{digest}"
-    return replace(file, campaign=name, send_at_us=0, local_minute=None, until_us=None, holdout=None)
+    at_once = replace(file, send_at_us=0, local_minute=None, until_us=None, holds_over_cap=False, holds_quiet=False)
+    return replace(at_once, campaign=name, holdout=None)
 
 
 def _from_environment(fields: Fields, key: str, text: str) -> str:
@@ -331,6 +348,10 @@ def _holdout(fields: Fields) -> Holdout | None:
     except InvalidValueError as error:
         fields.fault("holdout", str(error))
         return None
+
+
+def _holds(fields: Fields, key: str) -> bool:
+    return fields.one_of(key, ("drop", "hold"), "drop") == "hold"
 
 
 def _paths(part: Fields, kind: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@
     failed         why; `given_back` tells whether the hit is refunded yet (a resumed run does so)
     not known      perhaps accepted, and why that is unclear: the hit stays
     excluded       opted out, or otherwise excluded, before it was sent; a hit that was there is given back
+    held           by which limit, and until when it waits at least
     held out       in the holdout; by which limit it would have been refused, if so
     under way      decided, but none of these yet; also those to be retried
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from capline.campaign.csv_cells import csv_cell
 from capline.campaign.senders.protocol import message_key
-from capline.campaign.store.rows import EXCLUDED, FATES, HELD_OUT, REFUNDED, REFUSED, RETRIED
+from capline.campaign.store.rows import EXCLUDED, FATES, HELD, HELD_OUT, REFUNDED, REFUSED, RETRIED
 from capline.model.errors import CampaignError, CampaignNotFoundError, InvalidValueError
 from capline.model.subject import LARGEST_ID
 from capline.segment.files import replacing
@@ -122,8 +123,8 @@ def outcome_at(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
 
 
 def _names_limit(rows: BatchRows, some: Any) -> NDArray[np.bool_]:
-    """Which of these rows have a limit that refused, or would have refused one that is held out."""
-    return np.isin(rows.state[some], (REFUSED, HELD_OUT)) & (rows.limit[some] >= 0)
+    """Which of these rows have a limit that refused or holds them, or would have refused one that is held out."""
+    return np.isin(rows.state[some], (REFUSED, HELD, HELD_OUT)) & (rows.limit[some] >= 0)
 
 
 def export_outcomes(tables: Tables, path: Path) -> int:

@@ -23,6 +23,7 @@ _ROLES = {
     "failed": "refused1",
     "not_known": "refused2",
     "excluded": "line",
+    "held": "active",
     "held_out": "new",
     "pending": "refused3",
     "undecided": "churned",
@@ -67,7 +68,7 @@ def _state(report: Report) -> str:
 
 def _tiles(report: Report) -> str:
     total = report.total
-    done = total.audience - total.pending - total.undecided
+    done = total.audience - total.pending - total.held - total.undecided
     tiles = {"in the audience": f"{total.audience:,}"}
     if report.state != "planned":
         tiles |= {"are done": share(done, total.audience), "a second": f"{report.per_s:,.0f}"}

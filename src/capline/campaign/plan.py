@@ -41,7 +41,7 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             part = job.part(number, texts=False)
             peeked = attempts.begin(part)
             decided = peeked.to("decide")
-            peeked.take_decisions(decided, attempts.peek(part, decided))
+            peeked.take_decisions(decided, attempts.peek(part, decided), file.holds)
             peeked.state[peeked.where(PENDING)] = DELIVERED
             counts.add(peeked)
             if progress is not None:

@@ -96,7 +96,7 @@ class Accepted:
         nobody = ((None, 0),)
         facts = RunFacts(file.campaign, file.policy, file.channel, file.cost, 0, nobody, now_us, secrets.token_hex(8))
         return StoredRun(
-            replace(facts, is_test=bool(file.only)),
+            replace(facts, is_test=bool(file.only), holds=self._holds),
             self.inputs,
             file.text,
             os.path.abspath(file.path),  # noqa: PTH100 - `resolve` would follow links, and paths start where the file is
@@ -109,6 +109,10 @@ class Accepted:
             file.keep_us,
             *(("", "") if file.rate is None else (str(file.rate), file.rate_key)),
         )
+
+    @property
+    def _holds(self) -> str:
+        return f"{self.policies.namespace}/{self.policy.log}" if self.file.holds_any else ""
 
     def heed(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:
         """Take over the file of a run that was begun: when it is due and over, unless someone changed that since.
@@ -416,6 +420,11 @@ def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
             f"{file.path}: policy {policy.name!r} is {policy.algorithm}, which keeps no single hits: after a kill, "
             "a failed delivery could be refunded twice; campaigns need sliding_log"
         )
+    if policy.count_denied and file.holds_any:
+        raise CampaignError(
+            f"{file.path}: policy {policy.name!r} counts what it refuses, so a held message would be refused for ever; "
+            "leave out 'over_cap: hold' and 'quiet: hold'"
+        )
     return policy
 
 
@@ -437,6 +446,8 @@ def _inputs(
         **({"zone": policy.zone} if policy.needs_zone else {}),
         **({"count_denied": True} if policy.count_denied else {}),
     }
+    if file.holds_any:  # which are decided by the limits then in force
+        limits = {key: limits[key] for key in ("namespace", "log", "algorithm")}
     members: dict[str, list[object]] = {}
     if snapshot is not None:
         members = {name: [len(ids), _sha(ids.to_bytes())] for name, ids in snapshot.sets.items()}
@@ -465,6 +476,8 @@ def _inputs(
 def _choices(file: CampaignFile) -> Iterable[tuple[str, object]]:
     """What a file may say beside: it is an input where it does."""
     yield "transactional", file.transactional or None
+    yield "over_cap", file.holds_over_cap or None
+    yield "quiet", file.holds_quiet or None
     named = [
         [each.kind, *(os.path.relpath(path, file.path.parent) for path in each.paths), each.expression, each.column]
         for each in (file.exclude.sources if file.exclude is not None else ())

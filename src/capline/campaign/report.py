@@ -44,10 +44,10 @@ _MOST_HOURS = 48
 class SegmentReport(msgspec.Struct, frozen=True):
     """One segment (`segment` None: subjects in none).
 
-    audience = sent + refused + failed + not_known + excluded + held_out + pending + undecided. `failed`: delivery
-    failed for good, and hits are refunded (after a kill: by the resumed run). `not_known`: may have been accepted, so
-    the hits stay. Of those `held_out` so many `would_be_refused`. `delays`: of those sent, how many the receiver had
-    within so many seconds of when they were due; not of rehearsals.
+    audience = sent + refused + held + failed + not_known + excluded + held_out + pending + undecided. `held`: waits
+    until it fits. `failed`: delivery failed for good, and hits are refunded (after a kill: by the resumed run).
+    `not_known`: may have been accepted, so the hits stay. Of those `held_out` so many `would_be_refused`. `delays`: of
+    those sent, how many the receiver had within so many seconds of when they were due; not of rehearsals.
     """
 
     segment: str | None
@@ -63,6 +63,7 @@ class SegmentReport(msgspec.Struct, frozen=True):
     excluded: int = 0
     held_out: int = 0
     would_be_refused: int = 0
+    held: int = 0
 
 
 class Eligible(msgspec.Struct, frozen=True):
@@ -199,12 +200,12 @@ class OutcomeCounts:
         names = ("audience", "sent", "refused", "failed", "not_known", "pending", "undecided")
         sums = {
             name: sum(getattr(part, name) for part in segments)
-            for name in (*names, "excluded", "held_out", "would_be_refused")
+            for name in (*names, "excluded", "held_out", "would_be_refused", "held")
         }
         refused_by = {limit: int(counts.sum()) for limit, counts in sorted(self._refused_by.items())}
         total = SegmentReport(None, refused_by=refused_by, delays=_delays(self._delays.sum(0)), **sums)
         seconds = 0.0 if state is None else state.elapsed_us / 1e6
-        done = total.audience - total.pending - total.undecided
+        done = total.audience - total.pending - total.held - total.undecided
         return Report(
             facts.campaign,
             facts.run_id or None,
@@ -243,6 +244,7 @@ class OutcomeCounts:
             became["excluded"],
             became["held out"],
             int(self._would_be_refused[code]),
+            became["held"],
         )
 
     def _eligible(self) -> Eligible | None:
@@ -289,7 +291,10 @@ def state_now(state: State) -> str:
         return "refused"
     if state.due_us > SystemClock().now_us() and not state.cancelled:
         return "paused" if math.isinf(state.due_us) else "scheduled"
-    return "stopped" if not state.is_worked_on else "running" if state.is_whole else "preparing"
+    if state.is_worked_on:
+        return "running" if state.is_whole else "preparing"
+    waits = state.is_whole and state.waiting and not state.in_work and state.next_us > SystemClock().now_us()
+    return "waiting" if waits else "stopped"
 
 
 def _delays(counts: NDArray[np.int64]) -> dict[str, int]:

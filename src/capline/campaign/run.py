@@ -1,7 +1,7 @@
 """Runs a job in this process, with a store of its own in a directory (`ledger`). `deliver` has the steps of a batch.
 
-Batches are delivered in order, one at a time, each with all its retries: one that is due later is waited for. So only
-one batch is in memory, and a kill can leave only one half done.
+Batches are delivered in order, one at a time, each with all its retries: one that is due later is waited for, but for
+messages that are held. So only one batch is in memory, and a kill can leave only one half done.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from capline.campaign import retry
 from capline.campaign.breaker import Breaker
-from capline.campaign.deliver import AGAIN, Delivery, Later, Paused, Steps, as_campaign_errors
+from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Paused, Steps, as_campaign_errors
 from capline.campaign.ledger import Ledger
 from capline.campaign.part import Part
 from capline.campaign.senders.protocol import RunInfo, asks_again
@@ -160,6 +160,8 @@ class _Run:
                 self._deliver(answer)
             except Paused:
                 pass
+            except Held as held:
+                store.release(answer, "give_back", wait_s=held.wait_s)
             except Later as later:
                 self._pause(later.wait_s)
 

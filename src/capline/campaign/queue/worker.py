@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.campaign.breaker import Breaker, SenderFailingError
-from capline.campaign.deliver import AGAIN, Delivery, Later, Lost, Paused, Steps, as_campaign_errors
+from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Lost, Paused, Steps, as_campaign_errors
 from capline.campaign.file import loads_campaign
 from capline.campaign.part import Part
 from capline.campaign.prepare import begun_version, open_limiter, pick_policy, prepare
@@ -210,8 +210,8 @@ class Worker:
     def _deliver(self, claimed: Claimed) -> None:
         began = time.monotonic()
         run = self._runs.get(claimed.campaign)
-        if run is None or run.info.run_id != claimed.run_id:
-            # A new run replaced the one that is open here: release the batch, and open the new run.
+        if run is None or run.info.run_id != claimed.run_id or run.is_old(self._queue):
+            # A new run, or its new files, replaced what is open here: release the batch, and open the new run.
             self._queue.release(claimed, "give_back")
             if run is not None:
                 self._runs.pop(claimed.campaign).close()
@@ -248,6 +248,8 @@ class Worker:
                 raise
         except Later as later:
             self._queue.release(claimed, "give_back", wait_s=later.wait_s)
+            if isinstance(later, Held):
+                return
             breaker = self._runs[claimed.campaign].breaker
             others = (name for name, run in self._runs.items() if later.all_of_it and run.breaker is breaker)
             self._wait(later.wait_s, *others)
@@ -330,6 +332,11 @@ class _Run:
 
     def close(self) -> None:
         self._stack.close()
+
+    def is_old(self, queue: CampaignStore) -> bool:
+        """Whether it holds messages, and its policies were replaced: they are decided by those then in force."""
+        found = queue.find(self.info.campaign) if self._file.holds_any else None
+        return found is not None and found.policies != self._run.policies
 
     def read(self, claimed: Claimed) -> tuple[Part, BatchRows | None]:
         """The batch and its recorded steps; `CampaignError` where either is damaged."""

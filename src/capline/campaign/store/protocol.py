@@ -189,8 +189,10 @@ class CampaignStore(Protocol):
         """The recorded steps of those batches that were decided. A batch is read in one piece."""
         ...
 
-    def holding(self, campaign: str, subject: Subject, *, undecided: bool = False) -> list[int]:
-        """The batches that may hold a subject, by their first and last one; the newest first.
+    def holding(
+        self, campaign: str, subject: Subject, *, to: Subject | None = None, undecided: bool = False
+    ) -> list[int]:
+        """The batches that may hold a subject, or one up to another, by their first and last one; the newest first.
 
         Of those that are not decided that is not known: all of them, or none.
         """

@@ -24,7 +24,8 @@ PREPARE = -1
 class RunFacts:
     """The facts of a run that never change. `segments`: name and number of subjects, first those in no segment.
 
-    `ids`: uint32, uint64 or text. `is_test`: a test send.
+    `ids`: uint32, uint64 or text. `is_test`: a test send. `holds`: the log on which its held messages wait; empty where
+    it drops what is refused.
     """
 
     campaign: str
@@ -37,6 +38,7 @@ class RunFacts:
     run_id: str = ""
     ids: str = "uint32"
     is_test: bool = False
+    holds: str = ""
 
     def without(self, code: int | None) -> RunFacts:
         """The same with one subject of a segment fewer; None: with none fewer."""
@@ -210,7 +212,8 @@ class State:
 
     `queued` are there; none can be claimed before all are. `due_us` is infinite while it is paused, `until_us` 0 where
     it is never over. `is_worked_on`: a process is at work on it, by what the store sees. `changes`: how often someone
-    steered it, the last time `changed_by` at `changed_us`. `rate` is that of its key, as `Ledger.state` adds it.
+    steered it, the last time `changed_by` at `changed_us`. `next_us`: when one is due that waits. `rate` is that of
+    its key, as `Ledger.state` adds it.
     """
 
     batches: int
@@ -228,6 +231,7 @@ class State:
     changes: int
     changed_us: int
     changed_by: str
+    next_us: float = 0
     rate: Rate | None = None
 
     @property
@@ -254,12 +258,13 @@ class _Outcome(msgspec.Struct, array_like=True):
     columns: bytes
     reasons: list[str]
     delays: dict[int, list[int]] = {}
+    asked_us: int = 0
 
 
 def step_bytes(rows: BatchRows, *, decided: bool) -> tuple[bytes, bytes]:
     """The two halves of a step to record: the decision, empty unless `decided`, and the outcome."""
     first = msgspec.msgpack.encode((rows.at_us, len(rows), rows.limits, rows.pack_decided())) if decided else b""
-    outcome = _Outcome(rows.is_done, rows.pack_outcome(), rows.reasons, rows.delays)
+    outcome = _Outcome(rows.is_done, rows.pack_outcome(), rows.reasons, rows.delays, rows.asked_us)
     return first, msgspec.msgpack.encode(outcome)
 
 
@@ -272,4 +277,5 @@ def read_steps(number: int, decided: bytes, outcome: bytes | None) -> BatchRows:
         raise damaged(number) from None
     if not 0 <= rows <= LARGEST_BATCH:
         raise damaged(number)
-    return BatchRows.unpack(number, at_us, rows, limits, first, second.columns, second.reasons, second.delays)
+    outcome_of = second.columns, second.reasons, second.delays, second.asked_us
+    return BatchRows.unpack(number, at_us, rows, limits, first, *outcome_of)

@@ -267,7 +267,7 @@ class RedisCampaignStore:
 
     def state(self, campaign: str) -> State:
         """As in `protocol`."""
-        run, _, held, steps, aside, *_ = self._keys(campaign)
+        run, waiting, held, steps, aside, *_ = self._keys(campaign)
         names = (
             "batches",
             "queued",
@@ -282,10 +282,11 @@ class RedisCampaignStore:
             "changes",
             "changed_us",
         )
-        (*numbers, changed_by), leases, apart, (seconds, micros) = self.server.calls(
+        (*numbers, changed_by), first, leases, apart, (seconds, micros) = self.server.calls(
             run,
             [
                 ("HMGET", run, *names, "changed_by"),
+                ("ZRANGE", waiting, 0, 0, "WITHSCORES"),
                 ("ZRANGE", held, 0, _MOST_IN_WORK - 1, "WITHSCORES"),
                 ("HGETALL", aside),
                 ("TIME",),
@@ -312,6 +313,7 @@ class RedisCampaignStore:
             changes,
             changed_us,
             (changed_by or b"").decode(),
+            float(first[1]) if first else 0,
         )
 
     def _in_work(self, steps: str, leases: dict[bytes, bytes], now_us: int) -> Iterator[InWork]:
@@ -337,17 +339,19 @@ class RedisCampaignStore:
                 if decided is not None:
                     yield read_steps(number, decided, outcome)
 
-    def holding(self, campaign: str, subject: Subject, *, undecided: bool = False) -> list[int]:
+    def holding(
+        self, campaign: str, subject: Subject, *, to: Subject | None = None, undecided: bool = False
+    ) -> list[int]:
         """As in `protocol`."""
         numbers = range(self.state(campaign).queued)
-        key, steps = sort_key(subject), self._keys(campaign)[3]
+        key, end, steps = sort_key(subject), sort_key(subject if to is None else to), self._keys(campaign)[3]
         holding: list[int] = []
         for start in range(0, len(numbers), _READ_SPANS):
             some = numbers[start : start + _READ_SPANS]
             found = self.server.call("HMGET", steps, *(f"{number}:ids" for number in some))
             for number, span in zip(some, found, strict=True):
                 first, last = msgspec.msgpack.decode(span) if span else (b"", b"")
-                if first <= key <= last if span else undecided:
+                if first <= end and key <= last if span else undecided:
                     holding.append(number)
         return holding[::-1]
 

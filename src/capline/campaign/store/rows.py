@@ -8,6 +8,7 @@
     retry   i64   microseconds from `at_us`, -1 for never
 
     DECIDING ─┬─> REFUSED                        to be decided, under the batch's receipt; the limiter said no
+    HELD <────┤                                  not yet: decided again (DECIDING) when `retry` has gone by
     HELD_OUT  v       EXCLUDED <── OPTED_OUT     never decided; never sent, once a hit there was is refunded
     PENDING ──> UNSURE ─┬─> DELIVERED            allowed; being sent; the receiver has it
       ┌───────────^     ├─> UNSURE ─> NOT_KNOWN  perhaps accepted: sent again while attempts are left; the hit stays
@@ -32,23 +33,27 @@ import numpy as np
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT
 from capline.campaign.store.packed import damaged, inflate, pack_ids, sort_key, unpack_ids
 from capline.model.subject import LONGEST_TEXT_BYTES
+from capline.store.columns import NEVER_US
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
 
     from capline.campaign.senders.protocol import Outcomes
     from capline.campaign.store.packed import Ids
+    from capline.model.limit import Limit
     from capline.store.columns import Decisions
 
 REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN, RETRIED = range(9)
-DECIDING, HELD_OUT, OPTED_OUT, EXCLUDED = range(9, 13)
+DECIDING, HELD_OUT, OPTED_OUT, EXCLUDED, HELD = range(9, 14)
 
 
 class Fate(NamedTuple):
     """What a state means: the `outcome` to show, what is to be `done` next, and the state after that if it is known."""
 
     outcome: str
-    done: Literal["", "decide", "send", "refund"] = ""
+    done: Literal["", "decide", "send", "refund", "wait"] = ""
     then: int = -1
 
 
@@ -66,6 +71,7 @@ FATES = (
     Fate("held out"),
     Fate("excluded", "refund", EXCLUDED),
     Fate("excluded"),
+    Fate("held", "wait"),
 )
 """By state, whatever may become of a message."""
 STATES = len(FATES)
@@ -81,6 +87,7 @@ _LAST_REASON = "other reasons"
 _CANCELLED = "the campaign was cancelled"
 _CUT_OFF = "the process ended before an answer was written down"
 _MOST_ATTEMPTS = 255
+SECOND_US = 1_000_000
 DELAYS_S = (1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
 """The bounds of the histogram of delays: from when a message was due until its receiver had it."""
 
@@ -103,6 +110,8 @@ class BatchRows:
     reasons: list[str] = field(default_factory=list[str])
     delays: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """By segment: how many were handed over within each of `DELAYS_S`, and later; last the sum of their delays in s."""
+    asked_us: int = 0
+    """When those that are being decided were last taken to be; 0 where a batch is decided once."""
 
     @classmethod
     def undecided(cls, number: int, at_us: int, ids: Ids, codes: NDArray[np.integer[Any]]) -> BatchRows:
@@ -122,8 +131,18 @@ class BatchRows:
             np.zeros(size, np.uint8),
         )
 
-    def take_decisions(self, rows: NDArray[np.intp], answers: Decisions) -> None:
-        """Put the limiter's answers for these rows in. What was only peeked at (HELD_OUT) has a limit if refused."""
+    def take_decisions(
+        self,
+        rows: NDArray[np.intp],
+        answers: Decisions,
+        holds: Callable[[Limit], bool] = lambda _limit: False,
+        since_us: int | None = None,
+    ) -> None:
+        """Put the limiter's answers for these rows in. What was only peeked at (HELD_OUT) has a limit if refused.
+
+        What a limit refuses that `holds` is held until a whole second, unless it never fits. The answers count from
+        `since_us`, else from `at_us`.
+        """
         self.limits = tuple(dict.fromkeys((*self.limits, *map(str, answers.limits))))
         places = [self.limits.index(str(limit)) for limit in answers.limits]
         held_out = self.state[rows] == HELD_OUT
@@ -131,8 +150,34 @@ class BatchRows:
             held_out & answers.allowed, -1, np.array([*places, -1], np.int16)[answers.limit_index]
         )
         self.hit[rows] = answers.hit
-        self.retry_us[rows] = answers.retry_after_us
-        self.state[rows] = np.where(held_out, HELD_OUT, np.where(answers.allowed, PENDING, REFUSED))
+        retry_us = answers.retry_after_us
+        held = np.array([*map(holds, answers.limits), False])[answers.limit_index] & (retry_us != NEVER_US)
+        if since_us is not None:
+            retry_us = np.where(retry_us == NEVER_US, retry_us, retry_us + (since_us - self.at_us))
+        self.retry_us[rows] = np.where(held, _whole_seconds(retry_us + self.at_us) - self.at_us, retry_us)
+        refused = np.where(held, HELD, REFUSED)
+        self.state[rows] = np.where(held_out, HELD_OUT, np.where(answers.allowed, PENDING, refused))
+
+    def hold(self) -> None:
+        """Nobody was asked yet: each is held, and due to be."""
+        rows = self.to("decide")
+        self.state[rows], self.retry_us[rows] = HELD, 0
+
+    def ask(self, rows: NDArray[np.intp], now_us: int) -> None:
+        """These held rows are to be decided now, under a receipt of their own."""
+        self.state[rows] = DECIDING
+        self.asked_us = max(now_us, self.asked_us + 1)
+
+    def wait_behind(self, rows: NDArray[np.intp], until_us: NDArray[np.int64], limits: Sequence[str]) -> None:
+        """These rows wait for others until then, which are held by these limits; "" is not known."""
+        self.limits = tuple(dict.fromkeys((*self.limits, *filter(None, limits))))
+        self.limit[rows] = [self.limits.index(limit) if limit else -1 for limit in limits]
+        self.retry_us[rows] = until_us - self.at_us
+
+    @property
+    def held_until_us(self) -> NDArray[np.int64]:
+        """When each held row is due; of the others nothing that counts."""
+        return self.at_us + self.retry_us
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -150,10 +195,10 @@ class BatchRows:
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        return not any(self.to(done).size for done in ("decide", "send", "refund"))
+        return not any(self.to(done).size for done in ("decide", "send", "refund", "wait"))
 
     def to(self, done: str) -> NDArray[np.intp]:
-        """The rows with which this is to be done next: decide, send (again or for the first time), refund."""
+        """The rows with which this is to be done next: decide, send (again or for the first time), refund, wait."""
         return np.flatnonzero(np.isin(self.state, [state for state, fate in enumerate(FATES) if fate.done == done]))
 
     def where(self, state: int) -> NDArray[np.intp]:
@@ -216,10 +261,17 @@ class BatchRows:
         self.state[rows] = np.array([fate.then for fate in FATES], np.int16)[self.state[rows]]
 
     def cancel(self) -> None:
-        """Fail rows that were surely not accepted; of those that may have been, nothing more will be known."""
+        """Fail rows that were surely not accepted; of those that may have been, nothing more will be known.
+
+        Those held stay refused; who was never asked has nothing to give back.
+        """
         self.give_up_unsure()
-        rows = np.flatnonzero(np.isin(self.state, (PENDING, RETRY)))
-        self.state[rows] = FAILED
+        held = self.where(HELD)
+        self.state[held] = np.where(self.limit[held] >= 0, REFUSED, REFUNDED)
+        never_asked = held[self.limit[held] < 0]
+        failed = np.flatnonzero(np.isin(self.state, (PENDING, RETRY)))
+        self.state[failed] = FAILED
+        rows = np.concatenate([failed, never_asked])
         if rows.size:
             self.reason[rows] = self._reason_index(_CANCELLED)
 
@@ -250,6 +302,7 @@ class BatchRows:
         outcome: bytes,
         reasons: list[str],
         delays: dict[int, list[int]] | None = None,
+        asked_us: int = 0,
     ) -> BatchRows:
         """What was packed; `CampaignError` where it is not that."""
         raw = inflate(decided, 1 + rows * _LARGEST_ROW, number)
@@ -259,9 +312,8 @@ class BatchRows:
         in_range = (state < STATES) & (reason <= len(reasons)) & (limit >= -1) & (limit < len(limits))
         if not in_range.all():
             raise damaged(number)
-        return cls(
-            number, at_us, limits, ids, codes, limit, hit, retry_us, state, attempts, reason, reasons, delays or {}
-        )
+        columns = ids, codes, limit, hit, retry_us, state, attempts, reason
+        return cls(number, at_us, limits, *columns, reasons, delays or {}, asked_us)
 
     def _reason_index(self, reason: str) -> int:
         text = " ".join(reason.split())[:_LONGEST_REASON] or "no reason given"
@@ -271,6 +323,11 @@ class BatchRows:
             if text not in self.reasons:
                 self.reasons.append(text)
         return self.reasons.index(text) + 1
+
+
+def _whole_seconds(at_us: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rounded up."""
+    return -(-at_us // SECOND_US) * SECOND_US
 
 
 def _pack(dtypes: tuple[str, ...], columns: tuple[NDArray[Any], ...], head: bytes = b"") -> bytes:

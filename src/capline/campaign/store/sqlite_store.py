@@ -103,7 +103,7 @@ SELECT campaign FROM run WHERE NOT finished AND NOT paused AND campaign IN (
 """
 """Those with leases from before the clock was set back."""
 _EXPIRED = """
-SELECT campaign FROM run WHERE (finished OR due_us + ?1 < ?2)
+SELECT campaign FROM run WHERE (finished OR max(due_us, coalesce(next_us, 0)) + ?1 < ?2)
 AND last_us + coalesce(CASE WHEN finished THEN keep_us END, ?1) < ?2
 """
 _UNTOUCHED_US = EXPIRY_MS * 1000
@@ -627,7 +627,7 @@ class SqliteCampaignStore:
         with self._reads():
             found = self._db.execute(
                 "SELECT batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled, until_us, "
-                "changes, changed_us, changed_by FROM run WHERE campaign = ?",
+                "changes, changed_us, coalesce(next_us, 0), changed_by FROM run WHERE campaign = ?",
                 (campaign,),
             ).fetchone()
             leased = self._db.execute(
@@ -638,7 +638,7 @@ class SqliteCampaignStore:
             aside = self._db.execute(
                 "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", (campaign,)
             ).fetchall()
-        *values, changed_by = found or (*[0] * 12, "")
+        *values, next_us, changed_by = found or (*[0] * 13, "")
         batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled = values[:9]
         until_us, changes, changed_us = values[9:]
         in_work = tuple(
@@ -663,6 +663,7 @@ class SqliteCampaignStore:
             changes,
             changed_us,
             changed_by,
+            next_us,
         )
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
@@ -677,13 +678,16 @@ class SqliteCampaignStore:
                         f"{self.path.parent}: the ledger is damaged at batch {number}; restore it from a copy"
                     ) from None
 
-    def holding(self, campaign: str, subject: Subject, *, undecided: bool = False) -> list[int]:
+    def holding(
+        self, campaign: str, subject: Subject, *, to: Subject | None = None, undecided: bool = False
+    ) -> list[int]:
         """As in `protocol`."""
         query = (
-            "SELECT number FROM batch WHERE campaign = ? AND coalesce(? BETWEEN first AND last, ?) AND number >= 0 "
+            "SELECT number FROM batch WHERE campaign = ? AND coalesce(first <= ? AND last >= ?, ?) AND number >= 0 "
             "ORDER BY number DESC"
         )
-        return [number for (number,) in self._all(query, campaign, sort_key(subject), undecided)]
+        keys = sort_key(subject if to is None else to), sort_key(subject)
+        return [number for (number,) in self._all(query, campaign, *keys, undecided)]
 
     def stored(self, campaign: str, number: int) -> Claimed | None:
         """As in `protocol`."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOST_IN_WORK = 20
 _MOST_TIMES = 14
 _MOST_REASONS = 5
-_RARE = ("not_known", "excluded", "held_out", "would_be_refused")
+_RARE = ("held", "not_known", "excluded", "held_out", "would_be_refused")
 """Columns that are there if somebody is in them."""
 _STATES = {
     "planned": "[bold]forecast[/], nothing consumed",
@@ -27,6 +27,7 @@ _STATES = {
     "preparing": "[bold cyan]preparing[/], its audience is read",
     "refused": "[bold red]refused[/]",
     "scheduled": "[bold cyan]scheduled[/], not due yet",
+    "waiting": "[bold cyan]waiting[/], what is left is due later",
     "paused": "[bold yellow]paused[/]",
     "cancelled": "[bold yellow]cancelled[/]",
 }

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 LIST, ONE = "/v1/campaigns", "/v1/campaigns/{name}"
 _A_PAGE = 50
-_OUTCOMES = ("sent", "refused", "failed", "not_known", "pending", "undecided")
+_OUTCOMES = ("sent", "refused", "failed", "not_known", "held", "pending", "undecided")
 _ACTIONS = {
     "running": ("pause", "cancel"),
     "stopped": ("pause", "cancel"),
     "scheduled": ("pause", "cancel"),
+    "waiting": ("pause", "cancel"),
     "paused": ("resume", "cancel"),
     "finished": ("retry-failed",),
 }

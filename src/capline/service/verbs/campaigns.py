@@ -83,7 +83,7 @@ _OUTCOME = msgspec.json.decode(
     b'"key":"summer-sale/4f0c6a1b22d3e4f5/1001"}'
 )
 _COUNTS = {"audience": 3, "sent": 2, "refused": 1, "refused_by": {"1/day": 1}, "failed": 0, "not_known": 0}
-_NONE = {"pending": 0, "undecided": 0, "excluded": 0, "held_out": 0, "would_be_refused": 0}
+_NONE = {"pending": 0, "undecided": 0, "excluded": 0, "held_out": 0, "would_be_refused": 0, "held": 0}
 _TOTAL = {"segment": None, **_COUNTS, **_NONE, "delays": {"1 s": 2}}
 _BATCHES = {"batches": 1, "unqueued": 0, "waiting": 0, "settled": 1}
 _QUEUE: dict[str, Any] = {**_BATCHES, "in_work": [], "set_aside": {}, "refused": None}
@@ -139,6 +139,8 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     as_of: _Instant = None
     rehearsal: bool | None = None
     transactional: bool | None = None
+    over_cap: str | None = None
+    quiet: str | None = None
     exclude: dict[str, Any] | None = None
     holdout: str | None = None
     holdout_group: str | None = None

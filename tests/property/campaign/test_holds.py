@@ -1,0 +1,415 @@
+"""Campaigns that hold what is refused, on both stores: a worked example, and random histories beside a naive oracle."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kit.campaign import AT_US, HOUR_US, Far, Site, with_sender
+from tests.kit.servers import Server, single
+from tests.profiles import size, sized
+
+from capline import Limiter, ManualClock
+from capline.campaign import Job, Stop, report_of
+from capline.campaign.breaker import Breaker
+from capline.campaign.deliver import Delivery, Held, Paused, Steps
+from capline.campaign.ledger import Ledger
+from capline.campaign.outcomes import outcome_of
+from capline.campaign.part import Part
+from capline.campaign.queue.enqueue import enqueue
+from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
+from capline.campaign.store.open import open_store
+from capline.campaign.store.protocol import CampaignStore
+from capline.campaign.store.records import Claimed, Over
+from capline.campaign.store.sqlite_store import SqliteCampaignStore
+from capline.campaign.store_facts import store_input
+from capline.model.errors import CampaignError
+
+SECOND_US = 1_000_000
+SENDS = (9, 13, 17, 32, 33 + 1 / 60, 34, 35, 38)
+"""Hours of two days."""
+
+
+class Killed(BaseException):
+    """What kill -9 is to a process."""
+
+
+@dataclass
+class Noted(Far):
+    """A receiver that keeps keys, and says what came that was not there."""
+
+    note: Callable[[list[int]], object] = print
+
+    def send(self, messages: Messages) -> Outcomes:
+        taken = {*self.taken}
+        outcomes = super().send(messages)
+        self.note([subject for key, subject in self.taken.items() if key not in taken])
+        return outcomes
+
+
+@dataclass
+class World:
+    """Campaigns in one store and on one log, in a time of their own."""
+
+    path: Path
+    store: CampaignStore
+    clock: ManualClock
+    limits: str
+    sent: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
+    jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+    due_us: dict[str, int] = field(default_factory=dict[str, int])
+    paused: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        self.site = Site(self.path)
+        self.site.settings.pop("segments")
+        policies = self.path / "policies.yaml"
+        policies.write_text(f"namespace: marketing\npolicies: {{promo: {{limits: [{self.limits}]}}}}")
+        self.limiter = Limiter.from_file(policies, self.site.store, clock=self.clock)
+
+    def begin(self, name: str, ids: Sequence[int], **settings: str) -> None:
+        def note(ids: list[int]) -> None:
+            self.sent += [(self.clock.now_us(), name, subject) for subject in ids]
+
+        self.site.audience(ids)
+        self.jobs[name] = with_sender(self.site.job(campaign=name, as_of=None, **settings), Noted(note=note))
+        enqueue(self.jobs[name], self.store)
+        self.store.freeze_store(name, store_input(self.limiter))
+        self.due_us.setdefault(name, self.clock.now_us())
+        self.settle()
+
+    def settle(self) -> None:
+        """Whatever is due now, higher priority first."""
+        while due := [
+            name for name, at in self.due_us.items() if at <= self.clock.now_us() and name not in self.paused
+        ]:
+            jobs = self.jobs
+            self.deliver(min(due, key=lambda name: (-jobs[name].file.priority, [*jobs].index(name))))
+
+    def deliver(self, name: str) -> None:
+        job = self.jobs[name]
+        claimed = self.store.claim(name, "w", 60)
+        if isinstance(claimed, Over):
+            del self.due_us[name]
+            return
+        assert isinstance(claimed, Claimed), claimed
+        run = self.store.find(name)
+        assert run is not None
+        with closing(Stop()) as stop:
+            kinds = job.audience.segments, job.audience.zones
+            info, steps = RunInfo(name, claimed.run_id, None, ()), Steps(self.store, claimed, stop)
+            delivery = Delivery(job.file, job.policy, *kinds, self.limiter, info, steps, Breaker(0), 0)
+            try:
+                delivery.deliver(Part.claimed(claimed, run), claimed.steps())
+            except Held as held:
+                in_time = isinstance(self.store, SqliteCampaignStore)
+                self.store.release(claimed, "give_back", wait_s=held.wait_s if in_time else 0)
+                self.due_us[name] = self.clock.now_us() + round(held.wait_s * 1e6)
+            except Paused:
+                self.store.release(claimed, "give_back")
+            except Killed:
+                pass  # the same worker is given the same batch again
+
+    def go_on(self, until_us: int) -> None:
+        while True:
+            nexts = [at for name, at in self.due_us.items() if name not in self.paused]
+            if not nexts or min(nexts) > until_us:
+                break
+            self.clock.advance_us(max(0, min(nexts) - self.clock.now_us()))
+            self.settle()
+        self.clock.advance_us(until_us - self.clock.now_us())
+
+    def steer(self, name: str, change: Any) -> None:
+        if not self.store.steer(name, change):
+            return
+        if change == "pause":
+            self.paused.add(name)
+        else:
+            self.paused.discard(name)
+        if change == "cancel" and name in self.due_us:
+            self.due_us[name] = self.clock.now_us()
+        self.settle()
+
+
+@dataclass(order=True)
+class Message:
+    """A held message, in the order of its turn."""
+
+    rank: int
+    first_us: int
+    campaign: str
+    subject: int
+    cost: int = field(compare=False)
+    due_us: int = field(compare=False)
+
+
+@dataclass
+class Naive:
+    """The rule, one message at a time: no batches, no stores."""
+
+    limits: list[tuple[int, int]]
+    now_us: int
+    hits: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    held: list[Message] = field(default_factory=list[Message])
+    sent: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
+    paused: set[str] = field(default_factory=set[str])
+
+    def stamp_us(self, subject: int, at_us: int) -> int:
+        """The stamps of a log are all different, and a hit is judged at its own."""
+        return max(at_us, 1 + max((stamp_us for stamp_us, _ in self.hits[subject]), default=0))
+
+    def fits(self, subject: int, cost: int, at_us: int) -> bool:
+        at_us = self.stamp_us(subject, at_us)
+        return all(
+            cost + sum(units for stamp_us, units in self.hits[subject] if at_us - stamp_us < window_us) <= quota
+            for quota, window_us in self.limits
+        )
+
+    def fits_at(self, subject: int, cost: int) -> int:
+        ends = {stamp_us + window_us for stamp_us, _ in self.hits[subject] for _, window_us in self.limits}
+        return -(-min(end for end in ends if self.fits(subject, cost, end)) // SECOND_US) * SECOND_US
+
+    def record(self, subject: int, cost: int) -> None:
+        self.hits[subject].append((self.stamp_us(subject, self.now_us), cost))
+
+    def begin(self, name: str, ids: Sequence[int], *, priority: int, cost: int) -> None:
+        self.held += [Message(-priority, self.now_us, name, subject, cost, self.now_us) for subject in ids]
+        self.settle()
+
+    def settle(self) -> None:
+        while ready := [each for each in self.active() if each.due_us <= self.now_us]:
+            one = min(ready)
+            before = [each for each in self.active() if each.subject == one.subject and each < one]
+            if before:
+                later = (self.now_us // SECOND_US + 1) * SECOND_US
+                one.due_us = max(each.due_us + 1000 if each.due_us > self.now_us else later for each in before)
+            elif self.fits(one.subject, one.cost, self.now_us):
+                self.record(one.subject, one.cost)
+                self.sent.append((self.now_us, one.campaign, one.subject))
+                self.held.remove(one)
+            else:
+                one.due_us = self.fits_at(one.subject, one.cost)
+
+    def active(self) -> list[Message]:
+        return [each for each in self.held if each.campaign not in self.paused]
+
+    def go_on(self, until_us: int) -> None:
+        while (next_us := min((each.due_us for each in self.active()), default=until_us + 1)) <= until_us:
+            self.now_us = max(self.now_us, next_us)
+            self.settle()
+        self.now_us = until_us
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
+    with single("redis") as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[tuple[CampaignStore, ManualClock]]:
+    clock = ManualClock(start_us=AT_US)
+    if request.param == "sqlite":
+        with SqliteCampaignStore(tmp_path / "campaigns.sqlite", clock=clock) as store:
+            yield store, clock
+    else:
+        server = request.getfixturevalue("server")
+        server.command("FLUSHALL")
+        with closing(open_store(server.url, make=True)) as store:
+            yield store, clock
+
+
+@pytest.mark.parametrize("over_cap", ["drop", "hold"])
+def test_the_worked_example(opened: tuple[CampaignStore, ManualClock], tmp_path: Path, over_cap: str) -> None:
+    """The example of docs/howto/winning.md: 3 in 24 hours, 8 campaigns for the same 20 people."""
+    store, clock = opened
+    world = World(tmp_path, store, clock, "3/24h")
+    start_us = AT_US - AT_US % (24 * HOUR_US) + 24 * HOUR_US
+    for number, hour in enumerate(SENDS):
+        world.go_on(start_us + round(hour * 60) * HOUR_US // 60)
+        if number == 4 and over_cap == "hold":
+            report = report_of(Ledger.of(store, "c3"))
+            assert (report.total.sent, report.total.held, report.state) == (20, 0, "finished")
+        world.begin(f"c{number}", range(20), over_cap=over_cap)
+    world.go_on(start_us + 80 * HOUR_US)
+    sent = {name: (at_us - start_us) / HOUR_US for at_us, name, _ in world.sent}
+    hours = {"drop": {0: 9, 1: 13, 2: 17, 4: SENDS[4], 7: 38}, "hold": dict(enumerate((9, 13, 17, 33, 37, 41, 57, 61)))}
+    assert sent == {f"c{number}": hour for number, hour in hours[over_cap].items()}
+    assert len(world.sent) == 20 * len(sent)
+    world.limiter.close()
+
+
+def outcome(world: World, name: str, subject: int) -> tuple[str, str | None, bool]:
+    found = outcome_of(Ledger.of(world.store, name), subject)
+    assert found is not None
+    return found.outcome, found.limit, found.hit_us is not None
+
+
+def test_what_quiet_hours_refuse_is_held_apart_from_what_a_cap_refuses(
+    opened: tuple[CampaignStore, ManualClock], tmp_path: Path
+) -> None:
+    store, clock = opened
+    world = World(tmp_path, store, clock, "2/48h, not between 22:00 and 08:00")
+    day_us = AT_US - AT_US % (24 * HOUR_US) + 24 * HOUR_US
+    world.go_on(day_us + 23 * HOUR_US)
+    world.begin("over-night", [1, 2], quiet="hold")
+    world.begin("dropped", [1, 2], over_cap="hold")
+    assert [outcome(world, name, 1)[0] for name in ("over-night", "dropped")] == ["held", "refused"]
+    world.begin("first", [1], quiet="hold", priority="90")
+    world.begin("second", [1], quiet="hold", priority="80")
+    world.go_on(day_us + 33 * HOUR_US)
+    assert {at_us // SECOND_US * SECOND_US - day_us for at_us, *_ in world.sent} == {32 * HOUR_US}
+    assert [name for _, name, subject in world.sent if subject == 1] == ["first", "second"]
+    assert [name for _, name, subject in world.sent if subject == 2] == ["over-night"]
+    assert outcome(world, "over-night", 1) == ("refused", "2/2 days", False)
+    world.limiter.close()
+
+
+def test_a_held_message_takes_nothing_and_ends_with_its_campaign_or_its_recipient(
+    opened: tuple[CampaignStore, ManualClock], tmp_path: Path
+) -> None:
+    store, clock = opened
+    world = World(tmp_path, store, clock, "1/24h")
+    (tmp_path / "optouts.csv").write_text("id\n99\n")
+    world.begin("before", [1, 2, 3], over_cap="hold")
+    world.begin("higher", [1], over_cap="hold", priority="90")
+    world.begin("held", [1, 2, 3], over_cap="hold", exclude="{csv: optouts.csv}")
+    assert [outcome(world, "held", subject) for subject in (1, 2)] == [("held", "1/day", False)] * 2
+    assert [len(world.limiter.explain("promo", subject).hits) for subject in (1, 2)] == [1, 1]
+    (tmp_path / "new.csv").write_text("id\n2\n")
+    (tmp_path / "new.csv").replace(tmp_path / "optouts.csv")
+    world.go_on(AT_US + 25 * HOUR_US)
+    assert {*world.sent[3:]} == {(AT_US + 24 * HOUR_US, "higher", 1), (AT_US + 24 * HOUR_US, "held", 3)}
+    assert [outcome(world, "held", subject) for subject in (1, 2)] == [
+        ("held", "1/day", False),
+        ("excluded", None, False),
+    ]
+    world.steer("held", "cancel")
+    assert outcome(world, "held", 1) == ("refused", "1/day", False)
+    assert store.state("held").finished
+    world.go_on(AT_US + 100 * HOUR_US)
+    assert len(world.sent) == 5
+    world.limiter.close()
+
+
+def test_a_policy_that_changed_meanwhile_decides(opened: tuple[CampaignStore, ManualClock], tmp_path: Path) -> None:
+    store, clock = opened
+    world = World(tmp_path, store, clock, "1/24h")
+    world.begin("before", [1], over_cap="hold")
+    world.begin("held", [1], over_cap="hold")
+    policies = tmp_path / "policies.yaml"
+    policies.write_text("namespace: marketing\npolicies: {promo: {limits: [1/30h]}}")
+    world.limiter.close()
+    world.limiter = Limiter.from_file(policies, world.site.store, clock=clock)
+    world.begin("held", [1], over_cap="hold")
+    run = store.find("held")
+    assert run is not None
+    assert b"1/30h" in run.policies
+    world.go_on(AT_US + 40 * HOUR_US)
+    assert [at_us - AT_US for at_us, *_ in world.sent] == [0, 30 * HOUR_US]
+    with pytest.raises(CampaignError, match="enqueued with another over_cap"):
+        world.begin("held", [1])
+    world.limiter.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"transactional": "true", "over_cap": "hold"}, "a transactional message goes to everyone"),
+        ({"transactional": "true", "quiet": "drop"}, "a transactional message goes to everyone"),
+        ({"as_of": "2026-01-01T00:00:00Z", "over_cap": "hold"}, "a rehearsal waits for nothing"),
+        ({"over_cap": "wait"}, "over_cap"),
+        ({"over_cap": "hold", "policy": "barred"}, "counts what it refuses"),
+    ],
+)
+def test_what_cannot_be_held(tmp_path: Path, settings: dict[str, str], what: str) -> None:
+    site = Site(tmp_path)
+    barred = "barred: {limits: [1/24h], count_denied: true}"
+    (tmp_path / "policies.yaml").write_text(f"namespace: marketing\npolicies: {{promo: {{limits: [1/24h]}}, {barred}}}")
+    with pytest.raises(CampaignError, match=what):
+        site.job(**{"segments": None, "as_of": None, **settings})
+
+
+@sized
+@pytest.mark.parametrize("dies", [False, True])
+def test_random_histories_end_as_the_rule_says(
+    opened: tuple[CampaignStore, ManualClock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    store, clock = opened
+    for seed in range(size(3, 25)):
+        history(tmp_path / str(seed), store, clock, random.Random(seed), monkeypatch if dies else None)
+
+
+def history(
+    path: Path, store: CampaignStore, clock: ManualClock, rng: random.Random, kills: pytest.MonkeyPatch | None
+) -> None:
+    path.mkdir()
+    limits = rng.choice([[(2, 24)], [(3, 24), (4, 48)], [(1, 1), (3, 12)], [(2, 6)]])
+    world = World(path, store, clock, ", ".join(f"{quota}/{hours}h" for quota, hours in limits))
+    naive = Naive([(quota, hours * HOUR_US) for quota, hours in limits], clock.now_us())
+    names: list[str] = []
+    if kills is not None:
+        dying(world, kills, rng)
+    for _ in range(25):
+        at_us = clock.now_us() + rng.randrange(1, 8 * 60) * 60 * SECOND_US + rng.randrange(SECOND_US)
+        world.go_on(at_us)
+        naive.go_on(at_us)
+        kind = rng.choice(["begin", "begin", "begin", "call", "pause", "resume", "cancel"])
+        if kind == "begin":
+            names.append(name := f"{path.name}-{len(names)}")
+            ids, priority = sorted(rng.sample(range(8), rng.randrange(1, 6))), rng.choice([20, 50, 50, 80])
+            cost = rng.choice([1, 1, 1, min(quota for quota, _ in limits)])
+            world.begin(name, ids, over_cap="hold", priority=str(priority), cost=str(cost))
+            naive.begin(name, ids, priority=priority, cost=cost)
+        elif kind == "call":
+            subject = rng.randrange(8)
+            allowed = world.limiter.decide("promo", subject).allowed
+            assert allowed == naive.fits(subject, 1, naive.now_us)
+            if allowed:
+                naive.record(subject, 1)
+        elif names:
+            name = rng.choice(names)
+            world.steer(name, kind)
+            if kind == "cancel":
+                naive.held = [each for each in naive.held if each.campaign != name]
+            (naive.paused.add if kind == "pause" else naive.paused.discard)(name)
+            naive.settle()
+        assert not {*world.sent} ^ {*naive.sent}, (path.name, kind)
+    for name in names:
+        world.steer(name, "resume")
+    naive.paused.clear()
+    naive.settle()
+    end_us = naive.now_us + 2000 * HOUR_US
+    world.go_on(end_us)
+    naive.go_on(end_us)
+    assert not {*world.sent} ^ {*naive.sent}, path.name
+    assert not naive.held
+    assert all(store.state(name).finished for name in names)
+    if kills is not None:
+        kills.undo()
+    world.limiter.close()
+
+
+def dying(world: World, kills: pytest.MonkeyPatch, rng: random.Random) -> None:
+    """Steps of a batch die now and then, before or after they are done."""
+
+    def over(owner: type, name: str) -> None:
+        step: Callable[..., Any] = getattr(owner, name)
+
+        def taken(*args: Any, **named: Any) -> Any:
+            if rng.random() < 0.1:
+                raise Killed
+            answer = step(*args, **named)
+            if rng.random() < 0.1:
+                raise Killed
+            return answer
+
+        kills.setattr(owner, name, taken)
+
+    over(Limiter, "decide_many")
+    over(type(world.store), "record")
+    over(Noted, "send")

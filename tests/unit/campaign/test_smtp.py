@@ -74,6 +74,7 @@ class Server:
                 assert self.pipelining or not left, "one command at a time"
                 if in_data:
                     in_data = in_mail = False
+                    assert b"\r\n." not in line.replace(b"\r\n..", b""), "each dot at a line's start comes twice"
                     said = self.asked("mail", to)
                     if said is None or said == DROP:
                         with self.lock:

@@ -65,6 +65,8 @@ class Way:
         )
         # The segments are told before it is known to wait.
         self.running.says(re.compile("waits until|finished" if "send_at" in self.site.settings else "finished|segment"))
+        if "send_at" in self.site.settings:  # it says so before its batches are in the store
+            assert soon(lambda: self.ask("status")["state"] != "preparing", 60)
 
     def work(self) -> None:
         assert self.running is not None

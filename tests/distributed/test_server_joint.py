@@ -147,9 +147,7 @@ def test_every_key_expires_by_its_own_window(sync_limiters: Limiters, layout: st
 
 def test_too_few_replicas_is_an_answer_that_is_not_known(sync_limiters: Limiters) -> None:
     with single("redis") as server:
-        limiter = sync_limiters(
-            server, *policies(), Policy("safe", ["2/day"], wait_replicas=1), options="deadline=200ms"
-        )
+        limiter = sync_limiters(server, *policies(), Policy("safe", ["2/day"], wait_replicas=1), options="deadline=1s")
         # The script is loaded, or its absence would be waited for as well.
         assert limiter.decide_all([Attempt("user", "b")])
         with pytest.raises(StoreUnknownError, match="0 of 1 replicas have it"):

@@ -10,7 +10,6 @@ in `status`.
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Self
 
 from capline.model.clock import SystemClock
@@ -19,6 +18,7 @@ from capline.segment.publish.pointer import POINTER
 from capline.segment.publish.watch import SegmentWatch, WatchStatus
 from capline.segment.snapshot.load import Trust, load_snapshot
 from capline.segment.snapshot.snapshot import Id, Snapshot
+from capline.support.scratch import ScratchFolder
 
 DEFAULT_CACHE = ".capline/segments"
 """The default cache of fetched snapshots, beside the default store."""
@@ -84,7 +84,7 @@ def fetch_snapshot(
     cache; the newest is not, since it may be outdated. Without `cache_dir` nothing is kept.
     """
     if cache_dir is None:
-        with TemporaryDirectory(prefix="capline-segments-") as fetched:
+        with ScratchFolder("capline-segments-") as fetched:
             # Its files are mapped, so they last as long as the snapshot.
             return fetch_snapshot(address, fetched, version=version, trust=trust)
     if not is_publication(address):

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +26,7 @@ import msgspec
 
 from capline.model.subject import subject_text
 from capline.service.settings.kept import kept_key, path_of
+from capline.support.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from capline.model.subject import Subject
@@ -64,7 +64,7 @@ class Record:
         self.hashed = settings.hashed
         self._keep_s, self._most_bytes = settings.keep, settings.bytes
         shared = path_of("record")
-        self._own = None if shared else TemporaryDirectory(prefix="capline-record-", ignore_cleanup_errors=True)
+        self._own = None if shared else ScratchFolder("capline-record-")
         self._folder = Path(self._own.name) if self._own else shared.parent  # pyright: ignore[reportOptionalMemberAccess] - one of both
         self._key = kept_key()
         self._rows: list[_Row] = []

@@ -14,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,6 +25,7 @@ import msgspec
 from capline.model.errors import CaplineError
 from capline.service.settings.kept import KEPT, make_key
 from capline.service.settings.values import Settings
+from capline.support.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     import socket
@@ -166,10 +166,7 @@ def serve_by_workers(
 
     Raises `CaplineError` where a first one cannot start; `note` hears of those that died later.
     """
-    with (
-        _Signals() as signals,
-        tempfile.TemporaryDirectory(prefix="capline-metrics-", ignore_cleanup_errors=True) as folder,
-    ):
+    with _Signals() as signals, ScratchFolder("capline-metrics-") as folder:
         make_key(folder)
         jobs = [_job(settings, workers)] * settings.http.workers + [_job(settings, admin)]
         children: list[_Child] = []

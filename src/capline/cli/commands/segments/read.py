@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +14,12 @@ from capline.cli.input.declare import Commands
 from capline.cli.render.console import NO_SEGMENT, Answer, note, plain, printable, table, warn
 from capline.cli.render.manifests import manifest_answer, manifest_facts, print_table, totals
 from capline.model.errors import SegmentError
-from capline.segment import IdSet, Snapshot, files
+from capline.segment import files
 from capline.segment.manifest import MANIFEST, Manifest, read_manifest
 from capline.support.instant import instant_text
+
+if TYPE_CHECKING:  # they need the extra
+    from capline.segment import IdSet, Snapshot
 
 app = Commands()
 

@@ -80,7 +80,7 @@ def test_a_batch_whose_server_is_killed_in_its_middle_is_reported_row_by_row_and
     many = 30_000
     with single(kind, "appendonly yes", "appendfsync always", 'save ""') as server, Proxy(server) as proxy:
         once = Policy("p", ["1/day"], layout="bucket", population=many)
-        limiter = limiters(proxy.url("deadline=2s&bulk_deadline=2s"), once)
+        limiter = limiters(proxy.url("deadline=5s&bulk_deadline=5s"), once)
         assert limiter.decide_many("p", ["met"]).allowed.all()
         sent = answered = 0
         killing = True

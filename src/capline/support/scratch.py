@@ -6,6 +6,7 @@ Who has a folder locks a file in it, and a lock ends with its process, however t
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory, gettempdir
@@ -39,7 +40,7 @@ class ScratchFolder(TemporaryDirectory[str]):
 def _remove_left(prefix: str) -> None:
     for path in Path(gettempdir()).glob(f"{prefix}*/{_LOCK}"):
         try:
-            if hasattr(os, "geteuid") and path.parent.lstat().st_uid != os.geteuid():
+            if sys.platform != "win32" and path.parent.lstat().st_uid != os.geteuid():
                 continue
             with path.open("ab") as file:
                 if lock_file(file.fileno(), wait=False):

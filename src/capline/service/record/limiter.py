@@ -42,6 +42,7 @@ class RecordingLimiter(AsyncLimiter):
 
     record: Record | None = None
 
+    # The names once more: gathered in a dict they would cost as much again as the record.
     @override
     async def decide(
         self,
@@ -102,17 +103,18 @@ class RecordingLimiter(AsyncLimiter):
     ) -> None:
         now_us = time_ns() // 1000
         rows = [
-            Row(self._kind(one), answer.hit or now_us, one.subject, answer.allowed, one.id)
-            for one, answer in zip(attempts, answers, strict=True)
-            if isinstance(answer, Decision) and answer.origin in _DECIDED and type(one.keep_free) is int
+            Row(self._kind(attempt), answer.hit or now_us, attempt.subject, answer.allowed, attempt.id)
+            for attempt, answer in zip(attempts, answers, strict=True)
+            if isinstance(answer, Decision) and answer.origin in _DECIDED and type(attempt.keep_free) is int
         ]
         record.write(rows)
 
-    def _kind(self, one: Attempt) -> Kind:
-        segment = one.segment
+    def _kind(self, attempt: Attempt) -> Kind:
+        segment = attempt.segment
         if segment is None and self._lookup is not None:
-            segment = self.segment_of(one.policy, one.subject)
-        return one.policy, segment, one.channel, one.zone, one.cost, cast("int", one.keep_free)
+            segment = self.segment_of(attempt.policy, attempt.subject)
+        keep_free = cast("int", attempt.keep_free)
+        return attempt.policy, segment, attempt.channel, attempt.zone, attempt.cost, keep_free
 
     def _add_many(
         self, record: Record, policy: str, subjects: Sequence[Subject], named: Mapping[str, Any], answers: Decisions
@@ -121,12 +123,12 @@ class RecordingLimiter(AsyncLimiter):
         segment, codes, receipt = named.get("segment"), named.get("codes"), named.get("receipt")
         segments: Sequence[str | None] = [segment]
         if segment is None and self._lookup is not None:
-            known = self._rules.policy(policy)
-            segments, codes = [None, *known.by_segment], self._lookup.codes(known, subjects)[0].tolist()
+            rules = self._rules.policy(policy)
+            segments, codes = [None, *rules.by_segment], self._lookup.codes(rules, subjects)[0].tolist()
         elif segment is not None and not isinstance(segment, str):
             segments, codes = segment, range(len(subjects)) if codes is None else codes
-        asked = named.get("channel"), named.get("zone"), named.get("cost", 1), named.get("keep_free", 0)
-        kinds = [(policy, one, *asked) for one in segments]
+        others = named.get("channel"), named.get("zone"), named.get("cost", 1), named.get("keep_free", 0)
+        kinds = [(policy, name, *others) for name in segments]
         now_us = time_ns() // 1000
         stamps = [hit if hit != NO_HIT else now_us for hit in answers.hit.tolist()]
         ids = repeat(None) if receipt is None else (f"{receipt}:{row}" for row in range(len(subjects)))
@@ -151,8 +153,8 @@ class RecordingLimiter(AsyncLimiter):
         """The hits of the subject's log under the policy within its widest window, oldest first."""
         has_it = segment in self._rules.policy(policy).by_segment  # or no more: the log is that of all segments
         attempt = self._checked(Attempt(policy, subject, segment=segment if has_it else None))
-        compiled, known, *_ = self._arguments(attempt)
-        logs: list[list[Hit]] = await self._store.recorded(compiled, known)
+        compiled, stored_subject, *_ = self._arguments(attempt)
+        logs: list[list[Hit]] = await self._store.recorded(compiled, stored_subject)
         return logs[0]
 
     @override

@@ -31,6 +31,7 @@ from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Messages, Ou
 from capline.campaign.senders.smtp_session import Session, reason_of
 from capline.campaign.senders.template import from_environment
 from capline.model.errors import CampaignError
+from capline.support.system import wait_in_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -132,6 +133,8 @@ class SmtpSender:
             if self._user:
                 smtp.login(self._user, self._password)
             smtp.ehlo_or_helo_if_needed()
+            if self._tls == "none":
+                wait_in_kernel(sock, self._timeout_s)
         except BaseException:
             smtp.close()
             raise

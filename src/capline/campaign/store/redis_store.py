@@ -140,8 +140,7 @@ class RedisCampaignStore:
         """As in `protocol`."""
         name = run.facts.campaign
         for chunk in chunks(batches):
-            words = [(run.facts.run_id, EXPIRY_MS, name, *batch, fence) for batch in chunk]
-            queued = int(self.server.runs("put", self._keys(name), words)[-1])
+            queued = int(self._run("put", name, run.facts.run_id, EXPIRY_MS, name, fence, *chain.from_iterable(chunk)))
             if queued == _LOST:
                 return
             if queued < 0:

@@ -59,10 +59,14 @@ _everyone: weakref.WeakSet[Transport] = weakref.WeakSet()
 
 
 class Transport:
-    """Connections to any number of servers. Threads share it, processes do not: a forked child makes its own."""
+    """Connections to any number of servers. Threads share it, processes do not: a forked child makes its own.
 
-    def __init__(self, settings: Settings) -> None:
+    `warns`: of a server's settings under which it forgets hits.
+    """
+
+    def __init__(self, settings: Settings, *, warns: bool = True) -> None:
         self._settings = settings
+        self._warns = warns
         self._met: set[Address] = set()
         self._start_afresh()
         self.closed = False
@@ -178,7 +182,8 @@ class Transport:
             connection = kind(retry=Retry(NoBackoff(), 0), **options)
             connection.direct = None
             connection.connect()
-            if node not in self._met and not (self._settings.shape == "sentinel" and node in self._settings.seeds):
+            is_new = self._warns and node not in self._met
+            if is_new and not (self._settings.shape == "sentinel" and node in self._settings.seeds):
                 connection.send_packed_command((b"".join(QUESTIONS),), check_health=False)
                 warn(node, answered(_read(connection, len(QUESTIONS), until)))
                 self._met.add(node)

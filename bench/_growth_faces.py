@@ -148,7 +148,7 @@ def _pending(folder: Path, size: int) -> Generator[Callable[[], object]]:
             run = replace(RUN, facts=replace(FACTS, campaign=f"pending-{number}"), batches=1)
             queue.begin(run)
             queue.steer(run.facts.campaign, due_us=time.time_ns() // 1000 + DAY_US)
-            fill(queue, run, [(0, 3, part(0).pack(), 0)])
+            fill(queue, run, [(0, 3, part(0).pack(), 0, None)])
         filled(queue)
 
         def work() -> None:

@@ -1,5 +1,6 @@
 """The verbs of a campaign store, on each kind: whose a batch is, what may be asked twice, what is refused."""
 
+import math
 import time
 from collections.abc import Generator
 from contextlib import closing
@@ -220,7 +221,7 @@ def test_a_batch_has_a_due_time_of_its_own(queue: CampaignStore) -> None:
     now_us = time.time_ns() // 1000
     queue.begin(RUN)
     dues_us = [now_us + DAY_US, now_us - 5_000_000, now_us - 9_000_000]
-    batches = [(number, 3, part(number).pack(), due_us) for number, due_us in enumerate(dues_us)]
+    batches = [(number, 3, part(number).pack(), due_us, None) for number, due_us in enumerate(dues_us)]
     assert fill(queue, RUN, batches) == 3
     assert queue.steer("sale", due_us=now_us + DAY_US // 2)
     assert (queue.look(1).campaigns, queue.claim("sale", "a", 60)) == ([], Waiting(0))
@@ -253,7 +254,7 @@ def test_workers_look_at_the_higher_priority_first_then_at_the_one_due_longest(q
         assert queue.begin(run)
         due_us = now_us + DAY_US if name == "late" else now_us - (1 + age) * 1_000_000
         queue.steer(name, due_us=due_us)
-        assert fill(queue, run, [(0, 3, part(0).pack(), 0)]) == 1
+        assert fill(queue, run, [(0, 3, part(0).pack(), 0, None)]) == 1
     assert queue.look(9).campaigns == ["high", "b", "a", "low"]
     assert queue.look(2).campaigns == ["high", "b"]
     assert queue.steer("high", "pause")
@@ -545,7 +546,7 @@ def test_of_a_cancelled_campaign_only_what_is_decided_is_claimed(queue: Campaign
 
 def test_batches_are_stored_in_steps_of_bounded_bytes() -> None:
     sizes = [3 << 20, 3 << 20, 1, 5 << 20, *[1] * 250]
-    batches = [(number, 1, bytes(size), 0) for number, size in enumerate(sizes)]
+    batches = [(number, 1, bytes(size), 0, None) for number, size in enumerate(sizes)]
     listed = list(chunks(iter(batches)))
     assert [batch for chunk in listed for batch in chunk] == batches
     assert [len(chunk) for chunk in listed] == [2, 2, 100, 100, 50]
@@ -566,7 +567,7 @@ def test_a_file_that_is_not_there_is_only_made_to_begin(tmp_path: Path) -> None:
 
 
 def batches(*numbers: int) -> list[Batch]:
-    return [(number, 3, part(number).pack(), 0) for number in numbers]
+    return [(number, 3, part(number).pack(), 0, None) for number in numbers]
 
 
 def test_nothing_can_be_claimed_before_all_is_there_and_a_late_preparer_puts_nothing(queue: CampaignStore) -> None:
@@ -587,6 +588,25 @@ def test_nothing_can_be_claimed_before_all_is_there_and_a_late_preparer_puts_not
     assert [claimed(queue, worker).number for worker in "bcd"] == [0, 1, 2]
     assert queue.state("sale").is_whole
     assert not queue.renew(second), "it is prepared"
+
+
+def test_a_batch_is_found_by_its_subjects_before_it_is_decided(queue: CampaignStore) -> None:
+    filled(queue)
+    due_us = time.time_ns() // 1000 + DAY_US
+    assert [queue.holding("sale", subject) for subject in (0, 2, 3, 8, 9)] == [[0], [0], [1], [2], []]
+    assert queue.holding("sale", 2, to=6) == [2, 1, 0]
+    assert queue.put_again(RUN, [Again(3, 3, part(7).pack(), (), 3)]) == 1
+    assert queue.holding("sale", 4) == [3, 1], "of a further batch that is not known"
+    batch = claimed(queue, "a")
+    assert queue.release(batch, "give_back", wait_s=DAY_US / 1e6)
+    found = [queue.stored("sale", number) for number in (batch.number, 1)]
+    assert [each is not None and each.due_us // DAY_US == due_us // DAY_US for each in found] == [True, False]
+    assert queue.steer("sale", due_us=due_us)
+    assert (list(queue.ages_s()), list(queue.ages_s(DAY_US / 1e6)), list(queue.ages_s(math.inf))) == (
+        [],
+        ["sale"],
+        ["sale"],
+    )
 
 
 def test_one_that_is_paused_or_due_later_is_prepared_before(queue: CampaignStore) -> None:

@@ -171,7 +171,7 @@ def test_a_look_costs_the_same_beside_a_thousand_pending_campaigns(queue: RedisC
         run = replace(RUN, facts=replace(FACTS, campaign=f"pending-{number}"), priority=(50, 90)[number % 2], batches=1)
         queue.begin(run)
         queue.steer(run.facts.campaign, due_us=time.time_ns() // 1000 + DAY_US)
-        fill(queue, run, [(0, 3, part(0).pack(), 0)])
+        fill(queue, run, [(0, 3, part(0).pack(), 0, None)])
     assert commands() <= alone + 3, "three more for one more priority"
 
 

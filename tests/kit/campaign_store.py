@@ -6,6 +6,7 @@ import numpy as np
 
 from capline.campaign.part import Part
 from capline.campaign.store.inputs import Input
+from capline.campaign.store.packed import span_of
 from capline.campaign.store.protocol import Batch, CampaignStore
 from capline.campaign.store.records import Claimed, RunFacts, StoredRun
 from capline.campaign.store.rows import DELIVERED, PENDING, BatchRows
@@ -27,7 +28,7 @@ def fill(queue: CampaignStore, run: StoredRun, batches: Iterable[Batch]) -> int:
 
 
 def put(queue: CampaignStore, *numbers: int) -> int:
-    return fill(queue, RUN, ((number, 3, part(number).pack(), 0) for number in numbers))
+    return fill(queue, RUN, ((number, 3, part(number).pack(), 0, span_of(part(number).ids)) for number in numbers))
 
 
 def filled(queue: CampaignStore) -> None:

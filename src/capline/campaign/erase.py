@@ -51,7 +51,7 @@ def erase(store: CampaignStore, subject: Subject) -> list[ErasedFrom]:
         if run is None or (run.facts.ids == "text") != isinstance(subject, str):
             continue
         erased = ErasedFrom(name, 0, 0, 0)
-        for number in store.holding(name, subject, undecided=True):
+        for number in store.holding(name, subject):
             what = _from_batch(store, run, number, subject)
             if what:
                 erased = msgspec.structs.replace(erased, **{what: getattr(erased, what) + 1})

@@ -10,12 +10,11 @@ Cost: for each other campaign that holds on this log, some two such batches, 1 m
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capline.campaign.store.protocol import UnreadableRunError
+from capline.campaign.pending import on_one_log, pending
 from capline.campaign.store.rows import DECIDING, HELD, SECOND_US
 from capline.model.clock import SystemClock
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.store.packed import Ids
     from capline.campaign.store.protocol import CampaignStore
-    from capline.campaign.store.records import StoredRun
     from capline.campaign.store.rows import BatchRows
 
 _AFTER_US = 1000
@@ -59,29 +57,14 @@ def _before(store: CampaignStore, campaign: str, at_us: int, ids: Ids) -> Iterat
     if run is None:
         return
     mine = -run.priority, at_us, campaign
-    for other in _others(store, run):
-        name = other.facts.campaign
-        aside = store.state(name).aside
-        numbers = [number for number in store.holding(name, ends[0], to=ends[1]) if number not in aside]
+    for other in pending(store, SystemClock().now_us(), 0):
+        name, priority = other.run.facts.campaign, other.run.priority
+        if name == campaign or not other.run.facts.holds or priority < run.priority:
+            continue
+        if not on_one_log(store, other.run, run):
+            continue
+        numbers = [number for number in store.holding(name, ends[0], to=ends[1]) if number not in other.state.aside]
         for theirs in store.steps(name, numbers):
-            is_before = (-other.priority, theirs.at_us, name) < mine
+            is_before = (-priority, theirs.at_us, name) < mine
             if is_before and (theirs.ids.dtype == object) == (ids.dtype == object):
                 yield theirs
-
-
-def _others(store: CampaignStore, run: StoredRun) -> Iterator[StoredRun]:
-    """The other campaigns that hold messages on this log, and go on."""
-    limits, now_us = store.store(run.facts.campaign), SystemClock().now_us()
-    for name in store.ages_s():
-        if name == run.facts.campaign:
-            continue
-        try:
-            other = store.find(name)
-        except UnreadableRunError:
-            continue
-        if other is None or other.facts.holds != run.facts.holds or other.priority < run.priority:
-            continue
-        state = store.state(name)
-        over = state.finished or state.cancelled or math.isinf(state.due_us) or 0 < state.until_us <= now_us
-        if not over and store.store(name) == limits:
-            yield other

@@ -96,7 +96,7 @@ class Accepted:
         nobody = ((None, 0),)
         facts = RunFacts(file.campaign, file.policy, file.channel, file.cost, 0, nobody, now_us, secrets.token_hex(8))
         return StoredRun(
-            replace(facts, is_test=bool(file.only), holds=self._holds),
+            replace(facts, is_test=bool(file.only), holds=self._log if file.holds_any else "", log=self._log),
             self.inputs,
             file.text,
             os.path.abspath(file.path),  # noqa: PTH100 - `resolve` would follow links, and paths start where the file is
@@ -111,8 +111,8 @@ class Accepted:
         )
 
     @property
-    def _holds(self) -> str:
-        return f"{self.policies.namespace}/{self.policy.log}" if self.file.holds_any else ""
+    def _log(self) -> str:
+        return f"{self.policies.namespace}/{self.policy.log}"
 
     def heed(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:
         """Take over the file of a run that was begun: when it is due and over, unless someone changed that since.

@@ -133,7 +133,7 @@ class _Run:
                 preparing = ledger.store.claim(ledger.name, _WORKER, 0)
                 fence = preparing.fence if isinstance(preparing, Claimed) else 0
                 missing = range(state.queued, job.batches)
-                batches = ((number, _size(job.rows(number)), b"", job.due_us(number)) for number in missing)
+                batches = ((number, _size(job.rows(number)), b"", job.due_us(number), None) for number in missing)
                 for _ in ledger.store.put(ledger.run, batches, fence):
                     self._stop.check()
             ledger.freeze_inputs(store_input(self._limiter))

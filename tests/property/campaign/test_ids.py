@@ -73,7 +73,7 @@ def sent(ids: list[Any], per_batch: int) -> Generator[SqliteCampaignStore]:
         facts = replace(FACTS, ids="text" if text else "uint64", audience=len(ids), segments=((None, len(ids)),))
         run = replace(RUN, facts=facts, batches=len(parts))
         store.begin(run)
-        fill(store, run, ((part.number, len(part), part.pack(), 0) for part in parts))
+        fill(store, run, ((part.number, len(part), part.pack(), 0, None) for part in parts))
         for part in parts[:-1]:
             settle(store, part)
         yield store

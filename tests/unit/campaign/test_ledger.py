@@ -235,6 +235,6 @@ def test_a_look_takes_as_many_steps_beside_a_thousand_pending_campaigns(tmp_path
                 )
                 store.begin(run)
                 store.steer(run.facts.campaign, due_us=4_000_000_000_000_000)
-                fill(store, run, [(0, 3, b"", 0)])
+                fill(store, run, [(0, 3, b"", 0, None)])
             counts.append(steps())
         assert counts[1] <= counts[0] + 10

@@ -24,6 +24,7 @@ from capline.campaign.ledger import Ledger
 from capline.campaign.rate import refuse_other_rate
 from capline.campaign.retry import ask_again, retry_failed
 from capline.campaign.senders.protocol import asks_again
+from capline.campaign.store.packed import span_of
 from capline.campaign.store.records import PREPARE, Claimed
 from capline.campaign.store_facts import refuse_new_run
 from capline.model.errors import CampaignConflictError, CampaignError, NoStoreError, StoreUnavailableError
@@ -158,7 +159,7 @@ def retry(job: Job, queue: CampaignStore) -> Enqueued:
 def _batches(job: Job, numbers: Iterable[int]) -> Iterator[Batch]:
     for number in numbers:
         part = job.part(number)
-        yield number, len(part), part.pack(), job.due_us(number)
+        yield number, len(part), part.pack(), job.due_us(number), span_of(part.ids)
 
 
 def _store_for_workers(file: CampaignFile) -> str:

@@ -42,6 +42,11 @@ def sort_key(subject: Subject) -> bytes:
     return subject.encode() if isinstance(subject, str) else int(subject).to_bytes(8)
 
 
+def span_of(ids: Ids) -> tuple[bytes, bytes]:
+    """The first and the last of ascending ids, as keys that sort."""
+    return (sort_key(ids[0]), sort_key(ids[-1])) if len(ids) else (b"", b"")
+
+
 def pack_ids(ids: Ids) -> bytes:
     """The ids as bytes."""
     if ids.dtype == object:

@@ -41,9 +41,9 @@ SILENT_S = 10.0
 """Leases are renewed every second: after so long without a renewal, nobody is at work."""
 _CHUNK, _CHUNK_BYTES = 100, 4 << 20
 
-Batch = tuple[int, int, bytes, int]
-"""A batch to store: its number, how many rows, its subjects as a packed `Part`, or none as in `Claimed`, and when it
-is due in microseconds, 0 with its campaign."""
+Batch = tuple[int, int, bytes, int, tuple[bytes, bytes] | None]
+"""A batch to store: its number, how many rows, its subjects as a packed `Part`, or none as in `Claimed`, when it is due
+in microseconds, 0 with its campaign, and its first and last subject, as keys that sort."""
 
 How = Literal["give_back", "fail", "set_aside"]
 Change = Literal["", "pause", "resume", "cancel"]
@@ -127,10 +127,10 @@ class CampaignStore(Protocol):
         """What keeps a campaign from going on: "pause", "cancel", or nothing. What is over is cancelled here."""
         ...
 
-    def ages_s(self) -> Mapping[str, float]:
-        """The campaigns that are due and not finished, the oldest first, each with the seconds since it was due.
+    def ages_s(self, within_s: float = 0) -> Mapping[str, float]:
+        """The campaigns that are not finished, and are due, or will be within so long; the oldest first.
 
-        Those that are due later cost nothing.
+        Each with the seconds since it was due. Those that are due later cost nothing.
         """
         ...
 
@@ -189,13 +189,8 @@ class CampaignStore(Protocol):
         """The recorded steps of those batches that were decided. A batch is read in one piece."""
         ...
 
-    def holding(
-        self, campaign: str, subject: Subject, *, to: Subject | None = None, undecided: bool = False
-    ) -> list[int]:
-        """The batches that may hold a subject, or one up to another, by their first and last one; the newest first.
-
-        Of those that are not decided that is not known: all of them, or none.
-        """
+    def holding(self, campaign: str, subject: Subject, *, to: Subject | None = None) -> list[int]:
+        """The batches that may hold a subject, or one up to another, by their first and last one; the newest first."""
         ...
 
     def stored(self, campaign: str, number: int) -> Claimed | None:

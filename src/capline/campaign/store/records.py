@@ -25,7 +25,7 @@ class RunFacts:
     """The facts of a run that never change. `segments`: name and number of subjects, first those in no segment.
 
     `ids`: uint32, uint64 or text. `is_test`: a test send. `holds`: the log on which its held messages wait; empty where
-    it drops what is refused.
+    it drops what is refused. `log`: the one that counts its messages.
     """
 
     campaign: str
@@ -39,6 +39,7 @@ class RunFacts:
     ids: str = "uint32"
     is_test: bool = False
     holds: str = ""
+    log: str = ""
 
     def without(self, code: int | None) -> RunFacts:
         """The same with one subject of a segment fewer; None: with none fewer."""
@@ -131,7 +132,8 @@ class Claimed:
     """A batch that a worker owns until another claim raises its `fence`.
 
     The halves of its step are None until it is decided. `data` is a packed `Part`; empty where only a process that has
-    the audience delivers it (`campaign run`).
+    the audience delivers it (`campaign run`). `due_us`, of one that `stored` gave: when it can be claimed; 0 with its
+    campaign, or where someone has it.
     """
 
     campaign: str
@@ -142,6 +144,7 @@ class Claimed:
     data: bytes
     decided: bytes | None
     outcome: bytes | None
+    due_us: int = 0
 
     def steps(self) -> BatchRows | None:
         """The recorded steps; None before it was decided. `CampaignError` where they are damaged."""

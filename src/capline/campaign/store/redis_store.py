@@ -140,7 +140,8 @@ class RedisCampaignStore:
         """As in `protocol`."""
         name = run.facts.campaign
         for chunk in chunks(batches):
-            queued = int(self._run("put", name, run.facts.run_id, EXPIRY_MS, name, fence, *chain.from_iterable(chunk)))
+            words = [(*batch, msgspec.msgpack.encode(span) if span else b"") for *batch, span in chunk]
+            queued = int(self._run("put", name, run.facts.run_id, EXPIRY_MS, name, fence, *chain.from_iterable(words)))
             if queued == _LOST:
                 return
             if queued < 0:
@@ -161,13 +162,13 @@ class RedisCampaignStore:
 
     # ---- work
 
-    def ages_s(self) -> dict[str, float]:
+    def ages_s(self, within_s: float = 0) -> dict[str, float]:
         """As in `protocol`."""
         ages_s: dict[str, float] = {}
         for *_, there, _next, _names in self._lists():
             [(seconds, micros)] = self.server.calls(there, [("TIME",)])
             now_us = int(seconds) * 1_000_000 + int(micros)
-            flat = self.server.call("ZRANGE", there, "-inf", now_us, "BYSCORE", "WITHSCORES")
+            flat = self.server.call("ZRANGE", there, "-inf", now_us + within_s * 1e6, "BYSCORE", "WITHSCORES")
             ages_s |= {name.decode(): (now_us - float(due)) / 1e6 for name, due in _pairs(flat).items()}
         return dict(sorted(ages_s.items(), key=itemgetter(1), reverse=True))
 
@@ -338,9 +339,7 @@ class RedisCampaignStore:
                 if decided is not None:
                     yield read_steps(number, decided, outcome)
 
-    def holding(
-        self, campaign: str, subject: Subject, *, to: Subject | None = None, undecided: bool = False
-    ) -> list[int]:
+    def holding(self, campaign: str, subject: Subject, *, to: Subject | None = None) -> list[int]:
         """As in `protocol`."""
         numbers = range(self.state(campaign).queued)
         key, end, steps = sort_key(subject), sort_key(subject if to is None else to), self._keys(campaign)[3]
@@ -349,21 +348,22 @@ class RedisCampaignStore:
             some = numbers[start : start + _READ_SPANS]
             found = self.server.call("HMGET", steps, *(f"{number}:ids" for number in some))
             for number, span in zip(some, found, strict=True):
-                first, last = msgspec.msgpack.decode(span) if span else (b"", b"")
-                if first <= end and key <= last if span else undecided:
+                first, last = msgspec.msgpack.decode(span) if span else (key, end)
+                if first <= end and key <= last:
                     holding.append(number)
         return holding[::-1]
 
     def stored(self, campaign: str, number: int) -> Claimed | None:
         """As in `protocol`."""
-        run, steps = self._keys(campaign)[0], self._keys(campaign)[3]
+        run, waiting, _, steps, *_ = self._keys(campaign)
         names = [f"{number}:{name}" for name in ("fence", "rows", "data", "decided", "outcome")]
-        (run_id,), (fence, rows, data, decided, outcome) = self.server.calls(
-            run, [("HMGET", run, "run_id"), ("HMGET", steps, *names)]
+        (run_id,), (fence, rows, data, decided, outcome), due = self.server.calls(
+            run, [("HMGET", run, "run_id"), ("HMGET", steps, *names), ("ZSCORE", waiting, number)]
         )
         if run_id is None or rows is None:
             return None
-        return Claimed(campaign, run_id.decode(), number, int(fence or 0), int(rows), data or b"", decided, outcome)
+        size, due_us = int(rows), int(float(due or 0))
+        return Claimed(campaign, run_id.decode(), number, int(fence or 0), size, data or b"", decided, outcome, due_us)
 
     def rewrite(self, was: Claimed, now: Claimed, rows: BatchRows | None, fewer: int | None, *, done: bool) -> bool:
         """As in `protocol`."""

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT
-from capline.campaign.store.packed import damaged, inflate, pack_ids, sort_key, unpack_ids
+from capline.campaign.store.packed import damaged, inflate, pack_ids, span_of, unpack_ids
 from capline.model.subject import LONGEST_TEXT_BYTES
 from capline.store.columns import NEVER_US
 
@@ -185,7 +185,7 @@ class BatchRows:
     @property
     def span(self) -> tuple[bytes, bytes]:
         """The first and the last subject, as keys that sort."""
-        return (sort_key(self.ids[0]), sort_key(self.ids[-1])) if len(self) else (b"", b"")
+        return span_of(self.ids)
 
     def take(self, which: NDArray[Any]) -> BatchRows:
         """Some of the rows."""

@@ -269,7 +269,7 @@ class SqliteCampaignStore:
             queued = self._queued(run)
             query = f"SELECT 1 FROM run WHERE campaign = ? AND {_PREPARES}"  # noqa: S608  # nosec B608
             prepares = self._db.execute(query, (name, fence)).fetchone() is not None
-            for number, rows, data, due_us in chunk:
+            for number, rows, data, due_us, span in chunk:
                 back = self._db.execute(
                     "UPDATE batch SET aside = NULL, claims = 0, rows = ?, data = ?, due_us = ? "
                     "WHERE campaign = ? AND number = ? AND aside IS NOT NULL",
@@ -278,7 +278,7 @@ class SqliteCampaignStore:
                 if not back.rowcount and number == queued:
                     if not prepares:
                         return 0
-                    self._insert(name, number, rows, data, due_us)
+                    self._insert(name, number, rows, data, due_us, span)
                     queued += 1
             self._db.execute(
                 "DELETE FROM batch WHERE campaign = ?1 AND number = ?2 AND EXISTS (SELECT 1 FROM run "
@@ -327,10 +327,18 @@ class SqliteCampaignStore:
             raise CampaignError(f"{self.url}: the run of {run.facts.campaign!r} is gone; enqueue it again")
         return int(found[0])
 
-    def _insert(self, campaign: str, number: int, rows: int, data: bytes, due_us: int = 0) -> None:
+    def _insert(
+        self,
+        campaign: str,
+        number: int,
+        rows: int,
+        data: bytes,
+        due_us: int = 0,
+        span: tuple[bytes, bytes] | None = None,
+    ) -> None:
         self._db.execute(
-            "INSERT INTO batch (campaign, number, rows, data, due_us) VALUES (?, ?, ?, ?, ?)",
-            (campaign, number, rows, data, due_us),
+            "INSERT INTO batch (campaign, number, rows, data, due_us, first, last) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (campaign, number, rows, data, due_us, *(span or (None, None))),
         )
 
     def _touch(self, campaign: str, *, queued: int) -> None:
@@ -418,12 +426,12 @@ class SqliteCampaignStore:
 
     # ---- work
 
-    def ages_s(self) -> dict[str, float]:
+    def ages_s(self, within_s: float = 0) -> dict[str, float]:
         """As in `protocol`."""
         now_us = self._now_us()
         found = self._all(
             "SELECT campaign, due_us FROM run WHERE NOT finished AND NOT paused AND due_us <= ? ORDER BY due_us",
-            now_us,
+            now_us + within_s * 1e6,
         )
         return {campaign: (now_us - due_us) / 1e6 for campaign, due_us in found}
 
@@ -678,22 +686,20 @@ class SqliteCampaignStore:
                         f"{self.path.parent}: the ledger is damaged at batch {number}; restore it from a copy"
                     ) from None
 
-    def holding(
-        self, campaign: str, subject: Subject, *, to: Subject | None = None, undecided: bool = False
-    ) -> list[int]:
+    def holding(self, campaign: str, subject: Subject, *, to: Subject | None = None) -> list[int]:
         """As in `protocol`."""
         query = (
-            "SELECT number FROM batch WHERE campaign = ? AND coalesce(first <= ? AND last >= ?, ?) AND number >= 0 "
+            "SELECT number FROM batch WHERE campaign = ? AND coalesce(first <= ? AND last >= ?, 1) AND number >= 0 "
             "ORDER BY number DESC"
         )
         keys = sort_key(subject if to is None else to), sort_key(subject)
-        return [number for (number,) in self._all(query, campaign, *keys, undecided)]
+        return [number for (number,) in self._all(query, campaign, *keys)]
 
     def stored(self, campaign: str, number: int) -> Claimed | None:
         """As in `protocol`."""
         found = self._all(
-            "SELECT run_id, number, fence, rows, data, decided, outcome FROM batch JOIN run USING (campaign) "
-            "WHERE campaign = ? AND number = ?",
+            "SELECT run_id, number, fence, rows, data, decided, outcome, iif(owner IS NULL, batch.due_us, 0) "
+            "FROM batch JOIN run USING (campaign) WHERE campaign = ? AND number = ?",
             campaign,
             number,
         )
@@ -706,7 +712,8 @@ class SqliteCampaignStore:
         with self._wipes():
             run = self.find(was.campaign)
             written = self._db.execute(
-                "UPDATE batch SET rows = ?, data = ?, decided = ?, outcome = ?, first = ?, last = ? WHERE campaign = ? "
+                "UPDATE batch SET rows = ?, data = ?, decided = ?, outcome = ?, first = coalesce(?, first), "
+                "last = coalesce(?, last) WHERE campaign = ? "
                 "AND number = ? AND (settled OR owner IS NULL) AND data = ? AND decided IS ? AND outcome IS ?",
                 (now.rows, now.data, now.decided, now.outcome, *span, was.campaign, was.number, *before),
             ).rowcount

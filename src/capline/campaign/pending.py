@@ -1,0 +1,117 @@
+"""The campaigns that are pending, and whom each still wants to send to.
+
+A campaign is pending until it is over. It wants those of its audience who are neither excluded nor held out, and whose
+message is not decided, or is held. A batch knows its first and last recipient from the start, so only those that may
+have some of the subjects are read: 1 ms for 10,000 rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capline.campaign.file import loads_campaign
+from capline.campaign.part import Part
+from capline.campaign.store.protocol import UnreadableRunError
+from capline.campaign.store.rows import DECIDING, HELD
+from capline.model.errors import CaplineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from capline.campaign.file import CampaignFile
+    from capline.campaign.store.packed import Ids
+    from capline.campaign.store.protocol import CampaignStore
+    from capline.campaign.store.records import State, StoredRun
+    from capline.model.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A campaign that is not over. Until its `state` is whole, nobody knows whom it wants."""
+
+    run: StoredRun
+    state: State
+
+    @property
+    def file(self) -> CampaignFile | None:
+        """Its file; None where that cannot be read here: then nobody is known to be excluded or held out."""
+        return _file(self.run.text, self.run.path)
+
+    def wants(self, store: CampaignStore, first: Subject, last: Subject, now_us: int) -> Iterator[Wanted]:
+        """Those that it wants, by batches that may have some from the first subject to the last; 1 ms a batch.
+
+        A batch that was set aside wants nobody; so does a campaign for what is due when it is over.
+        """
+        for number in store.holding(self.run.facts.campaign, first, to=last):
+            if number in self.state.aside:
+                continue
+            batch = store.stored(self.run.facts.campaign, number)
+            rows = None if batch is None else batch.steps()
+            if batch is None or (rows is None and not batch.data):
+                continue
+            if rows is None:
+                ids = Part.claimed(batch, self.run).ids
+                due_us = np.full(len(ids), max(batch.due_us, int(self.state.due_us)), np.int64)
+            else:
+                open_rows = np.flatnonzero(np.isin(rows.state, (HELD, DECIDING)))
+                ids, due_us = rows.ids[open_rows], np.where(rows.state == HELD, rows.held_until_us, 0)[open_rows]
+            due_us = np.maximum(due_us, now_us)
+            stay = due_us < (self.state.until_us or np.iinfo(np.int64).max)
+            if self.file is not None:
+                stay &= ~_left_out(self.file, ids)
+            yield Wanted(ids[stay], due_us[stay])
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Recipients, ascending, and when the message of each is due: now, where it might have been decided already."""
+
+    ids: Ids
+    due_us: NDArray[np.int64]
+
+
+def pending(store: CampaignStore, now_us: int, within_s: float = float("inf")) -> Iterator[Pending]:
+    """The campaigns that are not over or paused, and are due within so long; test sends are not among them."""
+    for name in store.ages_s(within_s):
+        try:
+            run = store.find(name)
+        except UnreadableRunError:
+            continue
+        if run is None or run.facts.is_test:
+            continue
+        state = store.state(name)
+        is_over = state.finished or state.cancelled or 0 < state.until_us <= now_us
+        if not is_over and state.due_us != float("inf") and state.refused is None:
+            yield Pending(run, state)
+
+
+def on_one_log(store: CampaignStore, one: StoredRun, other: StoredRun) -> bool:
+    """Whether the messages of both count on one log; which store it is in, their files say until they are opened."""
+    opened = [store.store(run.facts.campaign) for run in (one, other)]
+    if None in opened:
+        opened = [next((each for each in run.inputs if each.name == "store"), None) for run in (one, other)]
+    return one.facts.log == other.facts.log and opened[0] == opened[1]
+
+
+@lru_cache(64)
+def _file(text: str, path: str) -> CampaignFile | None:
+    try:
+        return loads_campaign(text, Path(path))
+    except CaplineError:
+        return None
+
+
+def _left_out(file: CampaignFile, ids: Ids) -> NDArray[np.bool_]:
+    """Which of these it does not send to, as far as that can be read here."""
+    out = np.zeros(len(ids), bool) if file.holdout is None else file.holdout.among(ids)
+    try:
+        return out if file.exclude is None else out | file.exclude.among(ids)
+    except CaplineError:
+        return out

@@ -81,6 +81,19 @@ class Unusable:
 Node = Text | Items | Table | Unusable
 
 
+def texts_of(node: Node) -> Any:
+    """The texts of a node, in lists and dictionaries as they stand there."""
+    match node:
+        case Text():
+            return node.text
+        case Items():
+            return [texts_of(item) for item in node.items]
+        case Table():
+            return {key.text: texts_of(value) for key, value in node.entries}
+        case Unusable():
+            return None
+
+
 def shown(text: str) -> str:
     """Quote a piece of the file for a message: escaped, so on one line, and short."""
     return repr(clipped(text))

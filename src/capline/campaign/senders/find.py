@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from capline.forms.fields import Fields
-from capline.forms.tree import Items, Node, Table, Text, Unusable
+from capline.forms.tree import Text, texts_of
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -132,17 +132,5 @@ def _load(name: str) -> SenderType:
 
 
 def _digest(name: str, options: Fields, tuning: set[str]) -> str:
-    written = {key: _plain(value) for key, value in options.written() if key not in tuning}
+    written = {key: texts_of(value) for key, value in options.written() if key not in tuning}
     return hashlib.sha256(msgspec.json.encode([name, written], order="sorted")).hexdigest()
-
-
-def _plain(node: Node) -> object:
-    match node:
-        case Text():
-            return node.text
-        case Items():
-            return [_plain(item) for item in node.items]
-        case Table():
-            return {key.text: _plain(value) for key, value in node.entries}
-        case Unusable():
-            return None

@@ -1,5 +1,5 @@
 // Keeps an open page up to date: every five seconds the main part is fetched anew, while the page is seen and nobody is
-// in a form of it. Without this script the page reads as it was served.
+// in a form of it. A form with a forecast has it while one types. Without this script the page reads as it was served.
 "use strict";
 const EVERY_MS = 5000;
 const main = document.querySelector("main[data-live]");
@@ -24,4 +24,40 @@ async function renew() {
 if (main) {
   setInterval(renew, EVERY_MS);
   document.addEventListener("visibilitychange", renew);
+}
+
+const PAUSE_MS = 600;
+const composed = document.querySelector("form[data-forecast]");
+let waits, asks = false;
+
+async function forecast() {
+  if (asks || !composed.checkValidity()) return;
+  asks = true;
+  const query = `?${new URLSearchParams(new FormData(composed))}`;
+  try {
+    const answer = await fetch(composed.action + query, { headers: { Accept: "text/html" } });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (`?${new URLSearchParams(new FormData(composed))}` === query) {
+      for (const part of document.querySelectorAll("[data-part]")) {
+        const now = page.querySelector(`[data-part="${part.dataset.part}"]`);
+        if (now) part.replaceWith(document.importNode(now, true));
+      }
+      history.replaceState(null, "", query);
+    } else {
+      waits = setTimeout(forecast, PAUSE_MS);
+    }
+  } catch { /* it stays stale, and the button asks again */ }
+  asks = false;
+}
+
+if (composed) {
+  const zone = composed.querySelector("[data-zone]");
+  if (zone) zone.value = Intl.DateTimeFormat().resolvedOptions().timeZone || zone.value;
+  composed.addEventListener("input", () => {
+    const shown = document.querySelector("[data-part=forecast]");
+    shown.classList.add("stale-forecast");
+    shown.querySelector("form")?.remove();
+    clearTimeout(waits);
+    waits = setTimeout(forecast, PAUSE_MS);
+  });
 }

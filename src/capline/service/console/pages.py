@@ -3,6 +3,7 @@
     GET   /console                 the overview
     GET   /console/subject?id=42   one subject; POST …/erase and …/override
     GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on
+    GET   /console/campaigns/new   a campaign that is composed, with its forecast; POST begins it
     GET   /console/policies        and /console/policy?name=, /console/segments, /console/audit
     GET   /console/try?name=       other limits for a policy; POST …/set
     GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
@@ -13,6 +14,7 @@ A page is a view, plain values, in a template; a form is a POST that leads back 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
@@ -21,8 +23,9 @@ from urllib.parse import urlencode
 
 from capline.model.errors import CaplineError
 from capline.service.access.guard import check_role
-from capline.service.console import campaigns, settings, subject
+from capline.service.console import campaigns, compose, settings, subject
 from capline.service.console.campaigns import CampaignPages
+from capline.service.console.compose import Composing
 from capline.service.console.history import History
 from capline.service.console.overview import Overview
 from capline.service.console.render import files, link, moved, shown, wants_json
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 TOP = "/console"
 SUBJECT, CAMPAIGNS, CAMPAIGN = f"{TOP}/subject", f"{TOP}/campaigns", f"{TOP}/campaign"
+COMPOSE = f"{CAMPAIGNS}/new"
 POLICIES, POLICY, TRY, SEGMENTS, AUDIT = (
     f"{TOP}/{name}" for name in ("policies", "policy", "try", "segments", "audit")
 )
@@ -59,6 +63,7 @@ _DONE = {
     "overridden": "It has limits of its own for a while.",
     "set": "These limits are in force.",
     "conflict": "It was changed meanwhile: look at what is in force now, and decide again.",
+    "begun": "It is begun: workers send it when it is due.",
     "pause": "Nothing more of it is sent until it is resumed.",
     "resume": "It goes on.",
     "cancel": "It is cancelled.",
@@ -86,6 +91,7 @@ class Console:
         guard: Guard | None,
         *,
         secure: bool = False,
+        messages: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.verbs = Verbs(routes)
         self._sessions = Sessions(guard, secure=secure)
@@ -93,6 +99,7 @@ class Console:
         self._overview = Overview(limiter, segments, metrics, self._history)
         self._subjects = SubjectPage(self.verbs)
         self._campaigns = CampaignPages(self.verbs)
+        self._composing = Composing(self.verbs, messages or {})
         self._has_configuration = limiter.configuration is not None
         self._settings = SettingsPages(
             self.verbs, self._overview, has_store=self._has_configuration, has_segments=segments is not None
@@ -120,6 +127,7 @@ class Console:
             AUDIT: route(GET=self._page(self._audit)),
             CAMPAIGNS: route(GET=self._page(self._list_campaigns)),
             CAMPAIGN: route(GET=self._page(self._campaign)),
+            COMPOSE: route(GET=self._page(self._compose), POST=self._form(self._begin, *compose.TYPED, "key")),
             f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
             f"{TOP}/sign-out": route(POST=self._form(self._sign_out)),
         }
@@ -240,7 +248,22 @@ class Console:
     async def _list_campaigns(self, request: Request, caller: Caller) -> Reply:
         after = query_of(request.query, ("after",)).get("after")
         view = await self._campaigns.view(caller.token, after)
-        return self._shown(request, caller, "campaigns.html", view, after=after)
+        may = view["is_here"] and caller.changes and self._composing.may(caller.token)
+        return self._shown(request, caller, "campaigns.html", view, after=after, may_compose=may)
+
+    async def _compose(self, request: Request, caller: Caller) -> Reply:
+        typed = query_of(request.query, compose.TYPED)
+        return await self._composed(request, caller, await self._composing.view(caller.token, typed))
+
+    async def _begin(self, request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+        faults = await self._composing.begin(caller.token, form, form.get("key", ""))
+        if not faults:
+            return moved(link(CAMPAIGN, name=form["campaign"].strip(), done="begun"))
+        return await self._composed(request, caller, await self._composing.view(caller.token, form, faults), status=422)
+
+    async def _composed(self, request: Request, caller: Caller, view: dict[str, Any], *, status: int = 200) -> Reply:
+        around = {"drawn": campaigns.drawn, "key": secrets.token_hex(16)}
+        return self._shown(request, caller, "compose.html", view, status=status, **around)
 
     async def _campaign(self, request: Request, caller: Caller) -> Reply:
         asked = query_of(request.query, ("name", "done"))

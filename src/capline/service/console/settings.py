@@ -36,8 +36,9 @@ class SettingsPages:
 
     async def policies(self, token: Token, contains: str | None, after: str | None) -> dict[str, Any]:
         """A page of policies, each with what was counted in the last minutes."""
-        asked = {"contains": contains or None, "after": after, "limit": _A_PAGE}
-        told: dict[str, Any] = await self._verbs(token, "GET", LIST, **asked)
+        told: dict[str, Any] = await self._verbs(
+            token, "GET", LIST, contains=contains or None, after=after, limit=_A_PAGE
+        )
         over_s, counted = await self._overview.counted()
         for policy in told["policies"]:
             policy["use"] = counted.get(policy["name"])

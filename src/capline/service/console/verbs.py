@@ -32,15 +32,30 @@ class Verbs:
         route = self._routes.get(path)
         return route is not None and method in route.handlers and may(token, route.roles_of(method))
 
+    def check(self, token: Token, method: str, path: str) -> None:
+        """Raise the `Problem` where the token may not use the verb."""
+        check_role(token, self._routes[path].roles_of(method))
+
     async def __call__(
-        self, token: Token, method: str, path: str, *names: str, form: object = None, **query: str | int | None
+        self,
+        token: Token,
+        method: str,
+        path: str,
+        *names: str,
+        form: object = None,
+        key: str | None = None,
+        **query: str | int | None,
     ) -> Any:
-        """What the verb at this template answers, as plain values; raises the `Problem` or error that it does."""
+        """What the verb at this template answers, as plain values; raises the `Problem` or error that it does.
+
+        The `key` is for a verb that does the same request once.
+        """
+        self.check(token, method, path)
         route = self._routes[path]
-        check_role(token, route.roles_of(method))
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         body = b"" if form is None else msgspec.json.encode(form)
-        request = Request(method, path.encode(), asked.encode(), [], "console", lambda: False, body)
+        headers = [] if key is None else [(b"idempotency-key", key.encode())]
+        request = Request(method, path.encode(), asked.encode(), headers, "console", lambda: False, body)
         request.route, request.who = path, token.name
         request.names = tuple(quote(name, safe="").encode() for name in names)
         answer = await route.handlers[method](request)

@@ -5,6 +5,7 @@
     segments: s3://bucket/prefix              optional
     queue: redis://queue.example.org/0        optional: a campaign store
     audiences: s3://bucket/audiences          optional, with it: where uploads are kept, here or in a directory
+    messages: {push: {policies: policies.yaml, sender: {…}}}     what the console's form of a campaign begins with
     http: {listen: 127.0.0.1:8080, workers: 2, trusted_proxies: 1, tls: {certificate: c.pem, key: k.pem}}
     admin: {listen: 127.0.0.1:8081}
     grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false, tls: {…}}     or listen: unix:envoy.sock
@@ -34,7 +35,7 @@ import msgspec
 from msgspec.inspect import BoolType, FloatType, IntType, Type, type_info
 
 from capline.forms.fields import Fields
-from capline.forms.tree import Items, Table, Text, read_tree, shown
+from capline.forms.tree import Items, Table, Text, read_tree, shown, texts_of
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.policy.file import PolicyFileError
 from capline.segment.files import read
@@ -170,6 +171,7 @@ class _Reader:
             segments=self._url(top, "segments"),
             queue=self._url(top, "queue"),
             audiences=self._url(top, "audiences"),
+            messages=self._messages(),
             http=self._http(usual.http, "http"),
             admin=self._http(usual.admin, "admin"),
             grpc=grpc,
@@ -221,6 +223,8 @@ class _Reader:
         top = self._top
         if settings.audiences is not None and settings.queue is None:
             top.fault("audiences", "uploads are for campaigns: give 'queue:' too")
+        if settings.messages and settings.queue is None:
+            top.fault("messages", "messages are for campaigns: give 'queue:' too")
         if settings.http.workers > 1 and settings.store.lower().startswith("memory:"):
             where = "store" if top.has("store") else None
             top.fault(where, "memory:// is one process's own: with several workers use lmdb:///path or a server")
@@ -333,6 +337,17 @@ class _Reader:
         record = self._options(fields, Record())
         fields.close()
         return record
+
+    def _messages(self) -> dict[str, dict[str, Any]]:
+        """Campaign files in part: their reader says what is wrong once a campaign is composed of one."""
+        fields = self._top.section("messages", "{push: {policies: policies.yaml, sender: {…}}}")
+        found: dict[str, dict[str, Any]] = {}
+        if fields is None:
+            return found
+        for name in fields.keys():  # noqa: SIM118 - Fields is no dictionary
+            part = fields.section(name, "{policies: policies.yaml, sender: {…}}")
+            found[name] = {} if part is None else {key: texts_of(node) for key, node in part.written()}
+        return found
 
     def _bounds(self, usual: Bounds) -> Bounds:
         fields = self._top.section("bounds")

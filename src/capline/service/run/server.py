@@ -131,9 +131,11 @@ async def open_parts(
         ) | segments.routes(source)
         public |= check_route(limiter)
         if settings.queue is not None:
-            from capline.service.verbs.campaigns import campaign_routes  # noqa: PLC0415 - few services have campaigns
+            from capline.service.verbs import campaigns  # noqa: PLC0415 - few services have campaigns
 
-            public |= campaign_routes(settings.queue, settings.audiences, create=create)
+            for name, message in settings.messages.items():
+                campaigns.check_message(name, message)
+            public |= campaigns.campaign_routes(settings.queue, settings.audiences, create=create)
         parts = Parts(limiter, public, source, followed)
         if settings.record is not None and isinstance(limiter, RecordingLimiter):
             record = limiter.record = Record(settings.record)
@@ -176,11 +178,12 @@ async def _haproxy(parts: Parts, listening: socket.socket) -> None:
     parts.ending.append(stop)
 
 
-def _console(parts: Parts, metrics: Metrics, guard: Guard | None, *, secure: bool) -> dict[str, Route]:
+def _console(parts: Parts, metrics: Metrics, guard: Guard | None, settings: Settings) -> dict[str, Route]:
     """The console's pages over these parts; what they show is followed beside."""
     from capline.service.console.pages import Console  # noqa: PLC0415 - a worker has no pages
 
-    console = Console(parts.public, parts.limiter, parts.segments, metrics, guard, secure=secure)
+    secure, messages = settings.admin.tls is not None, settings.messages
+    console = Console(parts.public, parts.limiter, parts.segments, metrics, guard, secure=secure, messages=messages)
     parts.beside.append(console.follow)
     return console.routes()
 
@@ -258,7 +261,7 @@ async def _serve(
         health = probes(parts.limiter, parts.segments, allows=settings.on_store_error == "allow", draining=draining)
         of = {PUBLIC: described(parts.public | health), ADMIN: health | metrics.routes()}
         if ADMIN in sockets:
-            of[ADMIN] |= _console(parts, metrics, guard, secure=settings.admin.tls is not None)
+            of[ADMIN] |= _console(parts, metrics, guard, settings)
         parts.followed.extend(followed)
         observers: tuple[Observer, ...] = ()
         if settings.observers.access_log is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -135,7 +135,8 @@ class Record(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True):
     """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file.
 
-    `queue` is a campaign store, `audiences` where its uploads are kept. `hosts` are names, besides loopback, by which a
+    `queue` is a campaign store, `audiences` where its uploads are kept; `messages` has by name what
+    campaigns that are composed in the console share. `hosts` are names, besides loopback, by which a
     service without tokens may be asked. Without `record` no decision is kept. `drain` is how many seconds it goes on,
     but says that it is not ready, once it is told to end.
     """
@@ -146,6 +147,7 @@ class Settings(msgspec.Struct, frozen=True):
     segments: str | None = None
     queue: str | None = None
     audiences: str | None = None
+    messages: dict[str, dict[str, Any]] = {}
     http: Http = Http(Address("127.0.0.1", 8080))
     admin: Http = Http(Address("127.0.0.1", 8081))
     grpc: Grpc | None = None

@@ -47,7 +47,7 @@ from capline.service.http.table import get, patch, post, routes_of
 from capline.service.verbs.audiences import AudienceVerbs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from capline.campaign.file import CampaignFile
     from capline.campaign.store.protocol import CampaignStore, Change
@@ -196,6 +196,14 @@ class OutcomesPage(TypedDict):
     outcomes: list[Outcome]
     next: str | None
     ids: str
+
+
+def check_message(name: str, message: Mapping[str, Any]) -> None:
+    """Raise for what no campaign could share with others."""
+    try:
+        msgspec.convert({"campaign": "", "policy": "", "audience": {}, **message}, CampaignForm, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidValueError(f"messages: {name}: {error}") from None
 
 
 def campaign_routes(url: str, audiences: str | None = None, *, create: bool = True) -> dict[str, Route]:

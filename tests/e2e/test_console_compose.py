@@ -1,0 +1,209 @@
+"""A campaign that is composed in the console: what the form forecasts and begins is what the API plans and begins."""
+
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import closing
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.test_console import AXE, BAD, VIOLATIONS, Visitor
+from tests.kit.chromium import Chromium
+from tests.kit.server import soon
+from tests.kit.serving import WITHIN_S, Serving
+
+from capline.campaign.store.open import open_store
+from capline.model.errors import InvalidValueError
+from capline.service.access.tokens import TokenFile
+from capline.service.run.file import read_settings
+from capline.service.verbs.campaigns import check_message
+
+PAGE = "/console/campaigns/new"
+JSON = {"Accept": "application/json"}
+SETTINGS = """\
+store: lmdb://.capline/store
+tokens: tokens.json
+queue: sqlite://queue.sqlite
+audiences: uploads
+messages:
+  push: {policies: policies.yaml, policy: promo, priority: 7, sender: {file: out/}}
+  mail: {policies: policies.yaml, audience: {columns: [mail]}, sender: {webhook: {url: "http://127.0.0.1:9/"}}}
+"""
+GOOD = {"message": "push", "campaign": "summer", "audience": "summer.csv", "holdout": "20%"}
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    file = TokenFile(tmp_path / "tokens.json", create=True)
+    roles = {"ann": ("read", "compose", "decide"), "ben": ("read",), "hal": ("read", "steer")}
+    return {name: file.create(name, of) for name, of in roles.items()}
+
+
+@pytest.fixture
+def service(tmp_path: Path, tokens: dict[str, str]) -> Iterator[Serving]:
+    """With an upload of a hundred, of whom forty have used up what they may have."""
+    (tmp_path / "policies.yaml").write_text("policies:\n  promo: {limits: [1/day]}\n", encoding="utf-8")
+    (tmp_path / "capline.yaml").write_text(SETTINGS, encoding="utf-8")
+    with Serving(tmp_path, "--config", "capline.yaml") as service:
+        service.client.headers["Authorization"] = f"Bearer {tokens['ann']}"
+        body = "\n".join(["id", *map(str, range(100))]).encode()
+        digest = f"sha-256=:{b64encode(hashlib.sha256(body).digest()).decode()}:"
+        sent = service.client.put("/v1/audiences/summer.csv", content=body, headers={"Content-Digest": digest})
+        assert sent.status_code == 200
+        for subject in range(40):
+            service.ask("/v1/decide", policy="promo", subject=subject)
+        yield service
+
+
+@pytest.fixture
+def ann(service: Serving, tokens: dict[str, str]) -> Iterator[Visitor]:
+    with Visitor(service) as visitor:
+        visitor.sign_in(tokens["ann"])
+        yield visitor
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_in_a_browser_one_composes_sees_the_forecast_and_begins(
+    tmp_path: Path, service: Serving, tokens: dict[str, str], *, script: bool
+) -> None:
+    with Chromium(tmp_path / "profile", width=390, script=script) as browser:
+        browser.go(f"{service.admin}/console/campaigns")
+        browser.fill("input[name=secret]", tokens["ann"])
+        browser.press("main button")
+        browser.press(f'main a[href="{PAGE}"]')
+
+        def typed(field: str, text: str, said: str) -> None:
+            browser.fill(f"input[name={field}]", text)
+            if not script:
+                browser.press("form.compose button")
+            assert soon(lambda: said in browser.text, WITHIN_S), browser.text
+
+        browser.fill("input[name=campaign]", "summer")
+        typed("audience", "summer.csv", "to 60 of 100, if nothing changes until then; 40 are refused.")
+        typed("holdout", "x", "'x' is not a share")
+        assert "Begin summer?" not in browser.text
+        browser.told("(document.querySelector('input[name=holdout]').value = '', true)")
+        typed("priority", "60", "to 60 of 100")
+        if script:
+            assert "&priority=60" in browser.told("location.search")
+            browser.ask("Runtime.evaluate", expression=AXE)
+            assert browser.told(VIOLATIONS) == []
+        assert browser.told("document.documentElement.scrollWidth") <= 390
+        browser.press('form[method=post][action$="/new"] button')
+        assert "It is begun: workers send it when it is due." in browser.text
+        assert browser.notes == []
+    with closing(open_store(f"sqlite://{tmp_path}/queue.sqlite")) as store:
+        run = store.find("summer")
+        assert run is not None
+        assert (run.facts.policy, run.priority, '"upload"' in run.text) == ("promo", 60, False)
+
+
+def test_the_forecast_is_the_plan_and_is_begun_once(service: Serving, ann: Visitor) -> None:
+    at = {"send_at": "2031-07-01T16:00", "zone": "Asia/Shanghai", "until": "2031-07-02T16:00", "over_cap": "hold"}
+    view = ann.get(PAGE, params=GOOD | at, headers=JSON).json()
+    campaign = {
+        "campaign": "summer",
+        "audience": {"upload": "summer.csv"},
+        "policies": "policies.yaml",
+        "policy": "promo",
+        "sender": {"file": "out/"},
+        "holdout": "20%",
+        "over_cap": "hold",
+        "priority": 7,
+        "send_at": "2031-07-01T16:00:00+08:00",
+        "until": "2031-07-02T16:00:00+08:00",
+    }
+    plan = service.ask("/v1/campaigns/plan", **campaign).json()
+    assert (view["faults"], view["forecast"]["total"]) == ({}, plan["total"])
+    assert (plan["total"]["audience"], plan["total"]["held"] > 0) == (100, True)
+    page = ann.get(PAGE, params=GOOD | at).text
+    assert "2031-07-01 16:00 Asia/Shanghai, which is 2031-07-01 08:00:00 UTC" in page
+    assert "as 2001-07-01 08:00:00 UTC has gone by" in ann.get(PAGE, params=GOOD | {"send_at": "2001-07-01T08:00"}).text
+    form = GOOD | at | {"forgery": ann.forgery(PAGE), "key": "k" * 32}
+    for _ in range(2):  # as a browser that sends it again
+        assert ann.post(PAGE, data=form).headers["Location"] == "/console/campaign?name=summer&done=begun"
+    steering = service.client.get("/v1/campaigns/summer").json()["steering"]
+    assert (steering["send_at"], steering["until"]) == ("2031-07-01T08:00:00Z", "2031-07-02T08:00:00Z")
+    again = ann.post(PAGE, data=form | {"key": "other"})
+    assert (again.status_code, "was begun before" in again.text) == (422, True)
+    assert "was begun before" in ann.get(PAGE, params=GOOD, headers=JSON).json()["faults"]["campaign"]
+
+
+FAULTS = [
+    ({"campaign": ""}, "campaign"),
+    ({"campaign": "a b"}, "campaign"),
+    ({"message": "<b>"}, "message"),
+    ({"message": "mail"}, "policy"),
+    ({"policy": "none"}, ""),
+    ({"audience": " "}, "audience"),
+    ({"audience": "none.csv"}, ""),
+    ({"audience": "../x.csv", "kind": "csv"}, ""),
+    ({"audience": "new", "kind": "segments"}, "audience"),
+    ({"kind": "sender"}, "audience"),
+    ({"send_at": "tomorrow"}, "send_at"),
+    ({"send_at": "0001-01-01T00:00", "zone": "Asia/Shanghai"}, "send_at"),
+    ({"send_at": "2031-03-30T02:30", "zone": "Europe/Berlin"}, "send_at"),
+    ({"send_at": "2031-03-30T02:30", "zone": "Mars/Base"}, "zone"),
+    ({"send_at": "2031-01-02T00:00", "until": "2031-01-01T00:00"}, "until"),
+    ({"priority": "101"}, "priority"),
+    ({"priority": "-1"}, "priority"),
+    ({"rate": "5/moon"}, "rate"),
+    ({"over_cap": "wait"}, "over_cap"),
+    ({"policy": "${HOME}"}, ""),
+]
+
+
+def test_what_is_wrong_is_said_at_its_field(ann: Visitor) -> None:
+    forgery = ann.forgery(PAGE)
+    for wrong, field in FAULTS:
+        view = ann.get(PAGE, params=GOOD | wrong, headers=JSON).json()
+        assert ([*view["faults"]], view["forecast"]) == ([field], None)
+        page = ann.post(PAGE, data=GOOD | wrong | {"forgery": forgery, "key": "k"})
+        assert (page.status_code, f'data-part="told-{field}" role="alert"' in page.text) == (422, True)
+    assert ann.get("/console/campaigns", headers=JSON).json()["campaigns"] == []
+
+
+def test_whatever_is_typed_is_shown_as_text(ann: Visitor) -> None:
+    for text in BAD:
+        typed = dict.fromkeys(("campaign", "audience", "policy", "column", "rate", "zone", "send_at"), text)
+        for message in ("push", text):
+            answer = ann.get(PAGE, params={"message": message, **typed})
+            assert (answer.status_code, 'role="alert"' in answer.text) == (200, True)
+            assert len(re.findall("<(?:script|img|b)\\b", answer.text)) == 1, "our own script"
+            told = re.findall(r'<small class="bad"[^>]*>(.*?)</small>', answer.text)
+            assert len(told) == answer.text.count('<small class="bad"')
+            assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x1f]", unescape("".join(told)))
+
+
+def test_only_who_may_compose_does(service: Serving, ann: Visitor, tokens: dict[str, str]) -> None:
+    assert f'href="{PAGE}"' in ann.get("/console/campaigns").text
+    for name in ("ben", "hal"):
+        with Visitor(service) as visitor:
+            visitor.sign_in(tokens[name])
+            assert f'href="{PAGE}"' not in visitor.get("/console/campaigns").text
+            assert visitor.get(PAGE, params=GOOD).status_code == 403
+            form = GOOD | {"key": "k", "forgery": visitor.forgery("/console/campaigns")}
+            assert visitor.post(PAGE, data=form).status_code == 403
+    for forgery in ({}, {"forgery": "x"}):
+        assert ann.post(PAGE, data=GOOD | {"key": "k"} | forgery).status_code == 403
+    key = {"Authorization": f"Bearer {tokens['ann']}"}
+    with Visitor(service) as other:
+        assert other.get(PAGE, params=GOOD, headers=JSON | key).json()["forecast"]["total"]["audience"] == 100
+    assert service.client.get("/v1/campaigns").json()["campaigns"] == []
+
+
+def test_messages_are_checked_when_the_service_starts(tmp_path: Path) -> None:
+    file = tmp_path / "capline.yaml"
+    file.write_text(SETTINGS, encoding="utf-8")
+    assert read_settings(file, {}, {}).messages["push"]["sender"] == {"file": "out/"}
+    for text, said in (("messages: {push: {}}", "give 'queue:' too"), ("messages: [a]\nqueue: sqlite://q", "mapping")):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(InvalidValueError, match=said):
+            read_settings(file, {}, {})
+    wrong: list[tuple[dict[str, Any], str]] = [({}, "policies"), ({"policies": "p", "sender": {}, "more": "1"}, "more")]
+    for message, said in wrong:
+        with pytest.raises(InvalidValueError, match=f"messages: push: .*{said}"):
+            check_message("push", message)

@@ -56,10 +56,14 @@ test-newer: setup ## conformance and the quick unit tests on a newer Python, whe
 	@[ ! -x build/newer/bin/python ] || build/newer/bin/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone and not deep" \
 		tests/conformance/test_stores.py tests/conformance/test_server_stores.py tests/unit/limiter tests/unit/model tests/unit/policy tests/unit/store tests/unit/window
 
-test-deep: setup ## the rest: other combinations, long random runs, clusters under faults; some 20 minutes
+define deep-tests
+CAPLINE_TESTS=$(1) $(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "(deep or sized) and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+CAPLINE_TESTS=$(1) $(BIN)/pytest -n 2 --dist loadfile -m "(deep or sized) and alone" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
+endef
+
+test-deep: setup ## the rest: other combinations, longer random runs, clusters under faults; some 15 minutes
 	@bash tools/setup.sh test
-	CAPLINE_TESTS=deep $(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "(deep or sized) and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	CAPLINE_TESTS=deep $(BIN)/pytest -m "(deep or sized) and alone" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
+	$(call deep-tests,deep)
 
 steady: setup ## the tests of every day ten times beside two busy loops
 	@bash tools/setup.sh test
@@ -91,8 +95,9 @@ articles: setup ## published limiters on the cases that break them, beside capli
 	@bash tools/setup.sh test
 	@$(BIN)/python -m proof.articles
 
-proof: setup ## what takes too long for every day: the long forms of docs/explanation/reliability.md, damaged snapshots, a Spark job
+proof: setup ## what takes too long for CI: the long forms of docs/explanation/reliability.md, all combinations, damaged snapshots, a Spark job
 	@bash tools/setup.sh test
+	$(call deep-tests,proof)
 	@set -e; for part in model simulator changes crashes flips concurrency mutants.of_code; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
 	@set -e; for round in 1 2 3 4 5 6 7 8; do $(BIN)/pytest -q -m deep tests/distributed/test_campaign_prepare.py; done
 	$(BIN)/python tools/fuzz_segments.py

@@ -2,18 +2,17 @@
 
 Many tests ask one question in many settings: on Redis and on Valkey, in each layout, at once and awaited, on each
 store. The fast part asks each question in one setting, another one from test to test, so that together they meet every
-setting. Of all others, which are marked `deep`, the deep part asks as few as meet every two settings together: laws on
-servers in some 6 of 18 combinations, another choice from law to law. CAPLINE_TESTS=random has every test.
+setting. Of all others, which are marked `deep`, the deep part asks as few as meet every setting of the question: laws
+on servers in some 3 of 18 combinations, another choice from law to law. `make proof` has all.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import combinations
 from zlib import crc32
 
 import pytest
 
-__all__ = ["chosen", "left_out", "mark_deep", "meet_every_two"]
+__all__ = ["chosen", "left_out", "mark_deep", "meet_every_setting"]
 
 SETTINGS = frozenset(
     (
@@ -37,9 +36,9 @@ SETTINGS = frozenset(
 ALWAYS = frozenset(("TestMemory", "TestLmdb"))
 """Stores that every law is checked on, all day."""
 WORDS = ("Valkey", "Cluster", "Async", "Bucket", "Next")
-"""The settings of a server store, as its name has them."""
-
-ORDERS = 8
+"""The settings of a store, as its name has them."""
+ONCE = ("tests/conformance/test_entry_points.py", "tests/conformance/test_over_http.py")
+"""What keeps each law once, asked at once or awaited: the example of a store, and the service before one."""
 
 SLOW_ON_DISK = (
     *("_interleave_finely_", "_an_id_is_known_in_a_long_log", "_more_rows_than_go_in_one_step"),
@@ -64,28 +63,23 @@ def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     for question, asked in _groups(items).items():
         settings = [_settings(item, number) for item in asked]
         first = [asked.index(item) for item in chosen(question, asked)]
-        kept = meet_every_two(question, settings, first)
+        kept = meet_every_setting(question, settings, first)
         left += [item for index, item in enumerate(asked) if index not in kept]
     return left
 
 
-def meet_every_two(question: str, settings: Sequence[frozenset[object]], first: Iterable[int] = ()) -> set[int]:
-    """Which combinations to ask, beside the first ones, that every two settings are in one together.
+def meet_every_setting(question: str, settings: Sequence[frozenset[object]], first: Iterable[int] = ()) -> set[int]:
+    """Which combinations to ask, beside the first ones, so that every setting is in one of them.
 
-    Of several orders to look for them in, the one that needs the fewest.
+    Each time that which brings most of what is missing; where several do, another from question to question.
     """
-    pairs = [{*combinations(sorted(some, key=str), min(2, len(some)))} for some in settings]
-    return min((_kept(f"{question} {order}", pairs, {*first}) for order in range(ORDERS)), key=len)
-
-
-def _kept(turn: str, pairs: Sequence[set[tuple[object, ...]]], kept: set[int]) -> set[int]:
-    """The first ones, and each time that which meets most of what is missing, in the order of this turn."""
-    missing = set[object]().union(*pairs).difference(*(pairs[index] for index in kept))
-    order = sorted(range(len(pairs)), key=lambda index: crc32(f"{turn} {index}".encode()))
+    kept = {*first}
+    missing = set[object]().union(*settings).difference(*(settings[index] for index in kept))
+    order = sorted(range(len(settings)), key=lambda index: crc32(f"{question} {index}".encode()))
     while missing:
-        best = max(order, key=lambda index: len(pairs[index] & missing))
-        kept = {*kept, best}
-        missing -= pairs[best]
+        best = max(order, key=lambda index: len(settings[index] & missing))
+        kept.add(best)
+        missing -= settings[best]
     return kept
 
 
@@ -102,11 +96,10 @@ def _groups(items: Sequence[pytest.Item]) -> dict[str, list[pytest.Item]]:
 
 def _settings(item: pytest.Item, number: "_Numbers") -> frozenset[object]:
     """Where the test asks."""
-    store = _class_of(item)
-    if "tests/conformance/test_server_stores.py" in item.nodeid:
-        return frozenset((word, word in store) for word in WORDS)
-    if "tests/conformance/" in item.nodeid:  # the example keeps each law once: asked at once, or awaited
-        return frozenset(["example" if "test_entry_points.py" in item.nodeid else store])
+    if any(module in item.nodeid for module in ONCE):
+        return frozenset(["once"])
+    if "tests/conformance/" in item.nodeid:
+        return frozenset((word, word in _class_of(item)) for word in WORDS)
     assert isinstance(item, pytest.Function)
     params: dict[str, object] = item.callspec.params
     return frozenset((name, number("", name, value)) for name, value in params.items())

@@ -18,7 +18,7 @@ from tests.combinations import left_out, mark_deep
 from tests.kit.cli import CommandLine
 from tests.kit.s3 import S3
 from tests.kit.server import Limiters
-from tests.profiles import DEEP, RANDOM, load_profile, sized
+from tests.profiles import DEEP, PROOF, load_profile, sized
 
 load_profile()  # before any test module is read: their settings build on it
 gc.disable()  # what collecting the tests makes stays to the end: to look for garbage among it takes long
@@ -30,13 +30,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's shell sta
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Most combinations of settings are left to the deep part, and most examples of what Hypothesis draws."""
-    mark_deep(items)
+    longest = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if not item.get_closest_marker("long")]
+    mark_deep(others)
+    for item in longest:
+        item.add_marker(pytest.mark.deep)
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(sized)
-    if DEEP and not RANDOM and (others := left_out(items)):
-        config.hook.pytest_deselected(items=others)
-        left = set(others)
+    if DEEP and not PROOF and (left := {*longest, *left_out(others)}):
+        config.hook.pytest_deselected(items=[*left])
         items[:] = [item for item in items if item not in left]
 
 

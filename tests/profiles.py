@@ -1,10 +1,12 @@
-"""How much a random test tries: little all day, more in the deep part, and another path each time only where one asks.
+"""How much a random test tries: little all day, more in the deep part, most in the proof, and another path each time
+only where one asks.
 
     CAPLINE_TESTS=fast     (the default) `make test`
     CAPLINE_TESTS=deep     `make test-deep`
-    CAPLINE_TESTS=random   as deep, from another seed each time: to search for faults, not to accept a change
+    CAPLINE_TESTS=proof    `make proof`: what is `long` too, and every combination of settings
+    CAPLINE_TESTS=random   as proof, from another seed each time: to search for faults, not to accept a change
 
-The first two are derandomized: a change is judged by what it changed, not by the draw of the day. So
+The first three are derandomized: a change is judged by what it changed, not by the draw of the day. So
 Hypothesis must not draw from the constants of loaded modules, which differ with the tests that a worker got before.
 """
 
@@ -16,21 +18,23 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-__all__ = ["DEEP", "RANDOM", "first", "load_profile", "size", "sized"]
+__all__ = ["DEEP", "PROOF", "first", "load_profile", "size", "sized"]
 
 _NAME = os.environ.get("CAPLINE_TESTS", "fast")
-if _NAME not in ("fast", "deep", "random"):
-    raise pytest.UsageError(f"CAPLINE_TESTS={_NAME} is none of fast, deep, random")
+_NAMES = ("fast", "deep", "proof", "random")
+if _NAME not in _NAMES:
+    raise pytest.UsageError(f"CAPLINE_TESTS={_NAME} is none of {', '.join(_NAMES)}")
 RANDOM = _NAME == "random"
 DEEP = _NAME != "fast"
+PROOF = _NAME in ("proof", "random")
 
 sized = pytest.mark.sized
 """For tests that run in both parts, with another `size` in each."""
 
 
-def size(fast: int, deep: int) -> int:
-    """The number for the part that runs."""
-    return deep if DEEP else fast
+def size(fast: int, deep: int, proof: int = 0) -> int:
+    """The number for the part that runs; the proof's is the deep part's where it has none."""
+    return (PROOF and proof) or (deep if DEEP else fast)
 
 
 def first(count: int, cases: Iterable[object]) -> list[object]:
@@ -44,7 +48,7 @@ def load_profile() -> None:
     slow_machine = [HealthCheck.too_slow, HealthCheck.data_too_large]
     settings.register_profile(
         "capline",
-        max_examples=size(20, 100),
+        max_examples=size(20, 50, 100),
         derandomize=not RANDOM,
         database=None,
         deadline=None,

@@ -28,7 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 TestSqlite = conformance("sqlite://{tmp}/store.db")
 TestSqliteAsync = conformance("sqlite://{tmp}/store.db", asynchronous=True)
-TestSqliteAtRandom = sized(state_machine("sqlite://{tmp}/store.db", steps=size(500, 3_000)))
+TestSqliteAtRandom = sized(state_machine("sqlite://{tmp}/store.db", steps=size(500, 800, 3_000)))
 
 
 def test_it_is_named_where_a_url_names_no_store() -> None:

@@ -1,4 +1,4 @@
-"""Random steps of every store beside the reference: 5,000 in the deep part, and two of them all day."""
+"""Random steps of every store beside the reference: two of them all day, and 5,000 steps in the proof."""
 
 import pytest
 from tests.profiles import size, sized
@@ -7,7 +7,7 @@ from capline.testing import state_machine
 
 pytestmark = sized
 deep = pytest.mark.deep
-STEPS = size(800, 5_000)
+STEPS = size(800, 1_500, 5_000)
 
 TestMemory = state_machine("memory://", steps=STEPS)
 TestMemoryChanging = deep(state_machine("memory://", steps=STEPS, changing=True))

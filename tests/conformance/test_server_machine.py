@@ -10,7 +10,7 @@ from capline.testing import state_machine
 
 pytestmark = sized
 deep = pytest.mark.deep
-STEPS = size(500, 4_000)
+STEPS = size(500, 1_000, 4_000)
 
 PATIENT = "?deadline=20s&bulk_deadline=60s"
 

@@ -163,7 +163,7 @@ def test_the_unkilled_campaign_meets_everything(unkilled: Any) -> None:
 @sized
 def test_killed_at_any_one_step_it_ends_the_same(tmp_path: Path, unkilled: Any) -> None:
     kept: list[int] = []
-    for step in range(1, unkilled[4] + 1, size(10, 1)):
+    for step in range(1, unkilled[4] + 1, size(10, 3, 1)):
         killed = outcome(tmp_path / str(step), iter([step]))
         agree(killed, unkilled)
         kept.append(killed[0][0].not_known)
@@ -216,7 +216,7 @@ def test_where_it_is_night_nobody_is_sent_to(unkilled_in_zones: Any) -> None:
 def test_in_zones_and_with_refusals_that_count_a_kill_changes_nothing(
     tmp_path: Path, unkilled_in_zones: Any, every: int
 ) -> None:
-    for step in range(1 + every, unkilled_in_zones[4] + 1, size(12, 4)):
+    for step in range(1 + every, unkilled_in_zones[4] + 1, size(12, 8, 4)):
         agree(outcome(tmp_path / str(step), iter([step]), zoned=True), unkilled_in_zones)
 
 
@@ -236,7 +236,7 @@ def test_whoever_is_not_sent_to_is_so_after_a_kill(
     assert {name: getattr(unkilled[0][0], name) for name in total} == total
     hits = [sum(hit.units for hit in of_one) for of_one in unkilled[3]]
     assert sum(hits) == unkilled[0][0].sent + 4
-    for step in range(1, unkilled[4] + 1, size(40, 3)):
+    for step in range(1, unkilled[4] + 1, size(40, 10, 3)):
         killed = outcome(tmp_path / str(step), iter([step]), opts_out=2, settings=settings)
         agree(killed, unkilled)
 

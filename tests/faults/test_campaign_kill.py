@@ -1,4 +1,4 @@
-"""kill -9 of a real campaign process, at 20 random points, against a run that nobody killed.
+"""kill -9 of a real campaign process, at random points, against a run that nobody killed.
 
 The points are chosen by what can be seen from outside: so many requests at the far side, so many changes of the
 ledger's log or of the parts, each with a small random delay, so that they fall into all steps: deciding, writing
@@ -32,12 +32,13 @@ from tests.kit.campaign import (
     receiver,
     stored,
 )
+from tests.profiles import size
 
 from capline.campaign import Ledger
 
 parquet: Any = import_module("pyarrow.parquet")
 
-KILLS = 20
+KILLS = size(7, 7, 20)
 SUBJECTS = 1600
 BATCH = 80
 Trigger = Callable[[], bool]
@@ -104,7 +105,7 @@ def requests_trigger(far: Receiver, count: int) -> Trigger:
 
 
 @pytest.mark.deep
-def test_killed_at_twenty_points_it_ends_as_if_it_was_not(tmp_path: Path) -> None:
+def test_killed_at_many_points_it_ends_as_if_it_was_not(tmp_path: Path) -> None:
     chance = random.Random(20_261_121)
     (tmp_path / "unkilled").mkdir()
     unkilled = Site(tmp_path / "unkilled")
@@ -130,7 +131,7 @@ def test_killed_at_twenty_points_it_ends_as_if_it_was_not(tmp_path: Path) -> Non
                 else requests_trigger(far, chance.randint(1, 2 * BATCH))
             )
             alive = kill_when(process, trigger, chance.choice([0.0, 0.0, chance.uniform(0, 0.004)]))
-            assert alive, "the campaign was over before it was killed 20 times: give it more subjects"
+            assert alive, "the campaign was over before the last kill: give it more subjects"
             kills += 1
         progress = answer("campaign", "status", killed.file)
         assert progress["state"] == "stopped"

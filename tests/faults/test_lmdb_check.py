@@ -206,7 +206,7 @@ def test_a_broken_page_is_found(tmp_path: Path, kind: int, what: str) -> None:
     whole = (tmp_path / "data.mdb").read_bytes()
     at, bits, said = PAGE_DAMAGE[what]
     found: list[str] = []
-    for number in pages_of(tmp_path, kind)[: size(10, 40)]:
+    for number in pages_of(tmp_path, kind)[: size(10, 15, 40)]:
         poke(tmp_path, number * PAGE + at, bits)
         faults = check_store(tmp_path).faults
         assert faults, number

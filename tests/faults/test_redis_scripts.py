@@ -155,7 +155,7 @@ def test_no_script_of_a_large_batch_has_many_rows(server: Server, sync_limiters:
     """A server does nothing else while a script runs, so its rows are bounded: they are some milliseconds."""
     limiter = sync_limiters(server, *policies(layout), Policy("two", ["9/day", "20/week"], channels={"c": ["5/day"]}))
     server.command("CONFIG", "RESETSTAT")
-    rows = size(10_000, 50_000)
+    rows = size(10_000, 20_000, 50_000)
     assert limiter.decide_many("p", np.arange(rows)).allowed.all()
     plain = _scripts_run(server)
     assert limiter.decide_many("two", np.arange(rows), channel="c", cost=2).allowed.all()

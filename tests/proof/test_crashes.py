@@ -16,7 +16,7 @@ from tests.profiles import size, sized
 
 from capline import Limiter, Policy
 
-CRASHES = size(4, 10)
+CRASHES = size(4, 6, 10)
 
 ONE = """
 import os, sys

@@ -22,7 +22,7 @@ WORDS = (
 def test_the_store_keeps_every_promise_under_faults_of_every_kind() -> None:
     faults = answers = 0
     said = ""
-    for seed in range(size(64, 420)):
+    for seed in range(size(64, 150, 420)):
         outcome = run(seed)
         said += "\n".join(outcome.trace)
         assert outcome, outcome.text()
@@ -35,7 +35,7 @@ def test_the_store_keeps_every_promise_under_faults_of_every_kind() -> None:
 
 @sized
 def test_what_is_settled_outlives_a_failover() -> None:
-    outcomes = [run(seed) for seed in range(KINDS.index("settled"), size(3, 8) * len(KINDS), len(KINDS))]
+    outcomes = [run(seed) for seed in range(KINDS.index("settled"), size(3, 4, 8) * len(KINDS), len(KINDS))]
     assert any(outcome.lost for outcome in outcomes)
     assert [outcome.text() for outcome in outcomes if not outcome] == []
 

@@ -35,7 +35,7 @@ from capline.window.rule import Slot, attempt, judge, take_slot
 pytestmark = sized
 START_US = 1_700_000_000_000_000
 DAY_US = 86_400_000_000
-STEPS = size(500, 6_000)
+STEPS = size(500, 1_500, 6_000)
 UNITS = 3
 """A subject whose hits are single units, none of them refunded."""
 POLICIES = {

@@ -73,6 +73,6 @@ def test_the_largest_file_is_read(tmp_path: Path) -> None:
     assert len(load(tmp_path / "policies.yaml").policies) == 14_000
 
 
-@pytest.mark.deep
+@pytest.mark.long
 def test_a_hundred_thousand_policies_are_read() -> None:
     assert len(loads(file_of(100_000, "{{limits: [1/day, 3/week], by_segment: {{a: [2/day]}}}}")).policies) == 100_000

@@ -40,7 +40,7 @@ def number_all(home: Path, given: list[str], *, commit: bool = True) -> dict[str
 
 
 @given(st.lists(st.lists(texts, max_size=30), min_size=1, max_size=8), st.integers(1, 40))
-@settings(max_examples=size(12, 60), deadline=None)
+@settings(max_examples=size(12, 24, 60), deadline=None)
 def test_a_text_keeps_its_number(tmp_path_factory: pytest.TempPathFactory, batches: list[list[str]], full: int) -> None:
     home = tmp_path_factory.mktemp("ids")
     known: dict[str, int] = {}
@@ -234,7 +234,7 @@ names = st.sampled_from(["new", "old", "vip"])
 
 
 @given(st.lists(st.lists(st.tuples(texts, names), min_size=1, max_size=20), min_size=1, max_size=4))
-@settings(max_examples=size(8, 40), deadline=None)
+@settings(max_examples=size(8, 20, 40), deadline=None)
 def test_merged_parts_equal_one_build(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[tuple[str, str]]]
 ) -> None:

@@ -180,7 +180,7 @@ def test_lua_and_python_agree_on_what_is_a_log(kind: str) -> None:
     draw = random.Random(7)
     forms = [*written(kind, "subject").values()]
     agreed = damaged = 0
-    for _ in range(size(400, 1_500)):
+    for _ in range(size(400, 600, 1_500)):
         value = spoiled(draw, draw.choice(forms)[1])
         mine, theirs = read_by_python(value), read_by_lua(shared(kind), value)
         assert mine == theirs, value
@@ -224,7 +224,7 @@ def test_a_damaged_value_is_an_error_of_its_subject_or_a_decision_and_nothing_el
     forms = [*written(kind, layout).values()]
     quotas = {policy.name: max(limit.quota for limit in policy.limits) for policy in limiter.policies.values()}
     errors = decided = 0
-    for number in range(size(300, 1_200)):
+    for number in range(size(300, 500, 1_200)):
         policy, value = draw.choice(forms)
         value = spoiled(draw, value)
         verb = draw.choice([*VERBS])

@@ -19,7 +19,7 @@ from capline.store.redis.scripting.requests import joint_call
 from capline.store.redis.scripting.scripts import JOINT
 
 START_US = 1_700_000_000_000_000
-STEPS = size(250, 1_500)
+STEPS = size(250, 500, 1_500)
 LIMITS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "a log": (["20/900us", "7/200us"], {}),
     "a log of hundreds": (["400/900us"], {}),

@@ -364,7 +364,7 @@ def pair() -> Iterator[Callable[..., Pair]]:
 @pytest.mark.parametrize("name", SETTINGS)
 @sized
 def test_a_server_answers_as_the_reference_does(pair: Callable[..., Pair], kind: str, layout: str, name: str) -> None:
-    pair(shared(kind).url, SETTINGS[name], layout, f"{name} {kind} {layout}").run(size(80, 220))
+    pair(shared(kind).url, SETTINGS[name], layout, f"{name} {kind} {layout}").run(size(80, 120, 220))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -408,7 +408,7 @@ def test_units_of_several_subjects_as_time_goes_on(pair: Callable[..., Pair], ki
     both = pair(shared(kind).url, UNITS, layout, f"units {kind} {layout}")
     places = [(policy, subject) for policy in ("p", "week", "long") for subject in ("s", 7)]
     allowed = 0
-    steps = size(250, 700)
+    steps = size(250, 400, 700)
     for step in range(steps):
         both.clock.advance_us(both.chance.choice((1, 2, 3, 9, 40)))
         asked = [Attempt(*place) for place in both.chance.sample(places, both.chance.randrange(1, 4))]

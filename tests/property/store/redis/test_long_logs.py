@@ -157,7 +157,7 @@ def end_queue(pair: Beside) -> None:
 @sized
 def test_a_queue(beside: Callable[..., Beside], kind: str, layout: str, limits: list[str], window_us: int) -> None:
     pair = beside(shared(kind).url, limits, layout)
-    queue_steps(pair, random.Random(f"{limits} queue"), size(150, 400), window_us)
+    queue_steps(pair, random.Random(f"{limits} queue"), size(150, 250, 400), window_us)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_long_queue(beside: Callable[..., Beside], limits: list[str], seed: in
         for _ in range(60):
             pair.ask("schedule")
         pair.clock.advance_us(chance.randrange(20))
-    queue_steps(pair, chance, size(100, 300), 40)
+    queue_steps(pair, chance, size(100, 200, 300), 40)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -269,7 +269,7 @@ def test_every_verb_on_a_long_log_by_blocks(beside: Callable[..., Beside], limit
     pair = beside(server.url, limits, "subject")
     chance = random.Random(f"{limits} blocks {seed}")
     begun = 0
-    for turn in range(size(6, 20)):
+    for turn in range(size(6, 9, 20)):
         unit_steps(pair, chance, 150, 3)
         begun += begin_blocks(server, pair, -chance.randrange(90))
         unit_steps(pair, chance, 5, 3)
@@ -289,7 +289,7 @@ def test_units_on_a_long_log_by_blocks(beside: Callable[..., Beside], kind: str)
     server = shared(kind)
     pair = beside(server.url, ["130/5000us", "450/20000us"], "subject")
     chance = random.Random(f"{kind} units by blocks")
-    for turn in range(size(4, 30)):
+    for turn in range(size(4, 8, 30)):
         unit_steps(pair, chance, 150, 400)
         assert begin_blocks(server, pair, (1, 2, 3)[turn % 3])
         unit_steps(pair, chance, 6, 400)

@@ -460,3 +460,34 @@ def test_top_goes_on_and_says_so_while_the_service_is_away(tmp_path: Path) -> No
         top.send_signal(signal.SIGINT)
         assert says(b"\x1b[?25h")  # the cursor is shown again
         assert top.wait(WITHIN_S) == 130
+
+
+@pytest.mark.parametrize("store", ["lmdb", "redis"])
+def test_history_survives_a_restart_and_is_of_all_instances(tmp_path: Path, store: str) -> None:
+    json = {"Accept": "application/json"}
+
+    def refused(service: Serving, over: str) -> tuple[float, float, str]:
+        with Visitor(service) as visitor:
+            told = visitor.get(f"/console?over={over}", headers=json).json()
+            rows = [one["refused"] for one in told["policies"] if one["policy"] == "promo"]
+            return sum(rows), sum(told["history"]["refused"]), told["history"]["away"]
+
+    with ExitStack() as stack:
+        url = f"lmdb://{tmp_path}/logs"
+        if store == "redis":
+            url = stack.enter_context(servers.single("redis")).url
+        with Serving(tmp_path, "--store", url, "--workers", "2") as first, Serving(tmp_path, "--store", url) as second:
+            for service, many in ((first, 4), (second, 7)):
+                for _ in range(many):
+                    service.ask("/v1/decide", policy="promo", subject="u")
+            assert soon(lambda: refused(first, "5m")[0] == 3, WITHIN_S)
+            assert (first.stop(), second.stop()) == (0, 0)
+        with Serving(tmp_path, "--store", url) as third, Visitor(third) as visitor:
+            for over in ("5m", "hour", "day", "week"):
+                assert refused(third, over) == (10, 10, "")
+            third.ask("/v1/decide", policy="promo", subject="u")
+            assert refused(third, "hour") == (11, 11, "")
+            assert visitor.get("/console?over=moon").status_code == 422
+            text = visitor.get("/console?over=week").text
+            assert re.search(r'aria-current="true">week</a>', text)
+            assert visitor.get("/console/policies", headers=json).json()["policies"][0]["use"]["refused"] == 11

@@ -7,6 +7,7 @@ import logging
 import re
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from capline.campaign.store.inputs import Input
 from capline.campaign.store.records import Over, Rate
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import Server as StoreServer
+from capline.config.hours import open_hours
 from capline.model.errors import StoreUnavailableError
 from capline.testing.conformance import Awaited
 
@@ -110,6 +112,9 @@ async def _all_of(limiter: AsyncLimiter) -> list[Any]:
 def test_the_line_in_the_docs_is_enough(server: Server, limiters: Limiters, layout: str, caplog: Any) -> None:
     server.command("SCRIPT", "FLUSH")
     use_every_verb(limiters(address(server), *policies(layout), namespace="capline"))
+    with closing(open_hours(address(server), 3600)) as hours:
+        hours.put(1, b"a", b"row")
+        assert hours.get([1]) == [{b"a": b"row"}]
     server.command("FLUSHALL")
     assert not [record for record in caplog.records if "may not" in record.getMessage()]
 

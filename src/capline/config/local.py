@@ -54,8 +54,8 @@ class LocalBackend(Backend, ABC):
     """All verbs, over transactions."""
 
     @abstractmethod
-    def _run(self, work: Callable[[Any], _T], *, write: bool = False) -> _T:
-        """Run it in one transaction."""
+    def run(self, work: Callable[[Any], _T], *, write: bool = False) -> _T:
+        """Run this work, a function of the table, in one transaction."""
 
     @override
     def head(self, seen: int) -> Head:
@@ -63,29 +63,29 @@ class LocalBackend(Backend, ABC):
             version = _number(table.get(_VERSION))
             feed: list[bytes] | None = None
             if 0 <= version - seen <= MOST_FEED:
-                found = [table.get(_numbered(b"f", number)) for number in range(seen + 1, version + 1)]
+                found = [table.get(numbered(b"f", number)) for number in range(seen + 1, version + 1)]
                 feed = [row for row in found if row is not None]
-            return Head(version, time.time_ns() // 1000, feed, [value for _, value in _below(table, b"w")])
+            return Head(version, time.time_ns() // 1000, feed, [value for _, value in below(table, b"w")])
 
-        return self._run(work)
+        return self.run(work)
 
     @override
     def commit(self, expected: int, token: bytes, commit: bytes, pending: bytes, totals: Mapping[str, bytes]) -> bool:
         def work(table: _Table) -> bool:
             version = _number(table.get(_VERSION))
             if version != expected:
-                made = table.get(_numbered(b"f", expected + 1))
+                made = table.get(numbered(b"f", expected + 1))
                 return made is not None and read_commit(made).token == token
             version += 1
             table.put(_VERSION, version.to_bytes(8))
-            table.put(_numbered(b"f", version), commit)
-            table.put(_numbered(b"w", version), pending)
-            table.delete(_numbered(b"f", max(0, version - MOST_FEED)))
+            table.put(numbered(b"f", version), commit)
+            table.put(numbered(b"w", version), pending)
+            table.delete(numbered(b"f", max(0, version - MOST_FEED)))
             for policy, value in totals.items():
                 table.put(b"t\0" + policy.encode(), value)
             return True
 
-        return self._run(work, write=True)
+        return self.run(work, write=True)
 
     @override
     def put(self, rows: Sequence[Row]) -> None:
@@ -97,11 +97,11 @@ class LocalBackend(Backend, ABC):
                 if old is None or version_of(_row(key, old)[1]) < version_of(row):
                     table.put(key, stored)
 
-        self._run(work, write=True)
+        self.run(work, write=True)
 
     @override
     def settle(self, version: int) -> None:
-        self._run(lambda table: table.delete(_numbered(b"w", version)), write=True)
+        self.run(lambda table: table.delete(numbered(b"w", version)), write=True)
 
     @override
     def get(self, table: str, names: Sequence[bytes]) -> list[bytes | None]:
@@ -111,7 +111,7 @@ class LocalBackend(Backend, ABC):
             found = [held.get(key) for key in keys]
             return [None if row is None else _row(key, row)[1] for key, row in zip(keys, found, strict=True)]
 
-        return self._run(work)
+        return self.run(work)
 
     @override
     def walk(self, table: str, prefix: bytes = b"", after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
@@ -130,18 +130,18 @@ class LocalBackend(Backend, ABC):
             return found, None
 
         while start is not None:
-            page, start = self._run(work)
+            page, start = self.run(work)
             yield from page
 
     @override
     def totals(self, policies: Sequence[str] | None = None) -> dict[str, bytes]:
         def work(table: _Table) -> dict[str, bytes]:
             if policies is None:
-                return {key[2:].decode(): value for key, value in _below(table, b"t")}
+                return {key[2:].decode(): value for key, value in below(table, b"t")}
             found = {policy: table.get(b"t\0" + policy.encode()) for policy in policies}
             return {policy: value for policy, value in found.items() if value is not None}
 
-        return self._run(work)
+        return self.run(work)
 
 
 class _MemoryTable:
@@ -176,7 +176,7 @@ class MemoryBackend(LocalBackend):
         self._lock = threading.Lock()
 
     @override
-    def _run(self, work: Callable[[Any], _T], *, write: bool = False) -> _T:
+    def run(self, work: Callable[[Any], _T], *, write: bool = False) -> _T:
         with self._lock:
             return work(self._table)
 
@@ -244,7 +244,7 @@ class LmdbBackend(LocalBackend):
         self._pid = os.getpid()
 
     @override
-    def _run(self, work: Callable[[Any], _T], *, write: bool = False) -> _T:
+    def run(self, work: Callable[[Any], _T], *, write: bool = False) -> _T:
         import lmdb  # noqa: PLC0415 - as above
 
         if self._pid != os.getpid():
@@ -278,9 +278,9 @@ class LmdbBackend(LocalBackend):
                 self._env = None
 
 
-def open_lmdb(directory: Path, namespace: str, *, create: bool = True) -> LmdbBackend:
+def open_lmdb(directory: Path, namespace: str, folder: str = "config", *, create: bool = True) -> LmdbBackend:
     """The configuration in this directory. LMDB may open a file only once in a process, so it is shared."""
-    path = (directory / "config" / namespace).absolute()
+    path = (directory / folder / namespace).absolute()
     with _opening:
         backend = _open.get(path)
         if backend is None:
@@ -295,11 +295,13 @@ def _number(value: bytes | None) -> int:
     return 0 if value is None else int.from_bytes(value)
 
 
-def _numbered(kind: bytes, version: int) -> bytes:
+def numbered(kind: bytes, version: int) -> bytes:
+    """The key of this kind and number."""
     return kind + b"\0" + version.to_bytes(8)
 
 
-def _below(table: _Table, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+def below(table: _Table, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The rows whose keys are of this kind, in order."""
     return takewhile(lambda row: row[0].startswith(kind + b"\0"), table.walk(kind + b"\0"))
 
 

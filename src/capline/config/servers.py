@@ -41,7 +41,7 @@ _FIELDS_A_PUT = 100
 _SCAN = 1000
 _HEAD = b"head"
 
-_Command = tuple[bytes, tuple[Any, ...]]
+Command = tuple[bytes, tuple[Any, ...]]
 """What stands between the braces of its key, and the command's words."""
 
 
@@ -50,10 +50,10 @@ class ServerBackend(Backend):
 
     shared = True
 
-    def __init__(self, settings: Settings, url: str, namespace: str) -> None:
+    def __init__(self, settings: Settings, url: str, namespace: str, called: str = "configuration store") -> None:
         self._session = Session(settings, None)
         self._transport = Transport(settings)
-        self._shown = safe_url(url)
+        self._shown = f"{called} {safe_url(url)!r}"
         self._prefix = f".config:{namespace}:".encode()
         self._head = [self._key(_HEAD, part) for part in ("version", "feed", "pending", "totals", "token")]
         folder = resources.files("capline.config") / "lua"
@@ -78,7 +78,7 @@ class ServerBackend(Backend):
             tag = _tag(table, name)
             by_place[tag, self._key(tag, table)] += name, row
         step = 2 * _FIELDS_A_PUT
-        self._many(
+        self.many(
             [
                 (tag, ("EVAL", self._scripts["put"], 1, key, *words[at : at + step]))
                 for (tag, key), words in by_place.items()
@@ -95,7 +95,7 @@ class ServerBackend(Backend):
         places: defaultdict[bytes, list[int]] = defaultdict(list)
         for place, name in enumerate(names):
             places[_tag(table, name)].append(place)
-        replies = self._many(
+        replies = self.many(
             [(tag, ("HMGET", self._key(tag, table), *(names[at] for at in of))) for tag, of in places.items()]
         )
         found: list[bytes | None] = [None] * len(names)
@@ -115,7 +115,7 @@ class ServerBackend(Backend):
         begun = zlib.crc32(after) % BUCKETS if after else 0
         for first in range(begun, BUCKETS, AT_ONCE):
             tags = [b"%d" % number for number in range(first, min(first + AT_ONCE, BUCKETS))]
-            buckets = self._many([(tag, ("HGETALL", self._key(tag, table))) for tag in tags])
+            buckets = self.many([(tag, ("HGETALL", self._key(tag, table))) for tag in tags])
             for number, rows in enumerate(buckets, first):
                 for name, row in sorted(_pairs(rows)):
                     if name.startswith(prefix) and (number > begun or name > after):
@@ -151,10 +151,10 @@ class ServerBackend(Backend):
 
     def _command(self, *words: Any) -> Any:
         """The reply to one command on the head."""
-        [reply] = self._many([(_HEAD, words)])
+        [reply] = self.many([(_HEAD, words)])
         return reply
 
-    def _many(self, commands: list[_Command]) -> list[Any]:
+    def many(self, commands: list[Command]) -> list[Any]:
         """The replies to commands, some hundred in a round trip to each server."""
         session, replies = self._session, list[Any]()
         for first in range(0, len(commands), AT_ONCE):
@@ -169,12 +169,12 @@ class ServerBackend(Backend):
             except StoreError as error:
                 # Without what the router says of attempts: a call may be repeated, so nothing is in doubt.
                 said = str(error).rpartition("; ")[0]
-                raise StoreUnavailableError(f"configuration store {self._shown!r}: {said}") from None
+                raise StoreUnavailableError(f"{self._shown}: {said}") from None
         return replies
 
     def _drive(self, steps: Steps[Any]) -> Any:
         if self._transport.closed:
-            raise StoreClosedError(f"configuration store {self._shown!r}: it was closed")
+            raise StoreClosedError(f"{self._shown}: it was closed")
         return self._transport.drive(steps)
 
 

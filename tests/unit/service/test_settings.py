@@ -75,7 +75,7 @@ def test_each_key_is_a_variable_too(tmp_path: Path, variable: str) -> None:
     ) or any(
         word in variable
         for word in (
-            *("BOUNDS", "RECORD", "_SAMPLE", "SUBJECTS", "TRACES", "CERTIFICATE", "MERGE", "HOSTS", "DRAIN"),
+            *("BOUNDS", "RECORD", "HISTORY", "_SAMPLE", "SUBJECTS", "TRACES", "CERTIFICATE", "MERGE", "HOSTS", "DRAIN"),
             *("_MODE", "_AGE", "_RATIO", "_HEADER", "_METADATA"),
         )
     ):

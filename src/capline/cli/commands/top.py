@@ -46,7 +46,7 @@ def top(
         return run(exchange.ask("GET", f"/console{page}?{urlencode(query)}".rstrip("?"), again=True))
 
     def look() -> dict[str, Any]:
-        seen = dict(ask(""), campaigns=ask("/campaigns").get("campaigns"), away="")
+        seen = dict(ask("", over="5m"), campaigns=ask("/campaigns").get("campaigns"), away="")
         return seen if subject is None else seen | {"subject": ask("/subject", id=subject)}
 
     def show(seen: dict[str, Any]) -> None:

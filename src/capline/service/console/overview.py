@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capline.model.errors import StoreError
+from capline.model.errors import InvalidValueError, StoreError, quoted
 from capline.service.console.charts import HEIGHT, WIDTH, areas
+from capline.service.record.counted import SPANS, VERDICTS
 from capline.service.verbs.configuration import configuration_state
 from capline.service.verbs.segments import figures
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from capline.service.console.history import History
     from capline.service.metrics.registry import Metrics
 
-_HOUR_S, _LEAST_S = 3600.0, 300.0
+_LEAST_STEPS, _LEAST_S = 5, 5.0
 _MOST_POLICIES = 50
 
 
@@ -30,19 +31,28 @@ class Overview:
     ) -> None:
         self._limiter, self._segments, self._metrics, self._history = limiter, segments, metrics, history
 
-    async def view(self) -> dict[str, Any]:
-        """The page as plain values: rates are per second of the last minute, counts by limit of the last minutes."""
-        await self._history.look()
+    async def view(self, over: str) -> dict[str, Any]:
+        """The page as plain values: rates are per second of the last minute, counts of one of `SPANS`."""
+        if over not in SPANS:
+            raise InvalidValueError(f"{quoted(over)} is not a span of the history; use {', '.join(SPANS)}")
+        counted = await self._history.over(over)
         lately = self._history.lately()
         median_s, slow_s = self._history.share_within((0.5, 0.99))
-        over_s, by_policy = self._history.by_limit()
         store, configuration = self._metrics.store, self._limiter.configuration
+        at = time.time()
         state = {
-            "at": time.time(),
+            "at": at,
+            "over": over,
             "rates": lately._asdict(),
             "seconds": {"median": median_s, "p99": slow_s},
-            "policies": _by_limit(by_policy)[:_MOST_POLICIES],
-            "policies_over_s": over_s,
+            "policies": counted.by_policy()[:_MOST_POLICIES],
+            "policies_over_s": self._history.over_s(counted, at),
+            "history": {
+                "begin": 60.0 * counted.begin,
+                "step_s": 60.0 * counted.step,
+                **counted.series,
+                "away": self._history.away,
+            },
             "store": {"up": store.up, "at": store.at, "why": store.why, "figures": self._store_figures()},
             "servers": [
                 {"store": name, **msgspec.structs.asdict(server)}
@@ -56,20 +66,9 @@ class Overview:
         return state | {"attention": list(self._attention(state))}
 
     async def counted(self) -> tuple[float, dict[str, dict[str, Any]]]:
-        """Over how many seconds, and by policy what was allowed and refused in them."""
-        await self._history.look()
-        over_s, by_policy = self._history.by_limit()
-        return over_s, {one["policy"]: one for one in _by_limit(by_policy)}
-
-    def chart(self, at: float) -> dict[str, Any]:
-        """What is drawn: the attempts of the last hour by outcome, over as much of it as there is."""
-        rates = self._history.rates()
-        over_s = min(_HOUR_S, max(_LEAST_S, at - rates[0].at)) if rates else _LEAST_S
-        begin = at - over_s
-        rates = [one for one in rates if one.at > begin]
-        rows = [[one.allowed for one in rates], [one.refused for one in rates], [one.errors for one in rates]]
-        paths, top = areas([(one.at - one.over_s, one.at) for one in rates], rows, begin, at)
-        return {"paths": paths, "top": top, "over_s": over_s, "width": WIDTH, "height": HEIGHT, "begin": begin}
+        """Over how many seconds, at most an hour, and by policy what was allowed and refused in them."""
+        counted = await self._history.over("hour")
+        return self._history.over_s(counted, time.time()), {one["policy"]: one for one in counted.by_policy()}
 
     def _store_figures(self) -> dict[str, int]:
         try:
@@ -110,17 +109,19 @@ class Overview:
         return [{"what": what, "page": page} for what, page in found]
 
 
-def _by_limit(counted: dict[str, dict[tuple[str, str, str], float]]) -> list[dict[str, Any]]:
-    """Policies with most refusals first, then most attempts: what was allowed, and refused by each limit."""
-    found: list[dict[str, Any]] = []
-    for policy, rows in counted.items():
-        by = {"allowed": 0.0, "refused": 0.0, "error": 0.0}
-        limits: dict[str, float] = {}
-        for (_, limit, verdict), count in rows.items():
-            by[verdict] += count
-            if verdict == "refused":
-                limits[limit] = limits.get(limit, 0.0) + count
-        by_limit = [{"limit": limit, "refused": limits[limit]} for limit in sorted(limits, key=limits.__getitem__)]
-        found.append({"policy": policy, **by, "limits": by_limit[::-1]})
-    found.sort(key=lambda one: (-one["refused"], -one["allowed"], one["policy"]))
-    return found
+def chart(state: dict[str, Any]) -> dict[str, Any]:
+    """What is drawn of a view: attempts a second by outcome, over as much of the span as is known."""
+    at, told = state["at"], state["history"]
+    step_s, over_s = told["step_s"], max(_LEAST_STEPS * told["step_s"], state["policies_over_s"])
+    begin, known_since = at - over_s, at - state["policies_over_s"]
+    spans: list[tuple[float, float]] = []
+    rows: list[list[float]] = [[], [], []]
+    for place, counts in enumerate(zip(*(told[verdict] for verdict in VERDICTS), strict=True)):
+        since = told["begin"] + place * step_s
+        until = min(since + step_s, at)
+        if until > begin:
+            spans.append((since, until))
+            for row, count in zip(rows, counts, strict=True):
+                row.append(count / max(until - max(since, known_since), _LEAST_S))
+    paths, top = areas(spans, rows, begin, at)
+    return {"paths": paths, "top": top, "over_s": over_s, "width": WIDTH, "height": HEIGHT, "begin": begin}

@@ -1,6 +1,6 @@
 """The console's pages and what their forms do.
 
-    GET   /console                 the overview
+    GET   /console?over=hour       the overview; over an hour, a day, a week
     GET   /console/subject?id=42   one subject; POST …/erase and …/override
     GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on
     GET   /console/campaigns/new   a campaign that is composed, with its forecast; POST begins it
@@ -27,7 +27,7 @@ from capline.service.console import campaigns, compose, settings, subject
 from capline.service.console.campaigns import CampaignPages
 from capline.service.console.compose import Composing
 from capline.service.console.history import History
-from capline.service.console.overview import Overview
+from capline.service.console.overview import Overview, chart
 from capline.service.console.render import files, link, moved, shown, wants_json
 from capline.service.console.sessions import READ, Caller, Sessions, check_form
 from capline.service.console.settings import SettingsPages
@@ -36,11 +36,13 @@ from capline.service.console.verbs import Verbs
 from capline.service.http.app import Reply, Route
 from capline.service.http.forms import query_of
 from capline.service.http.problems import Problem, problem_of
+from capline.service.record.counted import SPANS
 from capline.support.status_title import status_title
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capline.config.hours import Hours
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.policies.segments import SegmentSource
     from capline.service.access.guard import Guard
@@ -90,12 +92,13 @@ class Console:
         metrics: Metrics,
         guard: Guard | None,
         *,
+        hours: Hours,
         secure: bool = False,
         messages: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.verbs = Verbs(routes)
         self._sessions = Sessions(guard, secure=secure)
-        self._history = History(metrics)
+        self._history = History(metrics, hours)
         self._overview = Overview(limiter, segments, metrics, self._history)
         self._subjects = SubjectPage(self.verbs)
         self._campaigns = CampaignPages(self.verbs)
@@ -215,8 +218,8 @@ class Console:
     # --- pages --------------------------------------------------------------------------------------------------
 
     async def _home(self, request: Request, caller: Caller) -> Reply:
-        view = await self._overview.view()
-        return self._shown(request, caller, "overview.html", view, chart=self._overview.chart(view["at"]))
+        view = await self._overview.view(query_of(request.query, ("over",)).get("over", "hour"))
+        return self._shown(request, caller, "overview.html", view, chart=chart(view), spans=SPANS)
 
     async def _subject(self, request: Request, caller: Caller) -> Reply:
         asked = query_of(request.query, ("id", "after", "done"))

@@ -16,6 +16,7 @@
     drain: 5                                  seconds that it goes on after SIGTERM, for balancers to see it
     observers: {access_log: "-", access_sample: 0.01}
     record: {keep: 3600, hashed: true}        keep the decisions of an hour, to try other limits on them
+    history: {keep: 604800}                   keep what was counted in each minute for a week, in the store
     bounds: {requests: 1000}
 
 The rule: taken whole or not at all; unknown keys are refused with their line. Relative paths are the file's,
@@ -45,6 +46,7 @@ from capline.service.settings.values import (
     Address,
     Bounds,
     Grpc,
+    History,
     Http,
     Modes,
     Observers,
@@ -77,11 +79,12 @@ KEYS = (
     *(f"grpc.{name}" for name in Modes.__struct_fields__),
     *(f"observers.{name}" for name in Observers.__struct_fields__),
     *(f"record.{name}" for name in Record.__struct_fields__),
+    *(f"history.{name}" for name in History.__struct_fields__),
     *(f"bounds.{name}" for name in Bounds.__struct_fields__),
 )
 """Every key that holds a value."""
 
-_Options = TypeVar("_Options", Modes, Observers, Record, Bounds)
+_Options = TypeVar("_Options", Modes, Observers, Record, History, Bounds)
 
 VARIABLES = {f"CAPLINE_{key.replace('.', '_').upper()}": key for key in KEYS}
 
@@ -181,8 +184,9 @@ class _Reader:
             on_store_error=top.one_of("on_store_error", ("raise", "allow", "deny"), usual.on_store_error),
             drain=top.seconds("drain", usual.drain, _LONGEST_S, zero=True),
             observers=self._observers(usual.observers),
-            record=self._record(),
-            bounds=self._bounds(usual.bounds),
+            record=self._section("record", Record()) if top.has("record") else None,
+            history=self._section("history", usual.history),
+            bounds=self._section("bounds", usual.bounds),
         )
         self._check_stores(settings)
         if settings.spoe is not None and not settings.spoe.is_loopback:
@@ -330,14 +334,6 @@ class _Reader:
         fields.close()
         return observers
 
-    def _record(self) -> Record | None:
-        fields = self._top.section("record")
-        if fields is None:
-            return None
-        record = self._options(fields, Record())
-        fields.close()
-        return record
-
     def _messages(self) -> dict[str, dict[str, Any]]:
         """Campaign files in part: their reader says what is wrong once a campaign is composed of one."""
         fields = self._top.section("messages", "{push: {policies: policies.yaml, sender: {…}}}")
@@ -349,13 +345,13 @@ class _Reader:
             found[name] = {} if part is None else {key: texts_of(node) for key, node in part.written()}
         return found
 
-    def _bounds(self, usual: Bounds) -> Bounds:
-        fields = self._top.section("bounds")
+    def _section(self, name: str, usual: _Options) -> _Options:
+        fields = self._top.section(name)
         if fields is None:
             return usual
-        bounds = self._options(fields, usual)
+        options = self._options(fields, usual)
         fields.close()
-        return bounds
+        return options
 
     def _options(self, fields: Fields, usual: _Options, **read: Any) -> _Options:
         """The options of a section, each by its type and bounds; but for those that were `read` otherwise."""

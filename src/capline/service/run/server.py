@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from msgspec.structs import replace
 
+from capline.config.hours import open_hours
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import NoStoreError
 from capline.model.policy import Policy, check_no_replicas
@@ -182,8 +183,18 @@ def _console(parts: Parts, metrics: Metrics, guard: Guard | None, settings: Sett
     """The console's pages over these parts; what they show is followed beside."""
     from capline.service.console.pages import Console  # noqa: PLC0415 - a worker has no pages
 
-    secure, messages = settings.admin.tls is not None, settings.messages
-    console = Console(parts.public, parts.limiter, parts.segments, metrics, guard, secure=secure, messages=messages)
+    hours = open_hours(settings.store, settings.history.keep)
+    parts.stack.callback(hours.close)
+    console = Console(
+        parts.public,
+        parts.limiter,
+        parts.segments,
+        metrics,
+        guard,
+        hours=hours,
+        secure=settings.admin.tls is not None,
+        messages=settings.messages,
+    )
     parts.beside.append(console.follow)
     return console.routes()
 

@@ -132,6 +132,12 @@ class Record(msgspec.Struct, frozen=True):
     hashed: bool = False
 
 
+class History(msgspec.Struct, frozen=True):
+    """What was counted in a minute is kept in the store for so many seconds."""
+
+    keep: Annotated[int, msgspec.Meta(ge=3600, le=30 * 86_400)] = 7 * 86_400
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file.
 
@@ -158,6 +164,7 @@ class Settings(msgspec.Struct, frozen=True):
     drain: float = 5.0
     observers: Observers = Observers()
     record: Record | None = None
+    history: History = History()
     bounds: Bounds = Bounds()
 
     @property

@@ -1,0 +1,113 @@
+"""What was counted in a minute, by policy, limit and verdict: as the row of an hour, and several rows joined.
+
+    row     msgpack: [[policy, limit ("" where none binds), verdict, first minute, [counts by minute]], ...]
+
+Cost: some 40 bytes a policy and verdict, and 1 to 3 a minute; at most `MOST_ROWS` of them, then those counted least are
+one, "other".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from capline.observe.metrics import OTHER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MOST_ROWS = 128
+HOUR = 60
+VERDICTS = ("allowed", "refused", "error")
+
+Key = tuple[str, str, str]
+"""A policy, a limit, a verdict."""
+
+Row = tuple[str, str, str, int, list[int]]
+
+
+class Span(NamedTuple):
+    """So many minutes until now, in steps of so many."""
+
+    minutes: int
+    step: int
+
+
+SPANS = {"5m": Span(5, 1), "hour": Span(60, 1), "day": Span(1440, 15), "week": Span(10_080, 60)}
+
+
+class Joined(NamedTuple):
+    """Counted from `begin` on, in minutes since 1970: by verdict in each step, and all by key; `first` had a count."""
+
+    begin: int
+    step: int
+    series: dict[str, list[int]]
+    rows: dict[Key, int]
+    first: int | None
+
+    def by_policy(self) -> list[dict[str, Any]]:
+        """Policies with most refusals first, then most attempts: what was counted, and what each limit refused."""
+        found: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(VERDICTS, 0))
+        limits: dict[str, dict[str, int]] = defaultdict(dict)
+        for (policy, limit, verdict), count in self.rows.items():
+            found[policy][verdict] += count
+            if verdict == "refused":
+                limits[policy][limit] = count
+        order = sorted(found, key=lambda policy: (-found[policy]["refused"], -found[policy]["allowed"], policy))
+        return [{"policy": policy, **found[policy], "limits": _limits(limits[policy])} for policy in order]
+
+
+def _limits(refused: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [{"limit": limit, "refused": refused[limit]} for limit in sorted(refused, key=lambda one: -refused[one])]
+
+
+def packed(counts: Mapping[Key, Sequence[int]]) -> bytes:
+    """The row of an hour; `counts` has one for each of its minutes."""
+    kept = [*counts]
+    if len(kept) > MOST_ROWS:
+        kept = sorted(counts, key=lambda key: -sum(counts[key]))[: MOST_ROWS - len(VERDICTS)]
+    rest: dict[Key, list[int]] = {}
+    for key in counts.keys() - kept:
+        one = rest.setdefault((OTHER, OTHER, key[2]), [0] * HOUR)
+        one[:] = map(sum, zip(one, counts[key], strict=True))
+    return msgspec.msgpack.encode([*map(_row, kept, map(counts.__getitem__, kept)), *map(_row, rest, rest.values())])
+
+
+def _row(key: Key, counts: Sequence[int]) -> Row:
+    seen = [minute for minute, count in enumerate(counts) if count] or [0]
+    return *key, seen[0], [*counts[seen[0] : seen[-1] + 1]]
+
+
+_ROWS = msgspec.msgpack.Decoder(list[Row])
+
+
+def joined(hours: Iterable[tuple[int, bytes]], span: Span, minute: int) -> Joined:
+    """Rows of these hours joined, over a span that ends with this minute; what is not a row is left out."""
+    end, step = minute + 1, span.step
+    begin = -(-(end - span.minutes) // step) * step
+    series = {verdict: [0] * -(-(end - begin) // step) for verdict in VERDICTS}
+    found: dict[Key, int] = defaultdict(int)
+    first: int | None = None
+    for hour, data in hours:
+        for policy, limit, verdict, from_minute, counts in _read(data):
+            base = hour * HOUR + from_minute
+            at, until = max(begin, base), min(end, base + len(counts))
+            if at >= until or verdict not in series:
+                continue
+            first = at if first is None else min(at, first)
+            found[policy, limit, verdict] += sum(counts[at - base : until - base])
+            while at < until:
+                place = (at - begin) // step
+                after = min(until, begin + (place + 1) * step)
+                series[verdict][place] += sum(counts[at - base : after - base])
+                at = after
+    return Joined(begin, step, series, dict(found), first)
+
+
+def _read(data: bytes) -> list[Row]:
+    try:
+        return _ROWS.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []

@@ -8,13 +8,14 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo up test test-newer test-deep steady lint bench docs articles proof chaos lock clean
+.PHONY: help setup demo up chaos-up test test-newer test-deep steady lint bench docs articles proof chaos lock clean
 
 BIN := .venv/bin
 # Five for two cores: tests wait for servers, clocks and processes.
 PYTEST_WORKERS ?= 5
 PYTEST_ARGS ?=
 CHAOS_ARGS ?=
+SCALE ?= small
 # Only these are read where only these run.
 ALONE = $(if $(PYTEST_ARGS),,$(shell grep -rl --include='test_*.py' 'mark.alone' tests))
 
@@ -34,9 +35,13 @@ help: ## list these targets
 setup: ## make .venv with the package, its extras and the tools; does nothing when it is up to date
 	@bash tools/setup.sh setup
 
-up: setup ## start the whole system on this machine, until Ctrl-C: servers, services, a campaign, Prometheus
+up: setup ## start the whole system on this machine, until Ctrl-C, and print a link to its console; SCALE=big: 20 million users
 	@bash tools/setup.sh up
-	@$(BIN)/capline up
+	@$(BIN)/capline up --scale $(SCALE)
+
+chaos-up: setup ## start it and kill a part every 20 seconds for eight minutes, then judge all that was recorded
+	@bash tools/setup.sh test
+	@$(BIN)/python -m proof.up $(CHAOS_ARGS)
 
 demo: setup ## see the main job done on real data; the report lands in build/demo
 	@$(BIN)/capline demo

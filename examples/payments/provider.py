@@ -1,6 +1,7 @@
 """Strict payment providers, to try a limiter on: 429 beyond the limit in any window, by their own exact count.
 
     python provider.py acme-pay=100/1 minipay=30/2       calls / seconds, each provider on a port of its own
+    python provider.py acme-pay=100/1@8000 --calls FILE  on this one, and each call a line of a file that is kept
 
     POST /charge   200, or 402 where there is nothing to charge, or 429 with Retry-After; an answer takes 20 to 80 ms
     GET  /stats    what this one has seen, as JSON; not counted, as nothing else is
@@ -19,6 +20,7 @@ import random
 import sys
 import time
 from collections import deque
+from pathlib import Path
 
 MOST_BODY_BYTES = 65_536
 ANSWER_SECONDS = (0.02, 0.08)
@@ -27,14 +29,19 @@ ANSWER_SECONDS = (0.02, 0.08)
 class Provider:
     """The sliding count, and what was seen."""
 
-    def __init__(self, quota: int, seconds: float) -> None:
+    def __init__(self, quota: int, seconds: float, calls: Path | None = None) -> None:
         self.quota, self.window_ns = quota, round(seconds * 1e9)
+        self._calls = None if calls is None else calls.open("a+", buffering=1, encoding="utf-8")
         self.counted: deque[int] = deque(maxlen=quota)
         """When each of the newest calls that were let in came."""
         self.charges: dict[str, int] = {}
         """What each key was charged, in cents."""
         self.allowed = self.refused = self.first_ns = self.last_ns = 0
         self.tightest_ns: int | None = None
+        if self._calls is not None:  # who was killed knows again what it has charged
+            self._calls.seek(0)
+            lines = [line.split() for line in self._calls if line.endswith("\n")]
+            self.charges = {key: int(cents) for _, status, key, cents in lines if status == "200"}
 
     def lets_in(self) -> bool:
         """Whether a call that has come now is within the limit."""
@@ -71,6 +78,10 @@ class Provider:
             "tightest": None if self.tightest_ns is None else round(self.tightest_ns / 1e9, 4),
         }
 
+    def _note(self, status: str, key: str, cents: int) -> None:
+        if self._calls is not None:
+            self._calls.write(f"{time.monotonic_ns()} {status[:3]} {key} {cents}\n")
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection: requests, one after the other."""
         try:
@@ -81,11 +92,16 @@ class Provider:
                 body = await reader.readexactly(min(int(headers.get("content-length", 0)), MOST_BODY_BYTES))
                 if not request.startswith("POST /charge "):
                     _answer(writer, "200 OK", "" if request.startswith("HEAD ") else json.dumps(self.stats()))
-                elif self.lets_in():
-                    answer = self.charge(headers["idempotency-key"], int(json.loads(body)["cents"]))
+                    await writer.drain()
+                    continue
+                key, cents = headers["idempotency-key"], int(json.loads(body)["cents"])
+                if self.lets_in():
+                    answer = self.charge(key, cents)
+                    self._note(answer[0], key, cents)
                     await asyncio.sleep(random.uniform(*ANSWER_SECONDS))  # noqa: S311 - no secret
                     _answer(writer, *answer)
                 else:
+                    self._note("429", key, cents)
                     _answer(writer, "429 Too Many Requests", '{"error": "rate"}', "Retry-After: 1\r\n")
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError, KeyError):
@@ -99,13 +115,15 @@ def _answer(writer: asyncio.StreamWriter, status: str, body: str, more: str = ""
     writer.write(head.encode() + body.encode())
 
 
-async def main(limits: list[str]) -> None:
+async def main(limits: list[str], calls: Path | None) -> None:
     """Serve until standard input ends."""
     addresses: dict[str, str] = {}
     for one in limits:
         name, _, limit = one.rpartition("=")
+        limit, _, port = limit.partition("@")
         quota, _, seconds = limit.partition("/")
-        server = await asyncio.start_server(Provider(int(quota), float(seconds)).serve, "127.0.0.1", 0)
+        provider = Provider(int(quota), float(seconds), calls)
+        server = await asyncio.start_server(provider.serve, "127.0.0.1", int(port or 0))
         addresses[name] = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     print(json.dumps(addresses), flush=True)
     ended = asyncio.Event()
@@ -115,5 +133,7 @@ async def main(limits: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("limits", nargs="+", metavar="NAME=CALLS/SECONDS")
-    asyncio.run(main(parser.parse_args().limits))
+    parser.add_argument("limits", nargs="+", metavar="NAME=CALLS/SECONDS[@PORT]")
+    parser.add_argument("--calls", type=Path, help="each call is a line here; what it says was charged stays charged")
+    asked = parser.parse_args()
+    asyncio.run(main(asked.limits, asked.calls))

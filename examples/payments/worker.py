@@ -98,11 +98,13 @@ class Worker:
         return asyncio.get_running_loop().run_in_executor(self._thread, partial(step, *arguments))
 
 
-async def main(store: str, table: Path, providers: list[Provider], lease: float) -> None:
+async def main(store: str, config: str | None, table: Path, providers: list[Provider], lease: float) -> None:
     """Charge until standard input ends; raises what a hand ended by."""
     async with AsyncExitStack() as opened:
         orders = opened.enter_context(Orders(table))
-        limiter = await opened.enter_async_context(AsyncLimiter(store, [one.policy for one in providers]))
+        policies = [one.policy for one in providers]
+        made = AsyncLimiter.from_config(config, store) if config else AsyncLimiter(store, policies)
+        limiter = await opened.enter_async_context(made)
         worker = Worker(orders, limiter, lease)
         opened.callback(worker.close)
         asyncio.get_running_loop().add_reader(sys.stdin, worker.ended.set)
@@ -129,11 +131,14 @@ async def main(store: str, table: Path, providers: list[Provider], lease: float)
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", required=True)
+    parser.add_argument("--config", help="a configuration store that has the providers' policies")
     parser.add_argument("--orders", required=True, type=Path, help="the SQLite file")
     parser.add_argument("--providers", required=True, type=json.loads, help="a list of providers, as JSON")
     parser.add_argument("--lease", type=float, required=True, help="seconds")
     asked = parser.parse_args()
     try:
-        asyncio.run(main(asked.store, asked.orders, [Provider(**one) for one in asked.providers], asked.lease))
+        asyncio.run(
+            main(asked.store, asked.config, asked.orders, [Provider(**one) for one in asked.providers], asked.lease)
+        )
     except (CaplineError, sqlite3.Error, OSError) as error:
         sys.exit(f"worker: {error}")

@@ -135,6 +135,33 @@ def test_a_session_is_its_tokens_and_ends_with_it(tmp_path: Path, service: Servi
         assert visitor.get("/console").status_code == 303
 
 
+def test_a_link_signs_in_once_as_the_token_that_made_it(
+    tmp_path: Path, service: Serving, tokens: dict[str, str]
+) -> None:
+    with Visitor(service) as visitor, Visitor(service) as other:
+
+        def link(name: str) -> str:
+            return visitor.post("/console/link", headers={"Authorization": f"Bearer {tokens[name]}"}).json()["link"]
+
+        assert visitor.post("/console/link").status_code == 401
+        assert visitor.post("/console/link", headers={"Authorization": f"Bearer {tokens['decide']}"}).status_code == 403
+        first, of_read = link("admin"), link("read")
+        assert visitor.head(first).headers["Location"] == "/console"
+        assert visitor.get(first, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+        assert visitor.get("/console").status_code == 303
+        assert visitor.get(first).headers["Location"] == "/console"
+        assert "Sign out" in visitor.get("/console").text
+        for key in (first, "/console/link?key=0", "/console/link"):
+            answer = other.get(key)
+            assert (answer.status_code, "Set-Cookie" in answer.headers) == (403, False)
+        TokenFile(tmp_path / "tokens.json").revoke("read")
+        visitor.cookies.clear()
+        assert soon(
+            lambda: visitor.post("/console/link", headers={"Authorization": f"Bearer {tokens['read']}"}).is_error
+        )
+        assert other.get(of_read).status_code == 403
+
+
 def test_over_tls_the_cookie_stays_there(tmp_path: Path, tokens: dict[str, str]) -> None:
     made = server_process.certificates(tmp_path)
     (tmp_path / "capline.yaml").write_text(

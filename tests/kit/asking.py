@@ -5,7 +5,7 @@ Each attempt has an id, and is sent again under it until it is answered: so it c
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Event
 from typing import NamedTuple
 
@@ -28,10 +28,17 @@ class Answer(NamedTuple):
     origin: str
 
 
-def ask_until(stop: Event, url: str, policy: str, subjects: Sequence[str], pause_s: float = 0.0) -> list[str]:
+def ask_until(
+    stop: Event,
+    url: str,
+    policy: str,
+    subjects: Sequence[str],
+    pause_s: float = 0.0,
+    headers: Mapping[str, str] | None = None,
+) -> list[str]:
     """Ask for the subjects in turn until `stop`; the records."""
     recorder = Recorder()
-    with httpx.Client(base_url=url, timeout=ANSWERED_WITHIN_S, trust_env=False) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=ANSWERED_WITHIN_S, trust_env=False) as client:
         while not stop.is_set():
             for subject in subjects:
                 ask(client, recorder, policy, subject)

@@ -3,22 +3,57 @@
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
+import msgspec
+
+from capline.model.limit import Limit
 from capline.up.ports import HOST
 
-SEGMENTS = {"new": range(1, 201), "active": range(201, 701), "lapsed": range(701, 1001)}
-AUDIENCE = range(1, 301)
-"""Of the campaign that is sent at the start."""
+USERS = 1000
+"""Whom the campaign of every two minutes goes to, at any scale."""
+PROVIDERS = {"acme-pay": "40/2", "minipay": "6/2"}
+"""What each provider allows: calls / seconds."""
+JITTER = "1s"
+"""By how much the way to a provider differs: other parts are started and killed on the same processors."""
+TOKENS = {"you": ["admin"], "traffic": ["decide", "compose"], "prometheus": ["read"]}
+"""Who may do what at the services; the secret of each is in NAME.token."""
 
 
-def policies_yaml(*, replicas: int) -> str:
-    """Three policies; where there are replicas a hit counts when one has it, so that a failover forgets nothing."""
+class Scale(msgspec.Struct, frozen=True):
+    """How many users there are, and how many of them get the blast; 0 for no blast."""
+
+    name: str
+    users: int
+    blast: int = 0
+
+    @property
+    def segments(self) -> dict[str, range]:
+        """The users: a fifth are new, half are active, the rest has lapsed."""
+        new, active = self.users // 5, 7 * self.users // 10
+        return {
+            "new": range(1, new + 1),
+            "active": range(new + 1, active + 1),
+            "lapsed": range(active + 1, self.users + 1),
+        }
+
+
+SMALL, BIG = Scale("small", USERS), Scale("big", 20_000_000, 10_000_000)
+SCALES = {scale.name: scale for scale in (SMALL, BIG)}
+
+
+def policies_yaml(*, replicas: int, scale: Scale = SMALL) -> str:
+    """The policies; where there are replicas a hit counts when one has it, so that a failover forgets nothing."""
     wait = f", wait_replicas: {replicas}" if replicas else ""
+    promo = wait + (", layout: bucket" if replicas and scale.blast else "")
+    providers = {
+        name: ", ".join(map(str, Limit.margin(f"{limit}s", jitter=JITTER))) for name, limit in PROVIDERS.items()
+    }
     return (
         "policies:\n"
-        f"  promo: {{limits: [3/day, 10/week], by_segment: {{new: [1/day], active: [5/day]}}{wait}}}\n"
+        "  promo: {limits: [2/10 minutes, 20/day], "
+        f"by_segment: {{new: [1/10 minutes, 10/day], active: [4/10 minutes, 40/day]}}{promo}}}\n"
         f"  api: {{limits: [20/minute]{wait}}}\n"
-        f"  psp: {{limits: [10/second]{wait}}}\n"
-    )
+        f"  employees: {{limits: [10/minute], count_denied: true{wait}}}\n"
+    ) + "".join(f"  {name}: {{limits: [{limits}]{wait}}}\n" for name, limits in providers.items())
 
 
 def ratelimit_yaml() -> str:
@@ -26,29 +61,40 @@ def ratelimit_yaml() -> str:
     return "domain: edge\ndescriptors:\n  - key: path\n    rate_limit: {unit: minute, requests_per_unit: 20}\n"
 
 
-def service_yaml(store: str, segments: str, *, proxies: int) -> str:
+def service_yaml(store: str, segments: str, queue: str, *, proxies: int) -> str:
     """The settings that both services share; where each listens is in its options.
 
     The policies are in the configuration store, which is the logs' own.
     """
     return (
-        f"store: {store}\nconfig: {store}\nsegments: {segments}\n"
+        f"store: {store}\nconfig: {store}\nsegments: {segments}\nqueue: {queue}\ntokens: tokens.json\n"
+        "record: {keep: 3600}\n"
         f'drain: 0\nhttp: {{trusted_proxies: {proxies}}}\nobservers: {{access_log: "-", access_sample: 0.1}}\n'
     )
 
 
-def campaign_yaml(store: str, segments: str, receiver: int) -> str:
-    """A campaign to everybody in `users.csv`, by the policy promo, to the receiver."""
-    return (
-        "campaign: hello\npolicies: policies.yaml\npolicy: promo\n"
-        f"store: {store}\nsegments: {segments}\naudience: {{csv: users.csv, column: id}}\nbatch: 100\n"
-        f"sender: {{webhook: {{url: 'http://{HOST}:{receiver}/message', concurrency: 4}}}}\n"
-    )
+def campaigns_json(store: str, segments: str, receiver: int, scale: Scale) -> str:
+    """What `traffic` begins: `hello` every two minutes, to the receiver; `blast` once, into files."""
+    hello = {
+        "policies": "policies.yaml",
+        "policy": "promo",
+        "store": store,
+        "segments": segments,
+        "audience": {"csv": "users.csv", "column": "id"},
+        "batch": 100,
+        "rate": "50/s",
+        "sender": {"webhook": {"url": f"http://{HOST}:{receiver}/message", "concurrency": 4}},
+    }
+    begun = {"hello": hello}
+    if scale.blast:
+        blast = {"audience": {"segments": "active"}, "batch": 20_000, "sender": {"file": "blast"}}
+        begun["blast"] = {key: value for key, value in hello.items() if key != "rate"} | blast
+    return msgspec.json.encode(begun).decode()
 
 
 def users_csv() -> str:
-    """The campaign's audience."""
-    return "id\n" + "".join(f"{user}\n" for user in AUDIENCE)
+    """The audience of `hello`."""
+    return "id\n" + "".join(f"{user}\n" for user in range(1, USERS + 1))
 
 
 def redis_conf(port: int, *, cluster: bool) -> str:
@@ -86,9 +132,10 @@ def nginx_conf(port: int, services: Sequence[int]) -> str:
 def prometheus_yaml(services: Iterable[int], workers: Iterable[int]) -> str:
     """The metrics of every service and worker every 5 seconds, and the alert rules of deploy/."""
     text = "global: {scrape_interval: 5s, evaluation_interval: 5s}\nrule_files: [alerts.yml]\nscrape_configs:\n"
-    for job, ports in (("capline", services), ("capline-worker", workers)):
+    shown = "    authorization: {credentials_file: prometheus.token}\n"
+    for job, ports, more in (("capline", services, shown), ("capline-worker", workers, "")):
         listed = ", ".join(f"'{HOST}:{port}'" for port in ports)
-        text += f"  - job_name: {job}\n    static_configs: [{{targets: [{listed}]}}]\n"
+        text += f"  - job_name: {job}\n{more}    static_configs: [{{targets: [{listed}]}}]\n"
     return text
 
 

@@ -1,8 +1,8 @@
 """Starts the parts, waits until each answers, restarts those that died, and ends them all.
 
 Each part has a session of its own: Ctrl-C in a terminal is for us alone, and at the end all that a part started goes
-with it. The kernel ends a part when we are killed (`with_parent`). A part's output is in NAME.log, which is truncated
-at a restart if it has grown too long.
+with it. The kernel ends a part when we are killed (`with_parent`), and its standard input ends. A part's output is in
+NAME.log, which is truncated at a restart if it has grown too long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
 
 from capline.up import with_parent
 from capline.up.ports import HOST
@@ -37,15 +39,17 @@ _LARGEST_LOG_BYTES = 10 << 20
 class _Child:
     """A part's process, and those that take its place."""
 
-    def __init__(self, part: Part, folder: Path) -> None:
+    def __init__(self, part: Part, folder: Path, stdin: BinaryIO) -> None:
         self.part = part
         self.due: float | None = None
-        self._folder = folder
+        self.starts = 0
+        self._folder, self._stdin = folder, stdin
         self._pause_s = part.pause_s
         self.start()
 
     def start(self) -> None:
         self.due = None
+        self.starts += 1
         self._began = time.monotonic()
         log = self._folder / f"{self.part.name}.log"
         mode = "wb" if log.exists() and log.stat().st_size > _LARGEST_LOG_BYTES else "ab"
@@ -54,7 +58,7 @@ class _Child:
                 [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), *self.part.words],
                 cwd=self._folder,
                 env=_environment(self.part),
-                stdin=subprocess.DEVNULL,
+                stdin=self._stdin,
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -75,41 +79,59 @@ class _Child:
 
 
 class Processes:
-    """The parts that were started. `say` reports which died; `stopped` returns whether all are to end."""
+    """The parts that were started. `say` reports which died; `stopped` returns whether all are to end.
+
+    `parts.json` says at any time which process each part is.
+    """
 
     def __init__(self, folder: Path, say: Callable[[str], object], stopped: Callable[[], bool]) -> None:
         self._folder, self._say, self._stopped = folder, say, stopped
         self._children: list[_Child] = []
+        begin, end = os.pipe()
+        self._stdin, self._lifeline = os.fdopen(begin, "rb"), os.fdopen(end, "wb")
 
     def pids(self) -> dict[str, int]:
         """The process of each part that is to run."""
         return {child.part.name: child.process.pid for child in self._children}
 
-    def start(self, part: Part) -> bool:
-        """Start it and wait until it answers, or with `once` has ended well; False where it did not in time."""
-        child = _Child(part, self._folder)
-        self._children.append(child)
+    def start(self, *parts: Part) -> list[Part]:
+        """Start them, wait until each answers, or with `once` has ended well; those that did, in that order."""
+        children = [_Child(part, self._folder, self._stdin) for part in parts]
+        self._children += children
         deadline = time.monotonic() + READY_WITHIN_S
-        while time.monotonic() < deadline and not self._stopped():
-            if part.once:
-                if child.process.poll() == 0:
-                    self._children.remove(child)
-                    return True
-                if child.process.poll() is not None:
-                    time.sleep(ONCE_AGAIN_S)
-                    child.start()
-            elif child.process.poll() is None and _answers(part.ready, self._folder):
-                return True
+        waiting, ready = children, list[_Child]()
+        while waiting and time.monotonic() < deadline and not self._stopped():
+            ready += [child for child in waiting if self._is_ready(child)]
+            waiting = [child for child in waiting if child not in ready]
             self.look()
-            time.sleep(LOOK_EVERY_S)
-        if self._stopped():
-            return False
-        if part.once:
-            child.tell(signal.SIGKILL)
-            child.process.wait()
-            self._children.remove(child)
-        self._say(f"{part.name} did not get ready in {READY_WITHIN_S:.0f} s; see {self._folder / part.name}.log")
-        return False
+            time.sleep(LOOK_EVERY_S if waiting else 0)
+        for child in () if self._stopped() else waiting:
+            if child.part.once:
+                child.tell(signal.SIGKILL)
+                child.process.wait()
+            log = self._folder / f"{child.part.name}.log"
+            self._say(f"{child.part.name} did not get ready in {READY_WITHIN_S:.0f} s; see {log}")
+        self._children = [child for child in self._children if not child.part.once]
+        self._tell()
+        return [child.part for child in children if child in ready]
+
+    def _is_ready(self, child: _Child) -> bool:
+        ended = child.process.poll()
+        if not child.part.once:
+            return ended is None and _answers(child.part.ready, self._folder)
+        if ended:
+            time.sleep(ONCE_AGAIN_S)
+            child.start()
+        return ended == 0
+
+    def _tell(self) -> None:
+        rows = [
+            {"name": one.part.name, "where": one.part.where, "starts": one.starts, "pid": one.process.pid}
+            for one in self._children
+        ]
+        written = self._folder / "parts.new"
+        written.write_bytes(msgspec.json.encode(rows))
+        written.rename(self._folder / "parts.json")
 
     def look(self) -> None:
         """Report the parts that died, and restart those whose pause is over."""
@@ -124,10 +146,13 @@ class Processes:
                 self._say(f"{child.part.name} {how}; the rest goes on, it starts again in {pause_s:g} s")
             elif time.monotonic() >= child.due:
                 child.start()
+                self._tell()
                 self._say(f"{child.part.name} started again, pid {child.process.pid}")
 
     def stop(self) -> None:
         """End all of them, callers before those that they call; what has not ended in time is killed."""
+        self._lifeline.close()
+        self._stdin.close()
         for child in reversed(self._children):
             child.tell(signal.SIGTERM)
         deadline = time.monotonic() + STOP_WITHIN_S

@@ -1,6 +1,6 @@
 """A part of `capline up`: builds the users' segments and publishes a version a minute.
 
-    python -m capline.up.publisher URL READY      READY is a file that is there once the first version is
+    python -m capline.up.publisher URL READY SCALE      READY is a file that is there once the first version is
 
 Each minute one user more moves from `new` to `active`, so that versions differ; after the last the users start anew.
 """
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from capline.model.errors import CaplineError
 from capline.segment import IdSet, Publisher, Snapshot, write_snapshot
-from capline.up.files import SEGMENTS
+from capline.up.files import SCALES, Scale
 
 EVERY_S = 60.0
 RETRY_S = 2.0
@@ -27,19 +27,20 @@ _KEPT = 10
 
 def main() -> None:
     """Publish until it is ended; a failure is reported, and tried again."""
-    url, ready = sys.argv[1:]
+    url, ready, name = sys.argv[1:]
+    scale = SCALES[name]
     moved = 0
     while True:
         try:
             _make_bucket(url)
-            version = _publish(url, moved)
+            version = _publish(url, scale, moved)
         except (CaplineError, OSError) as error:
             sys.stderr.write(f"not published, to be tried again: {' '.join(str(error).split())}\n")
             time.sleep(RETRY_S)
             continue
         sys.stderr.write(f"published {version}\n")
         Path(ready).touch()
-        moved = (moved + 1) % len(SEGMENTS["new"])
+        moved = (moved + 1) % len(scale.segments["new"])
         time.sleep(EVERY_S)
 
 
@@ -53,9 +54,11 @@ def _make_bucket(url: str) -> None:
         pass
 
 
-def _publish(url: str, moved: int) -> str:
-    new, active = list(SEGMENTS["new"]), list(SEGMENTS["active"])
-    sets = {"new": IdSet(new[moved:]), "active": IdSet(new[:moved] + active), "lapsed": IdSet(SEGMENTS["lapsed"])}
+def _publish(url: str, scale: Scale, moved: int) -> str:
+    new, active, lapsed = scale.segments.values()
+    edge = new.stop - moved
+    ranges = {"new": (new.start, edge - 1), "active": (edge, active[-1]), "lapsed": (lapsed.start, lapsed[-1])}
+    sets = {name: IdSet.from_range(*ends) for name, ends in ranges.items()}
     version = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     snapshot = Path("snapshot")
     shutil.rmtree(snapshot, ignore_errors=True)

@@ -1,5 +1,6 @@
 """What `capline up` starts with what is installed; what is missing is named and the rest starts."""
 
+import json
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,21 +13,32 @@ from capline.campaign.file import loads_campaign
 from capline.policy.file import loads
 from capline.service.envoy.files import load
 from capline.service.run.file import read_settings
+from capline.up import files
 from capline.up.plan import PORTS, Part, Plan, Programs, find_programs, plan
 from capline.up.ports import BUS, free_ports
 
-ALL = {"redis": "redis-server", "redis_cli": "redis-cli", "nginx": "nginx", "prometheus": "prometheus", "s3": ("s3",)}
+ALL = {
+    "redis": "redis-server",
+    "redis_cli": "redis-cli",
+    "nginx": "nginx",
+    "prometheus": "prometheus",
+    "s3": ("s3",),
+    "examples": "/examples",
+}
 FOLDER = Path("/run/up")
 WHOLE = [
     *(f"cluster-{number}" for number in range(1, 7)),
-    *("cluster-slots", "cluster-replicas", "queue", "s3", "publisher", "policies", "service-1", "service-2", "nginx"),
-    *("receiver", "worker", "campaign", "prometheus", "traffic"),
+    *("campaigns", "s3", "receiver", "acme-pay", "minipay"),
+    *("cluster-slots", "cluster-replicas", "publisher", "policies", "service-1", "service-2", "worker-1", "worker-2"),
+    *("payments-1", "payments-2", "employees", "nginx", "prometheus", "traffic"),
 ]
+CLUSTER = {name for name in WHOLE if name.startswith("cluster")} | {"campaigns"}
+PAYMENTS = {"acme-pay", "minipay", "payments-1", "payments-2", "employees"}
 
 
-def planned(*without: str) -> Plan:
+def planned(*without: str, scale: files.Scale = files.SMALL) -> Plan:
     found: dict[str, Any] = {name: path for name, path in ALL.items() if name not in without}
-    return plan(Programs(**found), FOLDER, range(20_000, 20_000 + PORTS))
+    return plan(Programs(**found), FOLDER, range(20_000, 20_000 + PORTS), scale)
 
 
 def names(parts: Iterable[Part]) -> list[str]:
@@ -37,28 +49,22 @@ def test_all_of_it_starts_in_order() -> None:
     whole = planned()
     assert names(whole.parts) == WHOLE
     assert whole.missing == ()
-    assert names(part for part in whole.parts if part.once) == [
-        "cluster-slots",
-        "cluster-replicas",
-        "policies",
-        "campaign",
-    ]
+    assert names(part for part in whole.parts if part.once) == ["cluster-slots", "cluster-replicas", "policies"]
+    stages = [part.stage for part in whole.parts]
+    assert stages == sorted(stages)
     ports = [part.ready.split(":")[-1] for part in whole.parts if part.ready.startswith("tcp")]
-    assert len(ports) == len(set(ports)) == 10
+    assert len(ports) == len(set(ports)) == 13
 
 
 @pytest.mark.parametrize(
     ("program", "install", "gone"),
     [
-        ("redis", "redis-server", {*(n for n in WHOLE if "cluster" in n), "queue", "receiver", "worker", "campaign"}),
-        (
-            "redis_cli",
-            "redis-server",
-            {*(n for n in WHOLE if "cluster" in n), "queue", "receiver", "worker", "campaign"},
-        ),
+        ("redis", "redis-server", CLUSTER),
+        ("redis_cli", "redis-server", CLUSTER),
         ("nginx", "nginx-light", {"nginx"}),
         ("prometheus", "apt-get install prometheus", {"prometheus"}),
         ("s3", "ministack", {"s3"}),
+        ("examples", "clone", PAYMENTS),
     ],
 )
 def test_what_is_missing_is_named_and_the_rest_starts(program: str, install: str, gone: set[str]) -> None:
@@ -70,28 +76,34 @@ def test_what_is_missing_is_named_and_the_rest_starts(program: str, install: str
 
 def test_with_nothing_installed_two_services_share_an_embedded_store(tmp_path: Path) -> None:
     whole = planned(*ALL)
-    assert names(whole.parts) == ["publisher", "policies", "service-1", "service-2", "traffic"]
-    assert len(whole.missing) == 4
+    kept = ["receiver", "publisher", "policies", "service-1", "service-2", "worker-1", "worker-2", "traffic"]
+    assert names(whole.parts) == kept
+    assert len(whole.missing) == 5
     settings = settings_of(whole, tmp_path)
     assert settings.store == settings.config == f"lmdb://{FOLDER}/store"
     assert settings.segments == f"{FOLDER}/segments"
+    assert settings.queue == f"sqlite://{FOLDER}/campaigns.sqlite"
     assert "wait_replicas" not in whole.files["policies.yaml"]
 
 
 @pytest.mark.parametrize("without", [(), ("redis",), ("nginx",), ("s3",), tuple(ALL)])
 def test_the_files_are_what_the_parts_take(without: tuple[str, ...], tmp_path: Path) -> None:
-    whole = planned(*without)
+    whole = planned(*without, scale=files.BIG)
     settings = settings_of(whole, tmp_path)
     assert settings.http.trusted_proxies == int("nginx" not in without)
-    assert {policy.name for policy in loads(whole.files["policies.yaml"]).policies} == {"promo", "api", "psp"}
+    policies = {policy.name for policy in loads(whole.files["policies.yaml"]).policies}
+    assert policies == {"promo", "api", "employees", *files.PROVIDERS}
     (tmp_path / "edge.yaml").write_text(whole.files["ratelimit/edge.yaml"], encoding="utf-8")
     assert list(load(tmp_path / "edge.yaml").domains) == ["edge"]
-    if "campaign.yaml" in whole.files:
-        assert loads_campaign(whole.files["campaign.yaml"], FOLDER / "campaign.yaml").campaign == "hello"
+    begun = json.loads(whole.files["campaigns.json"])
+    assert list(begun) == ["hello", "blast"]
+    for name, form in begun.items():
+        text = json.dumps(form | {"campaign": name})
+        assert loads_campaign(text, FOLDER / "campaign.json").campaign == name
     if "prometheus.yml" in whole.files:
         services, workers = yaml.safe_load(whole.files["prometheus.yml"])["scrape_configs"]
         assert len(services["static_configs"][0]["targets"]) == 2
-        assert len(workers["static_configs"][0]["targets"]) == int("redis" not in without)
+        assert len(workers["static_configs"][0]["targets"]) == 2
 
 
 @pytest.mark.parametrize("without", [(), tuple(ALL)])
@@ -102,7 +114,7 @@ def test_there_are_five_things_to_try_by_curl(without: tuple[str, ...]) -> None:
 
 def test_every_server_listens_on_loopback_alone() -> None:
     whole = planned()
-    for name in (*(f"cluster-{number}" for number in range(1, 7)), "queue"):
+    for name in (*(f"cluster-{number}" for number in range(1, 7)), "campaigns"):
         assert "bind 127.0.0.1\n" in whole.files[f"{name}/redis.conf"]
     assert "listen 127.0.0.1:" in whole.files["nginx/nginx.conf"]
     (s3,) = (part for part in whole.parts if part.name == "s3")

@@ -12,6 +12,7 @@ from tests.kit.server import soon
 
 from capline.up.plan import Part
 from capline.up.processes import Processes
+from capline.up.status import running
 
 SLEEPS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 PARENT = (
@@ -53,6 +54,19 @@ def test_who_dies_is_named_and_started_again(tmp_path: Path, parts: Processes, s
     assert soon(lambda: looks(parts) and parts.pids()["sleeper"] != first)
     assert said[0].startswith("sleeper was ended by SIGKILL; the rest goes on")
     assert said[1].startswith("sleeper started again")
+    (told,) = running(tmp_path)
+    assert (told.name, told.starts, told.pid) == ("sleeper", 2, parts.pids()["sleeper"])
+    assert told.memory_bytes
+    parts.stop()
+    assert [part.pid for part in running(tmp_path)] == [None]
+
+
+def test_parts_are_waited_for_together(tmp_path: Path, parts: Processes) -> None:
+    code = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\n"
+    code += "pathlib.Path(sys.argv[2]).touch(); time.sleep(600)"
+    waits = python("waits", code, "second", "first", ready="first")
+    ready = parts.start(waits, python("ready", SLEEPS, "second", ready="second"))
+    assert [part.name for part in ready] == ["waits", "ready"]
 
 
 def test_pauses_grow_up_to_the_longest_while_a_part_does_not_stay_up(

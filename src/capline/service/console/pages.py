@@ -7,6 +7,7 @@
     GET   /console/policies        and /console/policy?name=, /console/segments, /console/audit
     GET   /console/try?name=       other limits for a policy; POST …/set
     GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
+    POST  /console/link            with a token: a link that signs in once, GET /console/link?key=
 
 A page is a view, plain values, in a template; a form is a POST that leads back to its page. An error is a page too.
 """
@@ -20,6 +21,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
+
+import msgspec
 
 from capline.model.errors import CaplineError
 from capline.service.access.guard import check_role
@@ -57,6 +60,7 @@ COMPOSE = f"{CAMPAIGNS}/new"
 POLICIES, POLICY, TRY, SEGMENTS, AUDIT = (
     f"{TOP}/{name}" for name in ("policies", "policy", "try", "segments", "audit")
 )
+LINK = f"{TOP}/link"
 _FORM_BYTES = 8192
 _AT_ONCE = 4
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
@@ -132,6 +136,7 @@ class Console:
             CAMPAIGN: route(GET=self._page(self._campaign)),
             COMPOSE: route(GET=self._page(self._compose), POST=self._form(self._begin, *compose.TYPED, "key")),
             f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
+            LINK: route(GET=self._follow, POST=self._link),
             f"{TOP}/sign-out": route(POST=self._form(self._sign_out)),
         }
         steered = {
@@ -211,6 +216,20 @@ class Console:
             return self._shown(request, None, "sign_in.html", view, status=problem.status.value)
         here = then == TOP or then.startswith((f"{TOP}/", f"{TOP}?"))
         return moved(then if here and then.isprintable() and then.isascii() else TOP, {"Set-Cookie": cookie})
+
+    async def _link(self, request: Request) -> Reply:
+        """For who has a token in a terminal, and wants a browser to be signed in."""
+        return Reply(msgspec.json.encode({"link": link(LINK, key=await self._sessions.link(request))}), status=201)
+
+    async def _follow(self, request: Request) -> Reply:
+        key = query_of(request.query, ("key",)).get("key", "")
+        if request.method == "HEAD":  # of a preview, which must not use it up
+            return moved(TOP)
+        try:
+            return moved(TOP, {"Set-Cookie": self._sessions.follow(request, key)})
+        except Problem as problem:
+            view = {"then": TOP, "detail": str(problem)}
+            return self._shown(request, None, "sign_in.html", view, status=problem.status.value)
 
     async def _sign_out(self, request: Request, _caller: Caller, _form: dict[str, str]) -> Reply:
         return moved(f"{TOP}/sign-in", {"Set-Cookie": self._sessions.sign_out(request)})

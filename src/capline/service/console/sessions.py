@@ -1,4 +1,4 @@
-"""Who looks at the console: signs in with a token of the service, stays by a cookie.
+"""Who looks at the console: signs in with a token of the service or by a link that a token made, stays by a cookie.
 
 The rule: a session is its token's. It ends with it, after `_LASTS_S`, at the sign-out, and with the process. Every POST
 comes from a page of ours and has the session's forgery token. Without tokens all on this machine read, nobody changes.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 READ = ("read",)
 _LASTS_S = 12 * 3600
+_LINK_LASTS_S = 15 * 60
 _MOST = 1_000
 _ANYBODY = Token("", READ, "", "")
 
@@ -54,6 +55,7 @@ class Sessions:
     def __init__(self, guard: Guard | None, *, secure: bool = False) -> None:
         self._guard, self._secure = guard, secure
         self._open: dict[str, _Session] = {}
+        self._links: dict[str, _Session] = {}
 
     @property
     def has_tokens(self) -> bool:
@@ -80,13 +82,27 @@ class Sessions:
         if not secret.startswith(PREFIX):
             shown = f"Basic {base64.b64encode(f'{name}:{secret}'.encode()).decode()}"
         head = [(b"authorization", shown.encode("latin-1", "replace"))]
-        token = await self._guard.token(head, request.client, request.has_left)
+        return self._opened(request, await self._guard.token(head, request.client, request.has_left))
+
+    async def link(self, request: Request) -> str:
+        """A key that signs in once, within `_LINK_LASTS_S`, as the token that this request shows."""
+        if self._guard is None:
+            raise Problem(HTTPStatus.CONFLICT, "there are no tokens here, so there is nothing to sign in with")
+        token = await self._guard.token(request.headers, request.client, request.has_left)
         check_role(token, READ)
-        if len(self._open) >= _MOST:
-            del self._open[next(iter(self._open))]
-        key = secrets.token_urlsafe(32)
-        self._open[key] = _Session(token, secrets.token_urlsafe(16), time.monotonic() + _LASTS_S)
-        return self._cookie(request, key, _LASTS_S)
+        return _kept(self._links, token, _LINK_LASTS_S)
+
+    def follow(self, request: Request, key: str) -> str:
+        """The cookie of a new session by a link's key; raises the `Problem` of one that signs in no more."""
+        check_own(request)
+        link = self._links.pop(key, None)
+        if link is None or not self._is_good(link):
+            raise Problem(HTTPStatus.FORBIDDEN, "this link was used, or is too old; make another, or type the token")
+        return self._opened(request, link.token)
+
+    def _opened(self, request: Request, token: Token) -> str:
+        check_role(token, READ)
+        return self._cookie(request, _kept(self._open, token, _LASTS_S), _LASTS_S)
 
     def sign_out(self, request: Request) -> str:
         """End the session; the cookie that takes its place."""
@@ -100,13 +116,24 @@ class Sessions:
     def _session(self, request: Request) -> _Session | None:
         key = _shown(request)
         session = self._open.get(key)
-        if session is None or self._guard is None:
-            return None
-        # A token that was revoked and made again has another hash; one whose roles changed is another value.
-        if time.monotonic() > session.until_s or self._guard.named(session.token.name) != session.token:
+        if session is not None and not self._is_good(session):
             del self._open[key]
             return None
         return session
+
+    def _is_good(self, session: _Session) -> bool:
+        # A token that was revoked and made again has another hash; one whose roles changed is another value.
+        of = self._guard and self._guard.named(session.token.name)
+        return time.monotonic() <= session.until_s and of == session.token
+
+
+def _kept(kept: dict[str, _Session], token: Token, lasts_s: int) -> str:
+    """Its key; of more than a thousand the oldest goes."""
+    if len(kept) >= _MOST:
+        del kept[next(iter(kept))]
+    key = secrets.token_urlsafe(32)
+    kept[key] = _Session(token, secrets.token_urlsafe(16), time.monotonic() + lasts_s)
+    return key
 
 
 def check_form(request: Request, caller: Caller, forgery: str) -> None:

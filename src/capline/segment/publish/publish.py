@@ -130,13 +130,18 @@ class Publisher:
             before, resend = self._versions.read(repair=resend), False
         raise _lost(self._objects, before, ours.version)
 
-    def rollback(self, version: str | None = None) -> Pointer:
+    def rollback(self, version: str | None = None, *, expected: str | None = None) -> Pointer:
         """Make another listed version current: this one, or the one published before the current.
 
-        Raises `SegmentError` if one of its objects is missing, `SegmentConflictError` if another version became current
-        meanwhile.
+        `expected` is the version that must be current. Raises `SegmentError` if one of its objects is missing,
+        `SegmentConflictError` if another version became current meanwhile.
         """
         seen = self._versions.needed().pointer
+        if expected is not None and seen.current not in (expected, version):
+            raise SegmentConflictError(
+                f"{self._objects.where}: version {seen.current!r} is current, not {expected!r}; "
+                "look at it, and roll back again"
+            )
         # Decided once: after somebody else's rollback "the one before" is another.
         target = _previous(seen, self._objects.where) if version is None else self._versions.listed(seen, version)
 

@@ -4,7 +4,8 @@
     GET   /console/subject?id=42   one subject; POST …/erase and …/override
     GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on
     GET   /console/campaigns/new   a campaign that is composed, with its forecast; POST begins it
-    GET   /console/policies        and /console/policy?name=, /console/segments, /console/audit
+    GET   /console/policies        and /console/policy?name=, /console/audit
+    GET   /console/segments?left=  what two share, versions; POST …/rollback
     GET   /console/try?name=       other limits for a policy; POST …/set
     GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
     POST  /console/link            with a token: a link that signs in once, GET /console/link?key=
@@ -26,12 +27,13 @@ import msgspec
 
 from capline.model.errors import CaplineError
 from capline.service.access.guard import check_role
-from capline.service.console import campaigns, compose, settings, subject
+from capline.service.console import campaigns, compose, segments, settings, subject
 from capline.service.console.campaigns import CampaignPages
 from capline.service.console.compose import Composing
 from capline.service.console.history import History
 from capline.service.console.overview import Overview, chart
 from capline.service.console.render import files, link, moved, shown, wants_json
+from capline.service.console.segments import SegmentPages
 from capline.service.console.sessions import READ, Caller, Sessions, check_form
 from capline.service.console.settings import SettingsPages
 from capline.service.console.subject import SubjectPage
@@ -68,6 +70,7 @@ _DONE = {
     "erased": "The subject is forgotten.",
     "overridden": "It has limits of its own for a while.",
     "set": "These limits are in force.",
+    "rolled": "It is served; other instances follow within seconds.",
     "conflict": "It was changed meanwhile: look at what is in force now, and decide again.",
     "begun": "It is begun: workers send it when it is due.",
     "pause": "Nothing more of it is sent until it is resumed.",
@@ -92,7 +95,7 @@ class Console:
         self,
         routes: Mapping[str, Route],
         limiter: AsyncLimiter,
-        segments: SegmentSource | None,
+        source: SegmentSource | None,
         metrics: Metrics,
         guard: Guard | None,
         *,
@@ -103,14 +106,13 @@ class Console:
         self.verbs = Verbs(routes)
         self._sessions = Sessions(guard, secure=secure)
         self._history = History(metrics, hours)
-        self._overview = Overview(limiter, segments, metrics, self._history)
+        self._overview = Overview(limiter, source, metrics, self._history)
         self._subjects = SubjectPage(self.verbs)
         self._campaigns = CampaignPages(self.verbs)
         self._composing = Composing(self.verbs, messages or {})
         self._has_configuration = limiter.configuration is not None
-        self._settings = SettingsPages(
-            self.verbs, self._overview, has_store=self._has_configuration, has_segments=segments is not None
-        )
+        self._settings = SettingsPages(self.verbs, self._overview, has_store=self._has_configuration)
+        self._segment_pages = SegmentPages(self.verbs, is_here=source is not None)
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self.follow = self._history.follow
 
@@ -131,6 +133,7 @@ class Console:
             TRY: route(GET=self._page(self._try)),
             f"{TRY}/set": route(POST=self._form(self._set, "name", *settings.TYPED, "version", "reason")),
             SEGMENTS: route(GET=self._page(self._segments)),
+            f"{SEGMENTS}/rollback": route(POST=self._form(self._rollback, "version", "current")),
             AUDIT: route(GET=self._page(self._audit)),
             CAMPAIGNS: route(GET=self._page(self._list_campaigns)),
             CAMPAIGN: route(GET=self._page(self._campaign)),
@@ -336,8 +339,17 @@ class Console:
         return moved(link(TRY, name=name, **typed, done="conflict"))
 
     async def _segments(self, request: Request, caller: Caller) -> Reply:
-        query_of(request.query, ())
-        return self._shown(request, caller, "segments.html", await self._settings.segments(caller.token))
+        asked = query_of(request.query, ("left", "right", "done"))
+        view = await self._segment_pages.view(caller.token, asked.get("left", ""), asked.get("right", ""))
+        may = caller.changes and self.verbs.may(caller.token, "POST", segments.ROLLBACK)
+        return self._shown(
+            request, caller, "segments.html", view, may_roll_back=may, done=_DONE.get(asked.get("done", ""))
+        )
+
+    async def _rollback(self, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+        words = form.get("version", ""), form.get("current", "")
+        is_done = await self._segment_pages.rollback(caller.token, *words)
+        return moved(link(SEGMENTS, done="rolled" if is_done else "conflict"))
 
     async def _audit(self, request: Request, caller: Caller) -> Reply:
         before = query_of(request.query, ("before",)).get("before")

@@ -83,7 +83,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     paths = {path.rpartition(".")[2]: path for path in files()}
-    cast("dict[str, Any]", loaded.globals).update(version=__version__, files=paths, link=link)
+    cast("dict[str, Any]", loaded.globals).update(capline_version=__version__, files=paths, link=link)
     loaded.filters.update({filter.__name__: filter for filter in (seen, clock, instant, span, number, rate, size)})
     return loaded
 

@@ -1,9 +1,9 @@
-"""What is configured: policies with their use, one with its versions and overrides, segments, and who changed what.
+"""What is configured: policies with their use, one with its versions and overrides, and who changed what.
 
 /console/policies?contains=&after=    a page of them, by name
 /console/policy?name=&after=          one; `after` is a subject, of its overrides
 /console/try?name=&limits=&...        other limits for it, on the decisions that were recorded; POST .../set
-/console/segments                     /console/audit?before=
+/console/audit?before=
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TYPED = ("limits", *_BY_NAME)
 
 
 class SettingsPages:
-    """Asks for them as somebody; `has_store` says whether there is a configuration store, `has_segments` segments."""
+    """Asks for them as somebody; `has_store` says whether there is a configuration store."""
 
-    def __init__(self, verbs: Verbs, overview: Overview, *, has_store: bool, has_segments: bool) -> None:
+    def __init__(self, verbs: Verbs, overview: Overview, *, has_store: bool) -> None:
         self._verbs, self._overview = verbs, overview
-        self._has_store, self._has_segments = has_store, has_segments
+        self._has_store = has_store
 
     async def policies(self, token: Token, contains: str | None, after: str | None) -> dict[str, Any]:
         """A page of policies, each with what was counted in the last minutes."""
@@ -92,12 +92,6 @@ class SettingsPages:
             return told, {key: value for key, value in told.items() if key in known and value is not None}
         versions = await self._verbs(token, "GET", f"{ONE}/versions", name)
         return told, versions["versions"][0]["policy"] or {}
-
-    async def segments(self, token: Token) -> dict[str, Any]:
-        """The segments that are served."""
-        if not self._has_segments:
-            return {"is_here": False}
-        return {"is_here": True, **await self._verbs(token, "GET", "/v1/segments")}
 
     async def audit(self, token: Token, before: str | None) -> dict[str, Any]:
         """A page of changes."""

@@ -16,6 +16,7 @@ from capline.model.errors import (
     CaplineError,
     ConfigConflictError,
     IdConflictError,
+    SegmentConflictError,
     StoreDamagedError,
     StoreError,
     StoreVersionError,
@@ -27,6 +28,8 @@ PROBLEM = "application/problem+json"
 
 RETRY_AFTER_S = 1
 """Of an outage: nobody knows when the store answers again."""
+
+_CONFLICTS = (IdConflictError, ConfigConflictError, CampaignConflictError, SegmentConflictError)
 
 
 class Problem(Exception):  # noqa: N818 - the word of RFC 9457
@@ -49,7 +52,7 @@ def problem_of(error: CaplineError) -> Problem:
         status = HTTPStatus.INTERNAL_SERVER_ERROR
     elif isinstance(error, (StoreError, CampaignStoreError)):
         status, headers = HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": str(RETRY_AFTER_S)}
-    elif isinstance(error, (IdConflictError, ConfigConflictError, CampaignConflictError)):
+    elif isinstance(error, _CONFLICTS):
         status = HTTPStatus.CONFLICT
     elif isinstance(error, CampaignNotFoundError):
         status = HTTPStatus.NOT_FOUND

@@ -129,7 +129,7 @@ async def open_parts(
             subject_bound = NewSubjects(counting)
         public = routes(
             limiter, settings.bounds.batch_rows, subject_bound, local=settings.is_local, queue=settings.queue
-        ) | segments.routes(source)
+        ) | segments.routes(source, settings.segments)
         public |= check_route(limiter)
         if settings.queue is not None:
             from capline.service.verbs import campaigns  # noqa: PLC0415 - few services have campaigns

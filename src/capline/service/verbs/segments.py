@@ -25,6 +25,7 @@ from capline.service.http.app import BATCH_BYTES
 from capline.service.http.forms import page_limit
 from capline.service.http.problems import Problem
 from capline.service.http.table import get, post, routes_of
+from capline.service.verbs.versions import VersionVerbs
 
 if TYPE_CHECKING:
     from capline.limiter.policies.segments import SegmentSource
@@ -149,9 +150,9 @@ def figures(source: SegmentSource) -> dict[str, object]:
     }
 
 
-def routes(source: SegmentSource | None) -> dict[str, Route]:
-    """The routes of these segments; without segments each answers 404."""
-    return routes_of(_Segments(source))
+def routes(source: SegmentSource | None, address: str | None = None) -> dict[str, Route]:
+    """The routes of these segments, which are at this address; without segments each answers 404."""
+    return routes_of(_Segments(source), VersionVerbs(source, address))
 
 
 class _Segments:

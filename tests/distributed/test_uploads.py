@@ -1,5 +1,6 @@
 """Audiences that are uploaded to a real service: whole and verified under their name, or not there at all."""
 
+import gzip
 import hashlib
 import json
 import socket
@@ -39,7 +40,7 @@ class Uploads:
         self.folder = folder
         self.queue = f"sqlite://{folder}/queue.sqlite"
         tokens = TokenFile(folder / "tokens.json", create=True)
-        self.tokens = {role: tokens.create(role, [role]) for role in ("read", "compose", "steer")}
+        self.tokens = {role: tokens.create(role, [role]) for role in ("read", "compose", "steer", "admin")}
         (folder / "token").write_text(self.tokens["compose"])
         said = {"store": "memory://", "queue": self.queue, "audiences": audiences, "tokens": "tokens.json"}
         (folder / "capline.yaml").write_text(json.dumps(said | {"bounds": bounds}))
@@ -58,7 +59,7 @@ class Uploads:
 
     @property
     def files(self) -> list[str]:
-        return [path.name for path in (self.folder / "kept").iterdir()]
+        return [path.name for path in (self.folder / "kept").iterdir() if path.is_file()]
 
     @property
     def left(self) -> list[str]:
@@ -154,6 +155,44 @@ def test_each_kind_of_file_and_what_is_none(uploads: Callable[..., Uploads], tmp
     for method, role, status in (("PUT", "read", 403), ("PUT", "steer", 403), ("DELETE", "read", 403)):
         assert at.ask(method, "/v1/audiences/a.roaring", role).status_code == status
     assert [at.ask("GET", "/v1/audiences", role).status_code for role in ("read", "steer")] == [200, 403]
+
+
+def test_who_is_erased_is_in_no_upload(uploads: Callable[..., Uploads], tmp_path: Path) -> None:
+    """Numbers and texts, each kind of file: the others' rows stay as they were, wherever else the word stands."""
+    at = uploads()
+    rows = {"age": pyarrow.array([7, 8, 7], pyarrow.int8()), "who": pyarrow.array(["7", "ann", "bob"])}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "t.parquet")
+    IdSet.from_range(6, 8).to_file(tmp_path / "t.roaring")
+    for name, data, query in (
+        ("a.csv", b'id,name\n6,"x, 7"\n007,y\n8,7\n', ""),
+        ("b.csv.gz", gzip.compress(b"mail,by\nann,x\nx,ann\n"), "?column=mail&ids=text"),
+        ("c.parquet", (tmp_path / "t.parquet").read_bytes(), "?column=who"),
+        ("d.roaring", (tmp_path / "t.roaring").read_bytes(), ""),
+        ("e.csv", b"id\n7\n", ""),
+    ):
+        assert at.put(name, data, query).status_code == 200
+    kept = at.folder / "kept"
+    (kept / "f.csv").write_bytes(b"mail\nann\n")
+
+    def erased(word: str) -> dict[str, Any]:
+        found = at.ask("DELETE", f"/v1/subjects/{word}", "admin").json()["uploads"]
+        return {each["upload"]: each["unread"] or each["rows"] for each in found}
+
+    unread = erased("i:7").pop("f.csv")
+    assert "no column 'id'" in unread
+    assert str(kept) not in unread
+    assert at.kept == ["a.csv", "b.csv.gz", "c.parquet", "d.roaring", "f.csv"], "nobody else was in e.csv"
+    assert (kept / "a.csv").read_bytes() == b'id,name\n6,"x, 7"\n8,7\n'
+    assert list(IdSet.from_file(kept / "d.roaring")) == [6, 8]
+    assert erased("s:ann") == {"b.csv.gz": 1, "c.parquet": 1}
+    assert gzip.decompress((kept / "b.csv.gz").read_bytes()) == b"mail,by\nx,ann\n"
+    assert parquet.read_table(kept / "c.parquet").to_pylist() == [{"age": 7, "who": "7"}, {"age": 7, "who": "bob"}]
+    (kept / "f.csv").unlink()
+    where = ("--policies", at.site.path / "policies.yaml", "--store", "memory://", "--audiences", kept)
+    assert answer("erase", "s:bob", *where)["uploads"] == [{"upload": "c.parquet", "rows": 1, "unread": None}]
+    lines = ["a.csv: erased 1 row(s)", "d.roaring: erased 1 row(s)"]
+    assert capline("erase", "i:6", *where).stdout.splitlines()[1:] == lines
+    assert capline("erase", "i:6", *where).stdout.endswith("no upload had it\n")
 
 
 def test_nothing_is_left_of_an_upload_that_ends_early(uploads: Callable[..., Uploads]) -> None:

@@ -150,27 +150,36 @@ def erase(
     queue: Annotated[
         str | None, typer.Option("--queue", metavar="URL", help="Erase it in the campaigns of this store too.")
     ] = None,
+    audiences: Annotated[
+        str | None, typer.Option("--audiences", metavar="ADDRESS", help="Erase it in the uploads at this address too.")
+    ] = None,
 ) -> Answer:
-    """Forget a subject in every policy of the file, and with --queue in campaigns: their audiences and outcomes."""
+    """Forget a subject in every policy of the file, and where options say so in campaigns and in uploads."""
     who = parse_subject(subject, as_text=text)
     with source.limiter() as limiter:
         held = limiter.erase(who)
         if not held:
             warn_of_twin(limiter, who)
-    said = f"erased from {held} log(s)" if held else "nothing was held"
-    if queue is None:
-        return Answer({"erased_logs": held}, said)
-    from capline.campaign.erase import erase as erase_from  # noqa: PLC0415 - `--help` stays instant
-    from capline.campaign.store.open import open_store  # noqa: PLC0415 - as above
+    answer: dict[str, object] = {"erased_logs": held}
+    lines = [f"erased from {held} log(s)" if held else "nothing was held"]
+    if audiences is not None:
+        from capline.campaign.erase import erase_uploads  # noqa: PLC0415 - `--help` stays instant
 
-    with closing(open_store(queue)) as store:
-        found = erase_from(store, who)
-    lines = [
-        f"{part.campaign}: erased from {part.audience} batch(es) of the audience and {part.outcomes} of outcomes"
-        + (f"; {part.in_work} are with a worker: erase again when they are settled" if part.in_work else "")
-        for part in found
-    ]
-    return Answer({"erased_logs": held, "campaigns": found}, "\n".join([said, *(lines or ["no campaign had it"])]))
+        answer["uploads"] = uploads = erase_uploads(audiences, who)
+        lines += [f"{found.upload}: " + (found.unread or f"erased {found.rows} row(s)") for found in uploads]
+        lines += [] if uploads else ["no upload had it"]
+    if queue is not None:
+        from capline.campaign.erase import erase as erase_from  # noqa: PLC0415 - as above
+        from capline.campaign.store.open import open_store  # noqa: PLC0415 - as above
+
+        with closing(open_store(queue)) as store:
+            answer["campaigns"] = campaigns = erase_from(store, who)
+        lines += [
+            f"{part.campaign}: erased from {part.audience} batch(es) of the audience and {part.outcomes} of outcomes"
+            + (f"; {part.in_work} are with a worker: erase again when they are settled" if part.in_work else "")
+            for part in campaigns
+        ] or ["no campaign had it"]
+    return Answer(answer, "\n".join(lines))
 
 
 @app.answers("capline sweep --store lmdb:///var/lib/capline")

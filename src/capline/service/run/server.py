@@ -128,7 +128,12 @@ async def open_parts(
             stack.push_async_callback(counting.close)
             subject_bound = NewSubjects(counting)
         public = routes(
-            limiter, settings.bounds.batch_rows, subject_bound, local=settings.is_local, queue=settings.queue
+            limiter,
+            settings.bounds.batch_rows,
+            subject_bound,
+            local=settings.is_local,
+            queue=settings.queue,
+            audiences=settings.audiences,
         ) | segments.routes(source, settings.segments)
         public |= check_route(limiter)
         if settings.queue is not None:

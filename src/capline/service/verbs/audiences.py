@@ -23,6 +23,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
+from capline.campaign.erase import IdColumn, delete_upload
 from capline.campaign.file import SUFFIXES
 from capline.model.errors import (
     CampaignNotFoundError,
@@ -142,8 +143,9 @@ class AudienceVerbs:
             try:
                 with _on_disk():
                     size_bytes, sha256 = await _received(request, file, digests)
-                    rows = await asyncio.to_thread(_rows_of, file, kind, column, None if ids is None else ids == "text")
-                await self._ask(lambda objects: _keep(objects, name, file, sha256))
+                    found = IdColumn(sha256, column, None if ids is None else ids == "text")
+                    rows = await asyncio.to_thread(_rows_of, file, kind, found)
+                await self._ask(lambda objects: _keep(objects, name, file, found))
             finally:
                 file.unlink(missing_ok=True)
         return {"name": name, "bytes": size_bytes, "rows": rows, "audience": {"upload": name}}
@@ -157,7 +159,7 @@ class AudienceVerbs:
             found = objects.list("").get(name)
             if found is None:
                 raise CampaignNotFoundError(f"no audience {quoted(name)} was uploaded")
-            objects.delete([name])
+            delete_upload(objects, name)
             return _line(name, found)
 
         return await self._ask(removed)
@@ -174,9 +176,10 @@ def _line(name: str, found: ObjectInfo) -> Uploaded:
     return {"name": name, "bytes": found.bytes, "uploaded": instant_text(found.changed_us)}
 
 
-def _keep(objects: ObjectStore, name: str, file: Path, sha256: str) -> None:
+def _keep(objects: ObjectStore, name: str, file: Path, ids: IdColumn) -> None:
     """Give the file its name, and delete what processes that were killed left beside it."""
-    objects.upload(name, file, sha256)
+    ids.keep(objects, name)
+    objects.upload(name, file, ids.sha256)
     objects.delete([left for left in objects.list("") if left.startswith(".")])
 
 
@@ -240,12 +243,12 @@ def _make_room() -> None:
                 left.unlink()
 
 
-def _rows_of(file: Path, kind: str, column: str, text: bool | None) -> int:
+def _rows_of(file: Path, kind: str, ids: IdColumn) -> int:
     """How many rows a file of an audience has; raises for one that no campaign could take."""
     try:
         if kind == "bitmap":
             return len(read_audience(file))
-        rows = sum(len(ids) for ids, _ in read_ids(file, column, (), text=text))
+        rows = sum(len(some) for some, _ in read_ids(file, ids.column, (), text=ids.text))
     except SegmentError as error:
         raise InvalidValueError(str(error).replace(str(file), file.name.partition("-")[2])) from error.__cause__
     if not rows:

@@ -25,16 +25,17 @@ def routes(
     *,
     local: bool = False,
     queue: str | None = None,
+    audiences: str | None = None,
 ) -> dict[str, Route]:
     """The routes of this limiter. Where its store is `local` no policy is set that waits for replicas.
 
-    A subject is erased in the campaigns of `queue` too.
+    A subject is erased in the campaigns of `queue` and the uploads at `audiences` too.
     """
     return routes_of(
         Attempts(limiter, subject_bound),
         JointVerbs(limiter, subject_bound),
         Batch(limiter, subject_bound, most_rows),
-        Subjects(limiter, queue),
+        Subjects(limiter, queue, audiences),
         ConfigurationVerbs(limiter, local=local),
         Trials(limiter),
     )

@@ -94,18 +94,23 @@ class SubjectNow(TypedDict):
 
 
 class Erased(msgspec.Struct, omit_defaults=True):
-    """How many logs the subject had, and what it had in campaigns: rows of audiences, outcomes, batches in work."""
+    """How many logs the subject had, and what it had in campaigns: rows of audiences, outcomes, batches in work.
+
+    `uploads`: from which uploads how many rows were erased; `unread` says why one could not be looked through.
+    """
 
     erased_logs: int
     campaigns: list[dict[str, str | int]] = []
+    uploads: list[dict[str, str | int | None]] = []
 
 
 class Subjects:
     """See `Limiter` for what each does."""
 
-    def __init__(self, limiter: AsyncLimiter, queue: str | None) -> None:
+    def __init__(self, limiter: AsyncLimiter, queue: str | None, audiences: str | None) -> None:
         self._limiter = limiter
         self._queue = queue
+        self._audiences = audiences
 
     @post("/v1/usage", UsageRequest, Used, roles=LOOK)
     async def usage(self, _request: Request, body: UsageRequest) -> Used:
@@ -165,15 +170,17 @@ class Subjects:
 
     @delete("/v1/subjects/{subject}", Erased)
     async def erase(self, _request: Request, subject: Subject) -> Erased:
-        """Forget the subject: its logs under all policies, and in all campaigns."""
-        return Erased(await self._limiter.erase(subject), await asyncio.to_thread(self._from_campaigns, subject))
+        """Forget the subject: its logs under all policies, in all campaigns and in all uploads."""
+        return Erased(await self._limiter.erase(subject), *await asyncio.to_thread(self._from_campaigns, subject))
 
-    def _from_campaigns(self, subject: Subject) -> list[dict[str, str | int]]:
+    def _from_campaigns(self, subject: Subject) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         if self._queue is None:
-            return []
+            return [], []
         # Few services have campaigns.
-        from capline.campaign.erase import erase  # noqa: PLC0415
+        from capline.campaign.erase import erase, erase_uploads  # noqa: PLC0415
         from capline.campaign.store.open import open_store  # noqa: PLC0415
 
+        uploads = [] if self._audiences is None else erase_uploads(self._audiences, subject)
         with closing(open_store(self._queue, make=True, patience_s=0.0)) as store:
-            return [*map(msgspec.structs.asdict, erase(store, subject))]
+            found = erase(store, subject)
+        return [*map(msgspec.structs.asdict, found)], [*map(msgspec.structs.asdict, uploads)]

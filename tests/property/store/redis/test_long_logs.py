@@ -5,6 +5,7 @@ the reference.
 """
 
 import random
+import re
 import secrets
 import struct
 from collections.abc import Callable, Iterator
@@ -116,7 +117,7 @@ def queue_steps(pair: Beside, chance: random.Random, steps: int, window_us: int)
             pair.clock.advance_us(about_the_end_of_the_queue - pair.clock.now_us())
         match chance.randrange(24):
             case 0:
-                pair.ask("decide", chance.choice((1, 1, 2)))
+                pair.ask(chance.choice(("decide", "charge")), chance.choice((1, 1, 2)))
             case 1:
                 pair.ask("schedule", max_wait=chance.choice((0, 1e-6, window_us * 1e-6)))
             case 2 if step % 3 == 0:
@@ -204,14 +205,48 @@ def test_every_verb_on_a_long_log(beside: Callable[..., Beside], layout: str, li
     pair.same_history()
 
 
-def test_no_attempt_reads_a_long_log_whole(beside: Callable[..., Beside]) -> None:
+@pytest.mark.parametrize("limits", [["9000/hour"], ["1/ms"], ["1/ms", "100/s"]], ids=" ".join)
+def test_no_attempt_reads_a_long_log_whole(beside: Callable[..., Beside], limits: list[str]) -> None:
     server = shared("redis")
-    pair = beside(server.url, ["9000/hour"], "subject")
-    unit_steps(pair, random.Random("whole"), 200, 6)
+    pair = beside(server.url, limits, "subject")
+    for _ in range(200):
+        pair.ask("decide" if limits[0] == "9000/hour" else "schedule")
     server.command("CONFIG", "RESETSTAT")
-    for verb, *args in (("decide",), ("decide", 2), ("decide", 1, "id"), ("peek",), ("peek", 3), ("schedule", 2)):
+    attempts = (("decide",), ("decide", 2), ("decide", 1, "id"), ("peek",), ("peek", 3), ("schedule", 2), ("charge", 1))
+    for verb, *args in attempts if limits[0] == "9000/hour" else attempts[::2]:
         pair.ask(verb, *args)
-    assert "cmdstat_get:" not in str(server.command("INFO", "commandstats"))
+    assert pair.limiter.decide_many("p", ["s", "other"]).allowed.tolist() == [limits[0] == "9000/hour", True]
+    used = str(server.command("INFO", "commandstats"))
+    reads = re.search(r"cmdstat_get:calls=(\d+)", used)  # with slots, of the record of reservations that may be beside
+    assert (int(reads[1]) if reads else 0) <= (0 if limits[0] == "9000/hour" else 5)
+    assert "cmdstat_mget:" not in used
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("forms", ["present", "next"])
+def test_charges_before_thousands_of_slots(beside: Callable[..., Beside], kind: str, forms: str) -> None:
+    """Each moves the bytes of all slots behind it; by blocks, the last of each block goes into the next."""
+    pair = beside(shared(kind).url, ["1/ms", "9000/hour"], "subject", START_US, forms)
+    for i in range(2_150):
+        pair.ask("schedule", id=f"id{i}" if i % 3 else None)
+    pair.clock.advance_us(pair.hits[1000] - START_US)
+    pair.settle(pair.hits[1023], 1 << 41)  # the last of a block; those before it have less than this in the next
+    for _ in range(3):
+        pair.ask("charge", 1)
+    for place in (1010, 1023, 1023, 1024, 2047, 2100):
+        pair.clock.advance_us(pair.hits[place] + 1 - pair.clock.now_us())
+        pair.ask("charge", 5)
+        pair.settle(pair.hits[place], 3_000)
+        for cost in (2, 1, 3):
+            pair.ask("charge", cost, f"charged {place} {cost}")
+        pair.refund(pair.hits[place])
+        pair.settle(pair.hits[place - 1], 9_000)
+        pair.ask("charge", 1)
+        pair.ask("decide")
+        pair.ask("schedule")
+        pair.clock.advance_us(-700_000)
+        pair.ask("charge", 1)
+    pair.same_history()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -86,7 +86,7 @@ class RedisRule(msgspec.Struct):
     head: list[object]
     """The terms as attempt.lua takes them, but for the zone."""
     long: bool
-    """Whether a log may be a long one."""
+    """Whether a log of allowed hits may be a long one."""
     one: bytes
     """The terms as one.lua takes them, as an argument on the wire."""
     rest_anywhere: bytes
@@ -175,7 +175,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         retention_us,
         grace_ms,
         least if usable else 0,
-        (place + 128 * long + 64 * next_forms if usable else flat) + keeping,
+        (place + 64 * next_forms if usable else flat) + keeping,
         widest_us,
         *facts,
         *kept,

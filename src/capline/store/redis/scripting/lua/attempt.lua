@@ -247,8 +247,8 @@ local function distinct_subjects()
       if mode == 2 and not in_time(kind, when) then new = false end
     end
     if new == false then
-      new = general({v or redis.pcall('GET', KEYS[g])}, g, false, term)
-      if new then call('SET', KEYS[g], new[1], 'PX', ttl_ms()) end
+      new = general({v or redis.pcall('GET', KEYS[g])}, g, v and #v > LONG_BYTES, term)
+      if new and new[1] ~= '' then call('SET', KEYS[g], new[1], 'PX', ttl_ms()) end
     elseif new and not v then
       if not call('SET', KEYS[g], new, 'PX', ttl_now, 'NX') then kind, limit, remaining, when, reset = 3, 255, 0, 0, 0 end
       say(kind, limit, remaining, when, reset)
@@ -405,7 +405,7 @@ local long = false
 for _, term in ipairs(terms) do long = long or term[5] == 1 end
 if hash == 1 then
   buckets()
-elseif plain and counts == '' and not long then
+elseif plain and counts == '' and groups > 1 and not long then
   distinct_subjects()
 else
   subjects()

@@ -40,6 +40,8 @@ local NUMBERS = 128
 local LONGEST = 3660 * 86400000000   -- no window is longer
 local BLOCK = 32    -- hits fetched at a time from a longer value
 local SEARCHED = 4096   -- the same, where an id is looked for
+local MOVED = 32768     -- bytes that move at a time
+local FIRST_BASE = 2 ^ 40   -- of a long log, so that a hit in front of slots can take its units off those before it
 local next_forms = false   -- whether a log may begin to be one by blocks
 
 -- How many of a[1..n], which never decrease, are at most `key`. An interpolation search, since traffic is mostly even;
@@ -262,7 +264,7 @@ local function encode(log, stamp_bytes)
   local first, base, sums, span = s[1], c[0], 7, s[n] - s[1]
   stamp_bytes = span < 256 ^ 5 and 5 or span < 256 ^ 6 and 6 or 7
   if n > SHORT then
-    first, stamp_bytes = 0, 7
+    first, stamp_bytes, base = 0, 7, base - (c[n] - base < MOST_AHEAD and FIRST_BASE or 0)
   elseif units and not log.reserved then
     sums = 0
   elseif c[n] - base < 256 then
@@ -270,7 +272,7 @@ local function encode(log, stamp_bytes)
   end
   local tag = 64 + (ids and 32 or 0) + (sums == 7 and 8 or sums * 4) + stamp_bytes - 4
   local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7', first)
-  if sums == 7 then head = head .. NONE_7 end
+  if sums == 7 then head = head .. struct.pack('>I7', c[0] - base) end
   return head .. entries(log, 1, first, base, stamp_bytes, sums, ids and 8 or 0)
 end
 
@@ -373,6 +375,7 @@ local function forget(log, m)
   log.s, log.c, log.f, log.n = behind(s), behind(c), f and behind(f), log.n - m
   log.c[0] = log.moved.base
   if log.dirty then log.dirty = math.max(1, log.dirty - m) end
+  if log.new then log.dirty = log.new.at - m end
 end
 
 -- Forget the hits that are as old as the cutoff or older; in a long log only if they are at least half of it.
@@ -424,6 +427,17 @@ local function make_room(log, units)
   if log.c[log.n] + units > MOST_UNITS then error('capline: more than 2^53 units in one log') end
 end
 
+-- Let a long log be written anew, in another form.
+local function rewrite(log)
+  drop(log, 0)
+  log.key = nil
+end
+
+-- The same for one by blocks in which hit number i, with so many units more, would have less than what is added in its block.
+local function keep_above(log, i, more)
+  if log.key and log.ahead and log.c[i] + more < ahead_of(log, i) then rewrite(log) end
+end
+
 -- Let a long log be one by blocks once it is saved.
 local function begin_blocks(log)
   log.moved = log.moved or {base = log.c[0], tail = redis.call('GETRANGE', log.key, log.start, -1)}
@@ -433,12 +447,10 @@ end
 -- Insert one hit by its stamp; log.dirty is the first hit that must be written again.
 local function record(log, stamp, units, floor, id)
   make_room(log, units)
-  local p = upto(log.s, log.n, stamp) + 1
-  if log.key and p <= log.narrow then   -- among hits without bytes for an id
-    drop(log, 0)
-    log.key = nil
-  end
-  local s, c, n = log.s, log.c, log.n
+  local n = log.n
+  local p = upto(log.s, n, stamp) + 1
+  if log.key and (p <= log.narrow or log.ahead and p <= n) then rewrite(log) end   -- before hits without bytes for an id
+  local s, c = log.s, log.c
   if id and not log.f then
     log.f = {}
     if log.key and (log.ahead or next_forms) and n > IN_BLOCK and p > n and log.c[n] < MOST_AHEAD then
@@ -462,6 +474,37 @@ local function record(log, stamp, units, floor, id)
   if floor > log.floor then log.floor = floor end
 end
 
+-- Insert one hit in front of others of a long log as it is stored; `save` moves their bytes. False if it has to be written
+-- anew (`record`).
+local function insert(log, stamp, units, floor, id)
+  local at, n, ahead = upto(log.s, log.n, stamp) + 1, log.n, log.ahead
+  if not log.key or at > n or at <= log.narrow or id and not log.f or log.dirty or log.moved then return false end
+  local s, c, f, edges = log.s, log.c, log.f, {}
+  if c[n] + units > (ahead and MOST_AHEAD - math.abs(ahead_of(log, math.huge)) - units or MOST_UNITS) then return false end
+  -- The last hit of each block becomes the first of the next.
+  local least = c[at - 1] + units - ahead_of(log, at)
+  for block = ahead and block_of(log, at) + 1 or BLOCKS, ahead and block_of(log, n + 1) or 0 do
+    local i = block * IN_BLOCK - log.skipped
+    edges[i + 1] = c[i] - ahead_of(log, i + 1)
+    least = math.min(least, edges[i + 1])
+  end
+  if least < 0 then
+    rewrite(log)
+    return false
+  end
+  local function before(a, more)
+    return setmetatable({}, {__index = function(_, i) if i < at then return a[i] end return a[i - 1] + more end})
+  end
+  log.s, log.c, log.n = before(s, 0), before(c, units), n + 1
+  log.s[at], log.c[at], log.c[0] = stamp, c[at - 1] + units, c[0]
+  if f then
+    log.f = setmetatable({[at] = id or false}, {__index = function(_, i) return f[i < at and i or i - 1] end})
+  end
+  log.new = {at = at, units = units, edges = edges}
+  if floor > log.floor then log.floor = floor end
+  return true
+end
+
 -- Move the last hit to this stamp, not before its own, and add so many units (may be negative).
 local function extend(log, stamp, units, floor)
   make_room(log, units)
@@ -479,8 +522,10 @@ end
 -- Take so many units off hit number i; false if it has fewer. The hit stays; its id may be used again. It stays marked:
 -- else where sums are kept a later hit would be added to it.
 local function give_back(log, i, units)
-  local c, f = log.c, log.f
+  local c, f
   if units == 0 or units_of(log, i) < units then return false end
+  keep_above(log, i, -units)
+  c, f = log.c, log.f
   for k = i, log.n do c[k] = c[k] - units end
   if f then f[i] = f[i] and REFUNDED end
   log.dirty = math.min(log.dirty or i, i)
@@ -489,8 +534,9 @@ end
 
 -- Give hit number i so many units, above 0; its id stays.
 local function amend(log, i, units)
-  local more, c = units - units_of(log, i), log.c
-  if more > 0 then make_room(log, more) end
+  local more, c = units - units_of(log, i), nil
+  if more > 0 then make_room(log, more) else keep_above(log, i, more) end
+  c = log.c
   for k = i, log.n do c[k] = c[k] + more end
   log.dirty = math.min(log.dirty or i, i)
 end
@@ -500,14 +546,67 @@ local function has_room(log, horizon, units, most)
   return units <= most - units_after(log, horizon)
 end
 
+-- Entries i to `last` of a long log, each of this size, with so many units more; a thousand at a time: some six times as
+-- fast as `entries`. `mark`: what stands in place of the first one's id.
+local function shifted(log, i, last, size, more, mark)
+  local bytes, parts, at = call('GETRANGE', log.key, place_of(log, i), place_of(log, last + 1) - 1), {}, 1
+  local each, fields = size == 14 and 'I7I7' or 'I7I7c8', size == 14 and 2 or 3
+  while at < #bytes do
+    local many = math.min(1000, (#bytes - at + 1) / size)
+    local format = '>' .. string.rep(each, many)
+    local values = {struct.unpack(format, bytes, at)}
+    for k = 2, fields * many, fields do values[k] = values[k] + more end
+    if at == 1 and mark then values[3] = mark end
+    parts[#parts + 1] = struct.pack(format, unpack(values, 1, fields * many))
+    at = at + many * size
+  end
+  return table.concat(parts)
+end
+
+-- Add so many units to the later blocks than that of entry i. Returns the last entry of its own.
+local function shift_blocks(log, i, more)
+  local block = log.ahead and block_of(log, i) or BLOCKS - 1
+  if block == BLOCKS - 1 then return log.n end
+  local last = (block + 1) * IN_BLOCK - log.skipped
+  if last >= log.n then return log.n end
+  local from = 8 * (block + 1)
+  local format = '>' .. string.rep('i8', BLOCKS - block - 1)
+  local later = {struct.unpack(format, log.ahead, from + 1)}
+  for k = 1, #later - 1 do later[k] = later[k] + more end
+  call('SETRANGE', log.key, HEAD + 6 + from, struct.pack(format, unpack(later)))
+  return last
+end
+
+-- Write the hit that was inserted into a long log: those behind it move by one entry, and count its units more.
+local function save_new(log, new)
+  local key, size, at, n, units, c = log.key, log.size, new.at, log.n, new.units, log.c
+  local first, stop = place_of(log, at), place_of(log, n)
+  while stop > first do
+    local from = math.max(first, stop - MOVED)
+    call('SETRANGE', key, from + size, call('GETRANGE', key, from, stop - 1))
+    stop = from
+  end
+  for i, sum in pairs(new.edges) do call('SETRANGE', key, place_of(log, i) + 7, struct.pack('>I7', sum)) end
+  local sum, id = c[at] - ahead_of(log, at), size > 14 and (log.f[at] or NONE) or ''
+  if not log.ahead and c[0] >= units and at < n - at then   -- fewer hits are before it
+    sum = sum - units
+    call('SETRANGE', key, 15, struct.pack('>I7', c[0] - units) .. shifted(log, 1, at - 1, size, -units))
+  else
+    local last = shift_blocks(log, at, units)
+    call('SETRANGE', key, place_of(log, at + 1), shifted(log, at + 1, last, size, units))
+  end
+  call('SETRANGE', key, first, struct.pack('>I7I7', log.s[at], sum) .. id)
+end
+
 -- Write the changed part of a long log, to expire in `ttl` ms.
 local function save(log, ttl)
-  local ids, n = log.size - 14, log.n
+  local ids, n, new = log.size - 14, log.n, log.new
   -- Early, as all of it is copied; or where it is copied anyway.
   if next_forms and not log.ahead and n > IN_BLOCK and (log.moved or n < 4 * IN_BLOCK) and log.c[n] < MOST_AHEAD then
     begin_blocks(log)
   end
-  if log.moved or log.begun or log.dirty < log.n then pieces[log.key] = nil end
+  if new and log.dirty then log.dirty, new = math.min(log.dirty, new.at), nil end   -- more was changed
+  if log.moved or log.begun or new or log.dirty < log.n then pieces[log.key] = nil end
   if log.moved or log.begun then
     local tag = 64 + (ids > 0 and 32 or 0) + 11 + (log.ahead and 128 or 0)
     local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7I7', 0, log.c[0])
@@ -520,6 +619,10 @@ local function save(log, ttl)
   elseif not log.implied or log.floor ~= log.s[log.n] or log.reserved then
     redis.call('SETRANGE', log.key, 1, floor_bytes(log))
   end
-  redis.call('SETRANGE', log.key, place_of(log, log.dirty), entries(log, log.dirty, 0, 0, 7, 7, ids))
+  if new then
+    save_new(log, new)
+  else
+    redis.call('SETRANGE', log.key, place_of(log, log.dirty), entries(log, log.dirty, 0, 0, 7, 7, ids))
+  end
   redis.call('PEXPIRE', log.key, ttl)
 end

@@ -5,9 +5,8 @@
 -- KEYS   1  the subject's key, or its bucket's
 -- ARGV   1  the terms: bytes of a stamp[1] retention_us[8] grace_ms[8] least quota[8] its number[1]
 --           widest window in us[8], then quota[8] and window in us[8] of each limit, then the ms that a key lives
---           after a hit of now, as text. A least quota of 0: the fast path does not apply. The number's highest bit: the
---           log may be long; the next: it may begin a next form; the third: before the text come the units of each
---           limit that must stay free[8].
+--           after a hit of now, as text. A least quota of 0: the fast path does not apply. The number's bit 64: the
+--           log may begin a next form; 32: before the text come the units of each limit that must stay free[8].
 --        2  the field in the bucket; empty: a key of its own
 --        3  now in us; empty: the server's clock
 --        4  absent: decide; else take a slot: max_wait_us[8] not_before_us[8], signed

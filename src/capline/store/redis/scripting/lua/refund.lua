@@ -55,6 +55,7 @@ local numbers   -- of the policy, where they are one value
 -- changed, the units up to each later hit wait for `shifted`.
 local function set_units(log, i, units)
   local more = units - units_of(log, i)
+  keep_above(log, i, more)
   local most = log.ahead and MOST_AHEAD - math.abs(ahead_of(log, math.huge)) - math.abs(more) or MOST_UNITS
   if log.key and not log.ended and not numbers and log.c[log.n] + more <= most then
     log.dirty, log.more, log.refunded = i, more, units == 0 and log.f and log.f[i]
@@ -65,27 +66,10 @@ local function set_units(log, i, units)
   end
 end
 
--- Entries i to `last` of a long log, each of this size, as they are from the changed one on; a thousand at a time: some
--- six times as fast as `entries`.
-local function shifted(log, i, last, size)
-  local bytes, parts, at = call('GETRANGE', log.key, place_of(log, i), place_of(log, last + 1) - 1), {}, 1
-  local each, fields = size == 14 and 'I7I7' or 'I7I7c8', size == 14 and 2 or 3
-  while at < #bytes do
-    local many = math.min(1000, (#bytes - at + 1) / size)
-    local format = '>' .. string.rep(each, many)
-    local values = {struct.unpack(format, bytes, at)}
-    for k = 2, fields * many, fields do values[k] = values[k] + log.more end
-    if i + at == log.dirty + 1 and log.refunded then values[3] = REFUNDED end
-    parts[#parts + 1] = struct.pack(format, unpack(values, 1, fields * many))
-    at = at + many * size
-  end
-  return table.concat(parts)
-end
-
 -- Write a long log from the changed hit on: to the end, or where it is one by blocks, to the end of the hit's block.
 local function write_shifted(log)
-  local key, last, block = log.key, log.n, nil
-  if not log.ahead and log.n - log.dirty > 2 * IN_BLOCK and log.c[log.n] + math.abs(log.more) < MOST_AHEAD
+  local key, at, more = log.key, log.dirty, log.more
+  if not log.ahead and log.n - at > 2 * IN_BLOCK and log.c[log.n] + math.abs(more) < MOST_AHEAD
     and cmsgpack.unpack(ARGV[11])[6]
   then
     log.start, log.skipped, log.ahead = BLOCKS_HEAD, 0, string.rep(NONE, BLOCKS)
@@ -93,20 +77,10 @@ local function write_shifted(log)
     local tag = string.char(string.byte(head) + 128)
     call('SET', key, tag .. string.sub(head, 2) .. '\0\0\0\0\0\0' .. log.ahead .. tail, 'KEEPTTL')
   end
-  if log.ahead then
-    block = block_of(log, log.dirty)
-    if block < BLOCKS - 1 then last = math.min(last, (block + 1) * IN_BLOCK - log.skipped) end
-  end
-  local narrow = math.max(log.dirty - 1, math.min(log.narrow, last))   -- so far without bytes for an id
-  local new = shifted(log, log.dirty, narrow, 14) .. shifted(log, narrow + 1, last, log.size)
-  call('SETRANGE', key, place_of(log, log.dirty), new)
-  if last < log.n then
-    local from = 8 * (block + 1)
-    local format = '>' .. string.rep('i8', BLOCKS - block - 1)
-    local later = {struct.unpack(format, log.ahead, from + 1)}
-    for k = 1, #later - 1 do later[k] = later[k] + log.more end
-    call('SETRANGE', key, HEAD + 6 + from, struct.pack(format, unpack(later)))
-  end
+  local last = shift_blocks(log, at, more)
+  local narrow = math.max(at - 1, math.min(log.narrow, last))   -- so far without bytes for an id
+  local mark, new = log.refunded and REFUNDED, shifted(log, at, narrow, 14, more)
+  call('SETRANGE', key, place_of(log, at), new .. shifted(log, narrow + 1, last, log.size, more, new == '' and mark))
 end
 
 local function write(key, log)

@@ -19,19 +19,17 @@ if keeps then
   end
   facts = facts * 1.5
 end
-local long, begins_next = number >= 128, number % 128 >= 64
+local begins_next = number >= 64
 number = number % 32
 local stamped, fmt, span = pack('>BI7', stamp_bytes, now), '>I5', 2 ^ 40
 if stamp_bytes == 6 then fmt, span = '>I6', 2 ^ 48 elseif stamp_bytes == 7 then fmt, span = '>I7', 2 ^ 56 end
 
 -- The value (false: none). Of a long log only the first bytes, and its length in `bytes`. An error table: a key of another
--- kind. Slots in the future can make any log long.
+-- kind. Slots in the future and charges can make any log long.
 local v, bytes = false, nil
 if field ~= '' then
   v = redis.pcall('HGET', key, field)
-elseif long or slot then
+else
   v = redis.pcall('GETRANGE', key, '0', '1814')   -- a byte more than LONG_BYTES: one command for a short log
   if v == '' then v = false elseif type(v) == 'string' and #v > LONG_BYTES then bytes = call('STRLEN', key) end
-else
-  v = redis.pcall('GET', key)
 end

@@ -49,6 +49,7 @@ PROGRAMS = {
     "web": "--short",
     "tasks": "--tasks=60",
     "campaign_ids": "--ids=20000",
+    "conflicts": "--users=20000",
     "webhook": "--users=2000 --single=400",
     "smtp": "--users=1000 --slow=500",
     "replay": "--rows=20000 --suggest=20000",

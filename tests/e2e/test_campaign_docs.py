@@ -100,7 +100,7 @@ def test_a_campaign_is_composed_as_its_page_says(tmp_path: Path) -> None:
     tokens = TokenFile(tmp_path / "tokens.json", create=True)
     token = tokens.create("ann", ["compose", "read", "steer"])
     commands = re.findall(r"^    capline (.*)", page, re.MULTILINE)
-    assert len(commands) == 11
+    assert len(commands) == 12
     with Serving(tmp_path, "--config", "capline.yaml") as serving:
         for command in commands:
             done = capline(*shlex.split(command), cwd=tmp_path, CAPLINE_SERVER=serving.url.replace("//", f"//{token}@"))

@@ -2,7 +2,7 @@
 
     file       campaign.yaml to a `CampaignFile`, or every fault with its line
     prepare    the files that it names, read and checked: a `Job`; nothing is consumed or written before it is whole
-    plan       a job's exact forecast, by peeking
+    plan       a job's exact forecast, by peeking; `conflicts`: what campaigns that wait do to each other
     store      campaigns, their batches and steps: in a SQLite file of this machine, or on a Redis or Valkey server
     deliver    the steps of one batch: decide, send, refund; each is recorded before the next one begins
     breaker    the circuit breaker: stops a campaign early where the receiver accepts nothing

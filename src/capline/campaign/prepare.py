@@ -455,7 +455,7 @@ def _inputs(
         Input("campaign name", _digest(file.campaign), file.campaign),
         Input("policy", _digest([policy.name, limits]), policy.name),
         Input("channel", _digest(file.channel), file.channel or "none"),
-        Input("store", _digest(_store_identity(file.store))),
+        Input("store", _digest(store_identity(file.store))),
         Input(SNAPSHOT, _digest(members), NONE if snapshot is None or version is None else version),
         Input("cost", _digest(file.cost), str(file.cost)),
         Input(
@@ -486,7 +486,7 @@ def _choices(file: CampaignFile) -> Iterable[tuple[str, object]]:
     yield "holdout", file.holdout and [file.holdout.group, str(file.holdout.below)]
 
 
-def _store_identity(url: str) -> str:
+def store_identity(url: str) -> str:
     """The store that a URL names, without options, credentials and relative paths."""
     parts = urlsplit(url)
     if parts.scheme == "lmdb":

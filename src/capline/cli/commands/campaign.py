@@ -1,4 +1,4 @@
-"""`capline campaign run | plan | list | status | pause | resume | cancel | enqueue | upload`, under their caps.
+"""`capline campaign run | plan | list | status | conflicts | pause | resume | cancel | enqueue | upload`.
 
 The same command resumes a run that was stopped or killed. `enqueue` leaves the work to workers (`worker`). Answers go
 to standard output, progress and hints to standard error. Modules are imported where they are used, so that `--help` is
@@ -26,7 +26,7 @@ from capline.cli.commands import outcomes
 from capline.cli.input.campaigns import Service, Shared, Target, queue_of_store
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import LedgerOption, ProgressOption
-from capline.cli.render.campaign import print_list, report_answer
+from capline.cli.render.campaign import conflicts_answer, print_list, report_answer
 from capline.cli.render.console import FAILED, FAILED_FOR_GOOD, Answer, note, out, plain, stop_lines, warn
 from capline.cli.render.progress import progress_bar
 from capline.model.errors import CampaignError
@@ -227,6 +227,35 @@ def list_(
             )
             lines = sorted((line for run in runs for line in every(run.store)), key=attrgetter("campaign"))
     return Answer({"campaigns": lines}, partial(print_list, lines))
+
+
+@app.answers(
+    "capline campaign conflicts --queue redis://127.0.0.1:6379/0",
+    "capline campaign conflicts --queue sqlite:///campaigns.sqlite --history --json",
+    "capline campaign conflicts --server http://127.0.0.1:8080 --token-file token.txt",
+)
+def conflicts(
+    shared: Shared,
+    history: Annotated[
+        bool, typer.Option("--history", help="On the logs as they are now: of all that was sent before.")
+    ] = False,
+) -> Answer:
+    """Say which pending campaign takes whose place: for how many users, under which limit, by segment.
+
+    Each is decided at its time, by priority, on empty logs. Where a limit refuses a message, each campaign that has
+    units in its window took the place, once. Exits 1 where a campaign cannot be looked at.
+    """
+    from capline.campaign.conflicts.find import conflicts_in
+    from capline.campaign.store.open import open_store
+
+    if (served := shared.served) is not None:
+        found = served.conflicts(history=history)
+    elif shared.queue is None:
+        raise CampaignError("conflicts of which campaigns? name their store with --queue URL, or a service: --server")
+    else:
+        with closing(open_store(shared.queue)) as store:
+            found = conflicts_in(store, history=history)
+    return conflicts_answer(found)
 
 
 @app.verb(

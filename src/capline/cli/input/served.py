@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from capline.campaign.conflicts.find import Conflicts
     from capline.campaign.ledger import Settings
     from capline.campaign.outcomes import Outcome
     from capline.campaign.queue.enqueue import Enqueued
@@ -124,6 +125,13 @@ class ServedCampaigns:
 
         for page in self._pages("/v1/campaigns"):
             yield from _as(list[Listed], page["campaigns"])
+
+    def conflicts(self, *, history: bool) -> Conflicts:
+        """What the campaigns that wait do to each other."""
+        from capline.campaign.conflicts.find import Conflicts
+
+        path = f"/v1/campaign-conflicts?history={str(history).lower()}"
+        return _as(Conflicts, self._ask("GET", path))
 
     def _pages(self, path: str) -> Iterator[Any]:
         following: str | None = ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from capline.cli.render.console import Answer, out, table
+from capline.cli.render.console import FAILED, Answer, out, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.campaign import Report
+    from capline.campaign.conflicts.find import Conflicts, Expected
     from capline.campaign.queue.status import Listed, QueueProgress
     from capline.campaign.report import Eligible, SegmentReport, StoreFacts
 
@@ -50,6 +51,40 @@ def print_list(lines: Sequence[Listed]) -> None:
     for each in lines:
         numbers = (f"{number:,}" for number in (each.audience, each.done, each.batches, each.settled))
         shown.add_row(each.campaign, _STATES.get(each.state, each.state), each.policy, *numbers)
+    out.print(shown)
+
+
+def conflicts_answer(found: Conflicts) -> Answer:
+    """What becomes of each campaign that waits, and which takes whose place."""
+
+    def lines() -> None:
+        logs = "the logs as they are now" if found.history else "empty logs"
+        if not found.campaigns:
+            out.print("no campaign waits here: nothing to compare")
+        else:
+            _print_expected(found.campaigns, logs)
+        if found.conflicts:
+            shown = table("campaign", "segment", "loses its place to", "under", numbers=["users", "sent later"])
+            for each in found.conflicts:
+                names = each.campaign, each.segment or "-", each.taken_by, each.limit
+                shown.add_row(*names, f"{each.users:,}", f"{each.later:,}")
+            out.print(shown)
+        elif found.campaigns:
+            out.print("none of them takes the place of another")
+        for name, why in found.unread.items():
+            out.print(f"{name} is not among them: {why}", style="yellow", markup=False, soft_wrap=True)
+
+    return Answer(found, lines, FAILED if found.unread else 0)
+
+
+def _print_expected(campaigns: Sequence[Expected], logs: str) -> None:
+    out.print(f"[bold]{len(campaigns)}[/] wait, in this order, on {logs}:")
+    numbers = ["audience", "not asked", "sent", "sent later", "refused", "lose a place"]
+    shown = table("campaign", "due", "policy", numbers=["priority", *numbers])
+    for each in campaigns:
+        counts = each.audience, each.excluded + each.held_out, each.sent, each.later, each.refused, each.losing
+        row = (f"{count:,}" for count in (each.priority, *counts))
+        shown.add_row(each.campaign, each.due, each.policy, *row)
     out.print(shown)
 
 

@@ -3,6 +3,7 @@
     GET | POST   /v1/campaigns                  a page of them; begin one, by the campaign file's own form as JSON
     POST         /v1/campaigns/plan             what it would send and refuse now
     GET | PATCH  /v1/campaigns/{name}           its report, as `capline campaign status --json`; change end or rate
+    GET          /v1/campaign-conflicts         what those that wait do to each other
     POST         …/pause | resume | cancel | retry-failed
     GET          …/outcomes | outcomes/{id}     a page of them, in JSON, CSV or Parquet; of one recipient
 
@@ -27,6 +28,7 @@ import msgspec
 import numpy as np
 
 from capline.campaign import accept, begun_version, plan, prepare
+from capline.campaign.conflicts.find import Conflicts, conflicts_in
 from capline.campaign.file import loads_campaign
 from capline.campaign.ledger import Ledger, Settings
 from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, tables_of, write_outcomes
@@ -111,6 +113,25 @@ _REPORT: dict[str, Any] = {
     "queue": {"url": "redis://127.0.0.1:6379/0", **_QUEUE},
 }
 _LISTED = {**_LINE, "audience": 3, "done": 3, "batches": 1, "settled": 1}
+_WAITS = {"policy": "promo", "priority": 50, "audience": 3, "excluded": 0, "held_out": 0, "later": 0}
+_CONFLICTS: dict[str, Any] = {
+    "history": False,
+    "campaigns": [
+        {**_WAITS, "campaign": "summer-sale", "due": "2027-01-01T09:00:00Z", "sent": 3, "refused": 0, "losing": 0},
+        {**_WAITS, "campaign": "newsletter", "due": "2027-01-01T12:00:00Z", "sent": 1, "refused": 2, "losing": 2},
+    ],
+    "conflicts": [
+        {
+            "campaign": "newsletter",
+            "taken_by": "summer-sale",
+            "limit": "1/day",
+            "segment": "new",
+            "users": 2,
+            "later": 0,
+        }
+    ],
+    "unread": {},
+}
 _EXAMPLES = {"GET": {"campaigns": [_LISTED], "next": None}, "POST": _FORM}
 
 _Instant = Annotated[str, described_as(format="date-time")] | None
@@ -259,6 +280,14 @@ class CampaignVerbs:
     async def plan(self, _request: Request, form: CampaignForm) -> Report:
         """What the campaign would send and refuse if it began now; nothing is begun."""
         return await self._ask(lambda _: plan(prepare(form.file(self._uploads))))
+
+    @get("/v1/campaign-conflicts", Conflicts, query=("history",), examples={"GET": _CONFLICTS})
+    async def conflicts(self, request: Request) -> Conflicts:
+        """Which campaign that waits takes whose place, on empty logs, or with `history` as they are now."""
+        history = request.parameters.get("history", "false")
+        if history not in ("true", "false"):
+            raise InvalidValueError(f"history {quoted(history)}: give true or false")
+        return await self._ask(lambda store: conflicts_in(store, history=history == "true"))
 
     @get(
         "/v1/campaigns/{name}",

@@ -1,0 +1,11 @@
+"""What scheduled campaigns do to each other, said exactly before anything is sent.
+
+    planned    the campaigns that wait in a store, and whom each is for
+    patterns   subjects who get the same: the same campaigns, in the same segments and zones, after the same past
+    simulate   one subject of each pattern, decided by a limiter on empty logs
+    find       all of it: who takes whose place
+
+The rule: the campaigns of one log are decided in the order of time, then priority, then name. Where a limit refuses a
+message, each campaign that has units in that limit's window is a taker of its place, once. A held message is decided
+again at its `retry_after`, rounded up to a second, behind those held before it.
+"""

@@ -1,0 +1,170 @@
+"""The campaigns that wait, and whom each is for: of a store their undecided batches, or a job that is not begun."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capline.campaign.file import loads_campaign
+from capline.campaign.part import Part
+from capline.campaign.prepare import begun_version, local_instant_us, pick_policy, prepare, store_identity
+from capline.campaign.store.protocol import names_of
+from capline.model.errors import CampaignError, CaplineError
+from capline.policy.file import loads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.campaign.file import CampaignFile
+    from capline.campaign.prepare import Job
+    from capline.campaign.store.packed import Ids
+    from capline.campaign.store.protocol import CampaignStore
+    from capline.campaign.store.records import StoredRun
+    from capline.model.policy import Policy
+    from capline.policy.file import PolicyFile
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A campaign that waits. `part` reads one of its `batches`; None where that is decided already, or set aside.
+
+    It is due at `due_us`, or later where its file says `send_at_local`, and over at `until_us` (0: never). `log` says
+    which campaigns count each other's messages: its store, namespace, log, and the kind of its ids.
+    """
+
+    file: CampaignFile
+    policies: PolicyFile
+    policy: Policy
+    due_us: int
+    until_us: int
+    segments: tuple[str | None, ...]
+    zones: tuple[str | None, ...]
+    log: tuple[str, str, str, bool]
+    batches: int
+    part: Callable[[int], Part | None]
+
+    @classmethod
+    def of_job(cls, job: Job, now_us: int, due_us: int, until_us: int, store: str = "") -> Planned:
+        """A campaign whose audience was read, whether it is begun or not."""
+        file = replace(job.file, store=store or job.file.store)
+        log = _log(file, job.policies, job.policy, is_text=job.audience.kind == "text")
+        times = max(now_us, due_us), until_us
+        kinds = job.audience.segments, job.audience.zones
+        return cls(file, job.policies, job.policy, *times, *kinds, log, job.batches, lambda n: job.part(n, texts=False))
+
+    @property
+    def name(self) -> str:
+        """The campaign's name."""
+        return self.file.campaign
+
+    @property
+    def zones_told_apart(self) -> int:
+        """How many of its zones make a difference."""
+        return len(self.zones) if self.policy.needs_zone or self.file.local_minute is not None else 1
+
+    @property
+    def most_kinds(self) -> int:
+        """How many kinds of recipients there may be: pairs of segment and zone."""
+        return len(self.segments) * self.zones_told_apart
+
+    def due_in(self, zone: int) -> int:
+        """When those in this zone are due."""
+        minute = self.file.local_minute
+        if minute is None:
+            return self.due_us
+        name = self.zones[zone] or self.policy.zone
+        return max(self.due_us, local_instant_us(self.file.send_at_us, minute, name))
+
+    def streams(self) -> Iterator[Sequence[int]]:
+        """The batches, in lists whose ids ascend from one batch to the next."""
+        if self.file.local_minute is None:
+            yield range(self.batches)
+            return
+
+        def zone_of(number: int) -> int:
+            part = self.part(number)
+            return -1 if part is None or part.zone_codes is None or not len(part) else int(part.zone_codes[0])
+
+        for _, numbers in groupby(range(self.batches), zone_of):
+            yield [*numbers]
+
+    def kinds(self, part: Part) -> NDArray[np.int64]:
+        """The kind of each recipient of a batch, from 1 on."""
+        zones = self.zones_told_apart
+        codes = part.codes.astype(np.int64) * zones
+        return codes + 1 if zones == 1 or part.zone_codes is None else codes + part.zone_codes + 1
+
+    def left_out(self, ids: Ids) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which of these are excluded, and which of the others are held out."""
+        none = np.zeros(len(ids), bool)
+        excluded = none if self.file.exclude is None else self.file.exclude.among(ids)
+        return excluded, none if self.file.holdout is None else self.file.holdout.among(ids) & ~excluded
+
+
+def planned_in(store: CampaignStore, now_us: int, *, but: str = "") -> tuple[list[Planned], dict[str, str]]:
+    """The campaigns in a store that are not over or paused, but for one; and why others cannot be told, by name.
+
+    Test sends count for nobody, and are not among them.
+    """
+    found: list[Planned] = []
+    unread: dict[str, str] = {}
+    for name in names_of(store):
+        try:
+            run = None if name == but else store.find(name)
+            planned = None if run is None else _planned(store, run, now_us)
+        except CaplineError as error:
+            unread[name] = str(error)
+        else:
+            found += [] if planned is None else [planned]
+    return found, unread
+
+
+def _planned(store: CampaignStore, run: StoredRun, now_us: int) -> Planned | None:
+    name, state = run.facts.campaign, store.state(run.facts.campaign)
+    is_over = state.finished or state.cancelled or 0 < state.until_us <= now_us
+    if is_over or run.facts.is_test or math.isinf(state.due_us):
+        return None
+    if state.refused is not None:
+        raise CampaignError(f"its audience is refused: {state.refused}")
+    file = loads_campaign(run.text, Path(run.path))
+    if file.as_of_us is not None:  # a rehearsal waits for nothing
+        return None
+    due_us = int(state.due_us)
+    if not state.is_whole:
+        job = prepare(file, begun_version(run.inputs), run.policies)
+        return Planned.of_job(job, now_us, due_us, state.until_us, run.store)
+    file = replace(file, store=run.store or file.store)
+    policies = loads(run.policies, name=str(file.policies))
+    policy = pick_policy(file, policies)
+
+    def part(number: int) -> Part | None:
+        batch = None if number in state.aside else store.stored(name, number)
+        if batch is None or batch.decided is not None:
+            return None
+        if not batch.data:
+            raise CampaignError("its subjects are where it was begun, by capline campaign run")
+        return Part.claimed(batch, run)
+
+    return Planned(
+        file,
+        policies,
+        policy,
+        max(now_us, due_us),
+        state.until_us,
+        tuple(segment for segment, _ in run.facts.segments),
+        run.zones or (None,),
+        _log(file, policies, policy, is_text=run.facts.ids == "text"),
+        state.batches,
+        part,
+    )
+
+
+def _log(file: CampaignFile, policies: PolicyFile, policy: Policy, *, is_text: bool) -> tuple[str, str, str, bool]:
+    return store_identity(file.store), policies.namespace, policy.log, is_text

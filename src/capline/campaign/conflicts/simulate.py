@@ -1,0 +1,214 @@
+"""One subject of each pattern, decided by a limiter on a store in memory: in the order of time, priority and name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capline.campaign.attempts import Attempts
+from capline.campaign.part import Part
+from capline.campaign.store.rows import DELIVERED, HELD, PENDING, REFUSED, BatchRows
+from capline.limiter.limiter import Limiter
+from capline.limiter.policies.rules import Rules
+from capline.model.clock import ManualClock
+from capline.model.policy import POPULATION
+from capline.window.bound_log import readers_of, table_of
+from capline.window.limit_reader import WindowReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.campaign.conflicts.planned import Planned
+    from capline.limiter.arguments.records import LogRecord
+    from capline.model.limit import Limit
+    from capline.model.policy import Policy
+
+_NONE_US = np.iinfo(np.int64).min
+_LATER = -1
+"""The fate of a message that was held and then sent; the others are those of `rows`."""
+
+Place = tuple[str, str, str, str | None]
+"""Who loses it, who takes it, the limit, and the segment."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of a simulation: messages by campaign and fate, those that lost a place, and the places taken."""
+
+    sent: Counter[str] = field(default_factory=Counter[str])
+    later: Counter[str] = field(default_factory=Counter[str])
+    refused: Counter[str] = field(default_factory=Counter[str])
+    losing: Counter[str] = field(default_factory=Counter[str])
+    taken: Counter[Place] = field(default_factory=Counter[Place])
+    taken_for_now: Counter[Place] = field(default_factory=Counter[Place])
+    """Those of `taken` whose message is sent later."""
+
+
+class Simulation:
+    """The campaigns of one log, on one subject of each pattern.
+
+    `kinds` has a row for each campaign and a column for each pattern, `counts` how many subjects a pattern stands for.
+    `past` are the logs that they begin with, at `now_us`; its subjects are the patterns' numbers.
+    """
+
+    def __init__(
+        self,
+        planned: Sequence[Planned],
+        kinds: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        past: Iterable[LogRecord],
+        now_us: int,
+    ) -> None:
+        self._planned, self._counts = planned, counts
+        # They differ where a policy was changed between two campaigns: each is decided by its own.
+        policies = [_in_memory(each.policy, each.name) for each in planned]
+        namespace = planned[0].policies.namespace
+        self._clock = ManualClock(start_us=now_us)
+        self._limiter = Limiter("memory://", policies, clock=self._clock, namespace=namespace)
+        self._rules = Rules(policies, namespace)
+        self._limiter.load(past)
+        self._attempts = [
+            Attempts(self._limiter, each.file, policy, each.segments, each.zones)
+            for each, policy in zip(planned, policies, strict=True)
+        ]
+        zones = np.array([[each.zones_told_apart] for each in planned])
+        self._codes, self._zones = np.divmod(np.maximum(kinds - 1, 0), zones)
+        self._hits = np.full(kinds.shape, _NONE_US, np.int64)
+        self._fates = np.full(kinds.shape, REFUSED, np.int16)
+        self._losing = np.zeros(kinds.shape, bool)
+        self._held_us = np.zeros(kinds.shape, np.int64)
+        self._first_us = np.zeros(kinds.shape, np.int64)
+        self._was_refused = np.zeros(kinds.shape, bool)
+        self._places: list[tuple[int, int, str, NDArray[np.intp]]] = []
+        self._due: list[tuple[int, int, int, str, int, int, NDArray[np.intp]]] = []
+        self._numbers = count()
+        self._wanted = kinds > 0
+        for number, each in enumerate(planned):
+            rows = np.flatnonzero(self._wanted[number])
+            zone_of = self._zones[number, rows]
+            for zone in np.unique(zone_of).tolist():
+                at_us = each.due_in(zone)
+                self._put(number, at_us, at_us, rows[zone_of == zone])
+
+    def run(self, tally: Tally) -> None:
+        """Decide everything, and add what came of it."""
+        with self._limiter:
+            while self._due:
+                at_us, _, first_us, _, _, number, rows = heappop(self._due)
+                self._clock.advance_us(at_us - self._clock.now_us())
+                self._decide(number, at_us, first_us, rows)
+        for number, each in enumerate(self._planned):
+            wanted, fates = self._wanted[number], self._fates[number]
+            for counter, which in (
+                (tally.sent, (fates == DELIVERED) | (fates == _LATER)),
+                (tally.later, fates == _LATER),
+                (tally.refused, fates == REFUSED),
+                (tally.losing, self._losing[number]),
+            ):
+                counter[each.name] += int(self._counts[wanted & which].sum())
+        for taker, number, limit, rows in self._places:
+            later = self._fates[number, rows] == _LATER
+            loser, by = self._planned[number], self._planned[taker].name
+            for counter, some in ((tally.taken, rows), (tally.taken_for_now, rows[later])):
+                sums = np.bincount(self._codes[number, some], self._counts[some])
+                for code in np.flatnonzero(sums).tolist():
+                    counter[loser.name, by, limit, loser.segments[code]] += int(sums[code])
+
+    def _put(self, number: int, at_us: int, first_us: int, rows: NDArray[np.intp]) -> None:
+        """These are due then, and were due first at another time."""
+        each = self._planned[number]
+        order = at_us, -each.file.priority, first_us, each.name
+        heappush(self._due, (*order, next(self._numbers), number, rows))
+
+    def _decide(self, number: int, at_us: int, first_us: int, rows: NDArray[np.intp]) -> None:
+        each = self._planned[number]
+        self._held_us[number, rows] = 0
+        if 0 < each.until_us <= at_us:
+            return
+        if each.file.holds_any:
+            until_us = self._behind(number, at_us, first_us, rows)
+            self._hold(number, first_us, rows, until_us)
+            rows = rows[until_us == 0]
+        if not rows.size:
+            return
+        codes, zones = self._codes[number, rows].astype(np.uint16), self._zones[number, rows].astype(np.uint16)
+        batch = BatchRows.undecided(0, at_us, rows.astype(np.uint32), codes)
+        part = Part(0, batch.ids, codes, {}, zones)
+        answers = self._attempts[number].decide(part, np.arange(rows.size), str(next(self._numbers)))
+        batch.take_decisions(np.arange(rows.size), answers, each.file.holds)
+        allowed = batch.where(PENDING)
+        # Where the cost is above the quota nobody takes a place, as there is none.
+        refused = np.flatnonzero(~answers.allowed & ~self._was_refused[number, rows] & (answers.retry_after_us >= 0))
+        self._was_refused[number, rows[refused]] = True
+        places: list[int] = np.unique(answers.limit_index[refused]).tolist()
+        for place in places:
+            some = refused[answers.limit_index[refused] == place]
+            self._note_takers(number, at_us, answers.limits[place], rows[some])
+        self._fates[number, rows[allowed]] = np.where(self._first_us[number, rows[allowed]], _LATER, DELIVERED)
+        self._hits[number, rows[allowed]] = answers.hit[allowed]
+        held = batch.where(HELD)
+        self._first_us[number, rows[held]] = first_us
+        self._hold(number, first_us, rows[held], batch.held_until_us[held])
+
+    def _hold(self, number: int, first_us: int, rows: NDArray[np.intp], until_us: NDArray[np.int64]) -> None:
+        """These are due again then; 0 is not at all."""
+        for again_us in np.unique(until_us[until_us > 0]).tolist():
+            some = rows[until_us == again_us]
+            self._held_us[number, some], self._first_us[number, some] = again_us, first_us
+            self._put(number, again_us, first_us, some)
+
+    def _behind(self, number: int, at_us: int, first_us: int, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Until when each of these waits for a message that is held before it; 0 for none."""
+        until_us = np.zeros(rows.size, np.int64)
+        mine = self._planned[number]
+        for other, each in enumerate(self._planned):
+            if other == number or each.file.priority < mine.file.priority:
+                continue
+            held_us, since_us = self._held_us[other, rows], self._first_us[other, rows]
+            before = held_us > at_us
+            if each.file.priority == mine.file.priority:
+                before &= (since_us < first_us) | ((since_us == first_us) & (each.name < mine.name))
+            until_us = np.maximum(until_us, np.where(before, held_us, 0))
+        return until_us
+
+    def _note_takers(self, number: int, at_us: int, limit: Limit, rows: NDArray[np.intp]) -> None:
+        """Who has units in the window of the limit that refused these."""
+        # The instant that the attempt was judged at: after the newest hit, whatever the clock says.
+        stamps_us = np.maximum(self._hits[:, rows].max(axis=0) + 1, at_us)
+        zones = self._zones[number, rows]
+        for zone, stamp_us in np.unique(np.stack([zones, stamps_us]), axis=1).T.tolist():
+            some = rows[(zones == zone) & (stamps_us == stamp_us)]
+            cutoff_us, takers = self._window(number, limit, zone, stamp_us, self._codes[number, some[0]])
+            for taker in takers:
+                taken = some[self._hits[taker, some] > cutoff_us]
+                if taken.size:
+                    self._losing[number, taken] = True
+                    self._places.append((taker, number, str(limit), taken))
+
+    def _window(self, number: int, limit: Limit, zone: int, stamp_us: int, code: int) -> tuple[int, list[int]]:
+        """After which instant hits count for a limit, and of which campaigns."""
+        each, policy = self._planned[number], self._attempts[number].policy
+        segment = each.segments[code] if each.segments[code] in policy.by_segment else None
+        rule = self._rules.rule(each.name, segment, each.file.channel, each.zones[zone] if policy.needs_zone else None)
+        table = table_of(rule, stamp_us)
+        for place, readers in enumerate(readers_of(rule)):
+            for reader in readers:
+                if reader.limit == limit and isinstance(reader, WindowReader):
+                    others = range(len(self._planned))
+                    on_it = [n for n in others if not place or self._planned[n].file.channel == each.file.channel]
+                    return reader.cutoff_us(stamp_us, table), on_it
+        return 0, []
+
+
+def _in_memory(policy: Policy, name: str) -> Policy:
+    """The policy under this name, on its log, as a store in memory keeps it."""
+    return policy.having(
+        name=name, log=policy.log, layout="subject", wait_replicas=0, population=POPULATION, reservations=False
+    )

@@ -1,0 +1,130 @@
+"""Which campaign that waits takes whose place: the worked example, by the command and over HTTP, on both stores."""
+
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kit.campaign import Site, answer, capline
+from tests.kit.servers import Server, single
+from tests.kit.serving import Serving
+
+from capline.service.access.tokens import TokenFile
+from capline.support.instant import instant_text
+
+HOUR_US = 3_600_000_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
+    with single("redis") as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/queue.sqlite"
+    server: Server = request.getfixturevalue("server")
+    server.command("FLUSHALL")
+    return server.url
+
+
+def waiting(site: Site, queue: str, name: str, ids: range, in_hours: int, **settings: str) -> None:
+    """Enqueue a campaign that is due later."""
+    site.audience(ids)
+    now_us = time.time_ns() // HOUR_US // 1000 * HOUR_US
+    send_at = instant_text(now_us + in_hours * HOUR_US)
+    site.write(campaign=name, as_of=None, send_at=send_at, **settings)
+    answer("campaign", "enqueue", site.file, "--queue", queue)
+
+
+def three(site: Site, queue: str) -> None:
+    """News at 9 for all, an offer and a sale at 10 for some; of these the offer goes first, and waits."""
+    waiting(site, queue, "news", range(400), 9)
+    waiting(site, queue, "sale", range(100, 300), 10)
+    waiting(site, queue, "offer", range(150, 350), 10, priority="90", over_cap="hold")
+
+
+def places(found: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [tuple(each.values()) for each in found["conflicts"]]
+
+
+def counts(found: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    names = ("audience", "sent", "later", "refused", "losing")
+    return {each["campaign"]: tuple(each[name] for name in names) for each in found["campaigns"]}
+
+
+def test_the_worked_example_by_the_command_and_over_http(tmp_path: Path, queue: str) -> None:
+    site = Site(tmp_path)
+    three(site, queue)
+    found = answer("campaign", "conflicts", "--queue", queue)
+    assert [each["campaign"] for each in found["campaigns"]] == ["news", "offer", "sale"]
+    assert counts(found) == {
+        "news": (400, 400, 0, 0, 0),
+        "offer": (200, 200, 200, 0, 200),
+        "sale": (200, 0, 0, 200, 200),
+    }
+    assert places(found) == [
+        ("offer", "news", "1/day", None, 50, 50),
+        ("offer", "news", "1/day", "churned", 100, 100),
+        ("offer", "news", "1/day", "new", 50, 50),
+        ("sale", "news", "1/day", "churned", 100, 0),
+        ("sale", "news", "1/day", "new", 100, 0),
+    ]
+    shown = capline("campaign", "conflicts", "--queue", queue).stdout
+    assert "3 wait, in this order, on empty logs" in shown
+    assert " ".join(shown.splitlines()[-1].split()) == "sale new news 1/day 100 0"
+
+    tokens = TokenFile(tmp_path / "tokens.json", create=True)
+    (tmp_path / "token").write_text(tokens.create("ann", ["read"]))
+    with Serving(tmp_path, "--queue", queue, "--tokens", "tokens.json") as serving:
+        far = ("--server", serving.url, "--token-file", tmp_path / "token")
+        assert answer("campaign", "conflicts", *far) == found
+        assert serving.client.get("/v1/campaign-conflicts").status_code == 401
+        named = {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
+        assert serving.client.get("/v1/campaign-conflicts?history=maybe", headers=named).status_code == 422
+
+
+def test_the_logs_as_they_are_now(tmp_path: Path, queue: str) -> None:
+    site = Site(tmp_path)
+    three(site, queue)
+    with site.limiter(time.time_ns() // 1000) as limiter:
+        limiter.decide_many("promo", list(range(300, 350)))
+        limiter.decide_many("promo", list(range(1000, 1010)))
+    found = answer("campaign", "conflicts", "--queue", queue, "--history")
+    assert found["history"]
+    assert counts(found)["news"] == (400, 350, 0, 50, 0)
+    assert counts(found)["offer"] == (200, 200, 200, 0, 150)
+    assert ("offer", "news", "1/day", None) not in [place[:4] for place in places(found)]
+    assert "on the logs as they are now" in capline("campaign", "conflicts", "--queue", queue, "--history").stdout
+
+
+def test_one_that_cannot_be_read_is_named_and_the_others_are_told(tmp_path: Path, queue: str) -> None:
+    (tmp_path / "out.csv").write_text("id\n399\n")
+    site = Site(tmp_path)
+    waiting(site, queue, "news", range(400), 9, exclude="{csv: out.csv}")
+    waiting(site, queue, "sale", range(400), 10)
+    waiting(site, queue, "paused", range(400), 10)
+    waiting(site, queue, "held-out", range(200), 40, holdout="50%")
+    assert capline("campaign", "pause", "paused", "--queue", queue).returncode == 0
+    found = answer("campaign", "conflicts", "--queue", queue)
+    assert counts(found)["sale"] == (400, 101, 0, 299, 299)
+    assert found["campaigns"][2]["held_out"] + found["campaigns"][2]["sent"] == 200
+    (tmp_path / "out.csv").unlink()
+    done = capline("campaign", "conflicts", "--queue", queue)
+    assert done.returncode == 1
+    assert f"news is not among them: {tmp_path}/out.csv: no such file" in done.stdout
+    assert "2 wait" in done.stdout
+    assert "none of them takes the place of another" in done.stdout
+
+
+def test_nothing_waits(tmp_path: Path) -> None:
+    assert capline("campaign", "conflicts").returncode == 2
+    queue = f"sqlite://{tmp_path}/queue.sqlite"
+    assert "no such file" in capline("campaign", "conflicts", "--queue", queue).stderr
+    site = Site(tmp_path)
+    answer("campaign", "enqueue", site.file, "--queue", queue)
+    done = capline("campaign", "conflicts", "--queue", queue)
+    assert (done.returncode, done.stdout) == (0, "no campaign waits here: nothing to compare\n")

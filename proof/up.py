@@ -16,6 +16,7 @@ Exit 0 where all of it holds, 1 where not.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import os
@@ -36,10 +37,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 from tests.kit.asking import ask_until
+from tests.kit.chromium import Chromium
 from tests.kit.server import soon
 
 from capline.up.files import PROVIDERS
-from capline.up.status import Running, running
+from capline.up.status import Running, console_link, running
 from proof.checker import check, read
 from proof.options import Options
 from proof.record import Recorder
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 WITHIN_S, READY_WITHIN_S, FINISHED_WITHIN_S = 60, 180, 300
 MINUTE_US = 60_000_000
 CAPS, CAP_WINDOW_S = {"new": 1, "lapsed": 2, "active": 4}, 600
-FRESH_S = 5
+FRESH_S, SHOWN_AFTER_S = 5, 2
 
 
 class Up:
@@ -261,7 +263,7 @@ def payments(folder: Path) -> tuple[int, list[str]]:
     return calls, wrong
 
 
-def run(up: Up, seconds: float, every_s: float, names: Sequence[str]) -> dict[str, Any]:
+def run(up: Up, seconds: float, every_s: float, names: Sequence[str], picture: Path | None) -> dict[str, Any]:
     """Kill these in turn for so long; what was found, `wrong` is empty where all holds."""
     began = time.monotonic()
     watching = Watching(up)
@@ -276,6 +278,8 @@ def run(up: Up, seconds: float, every_s: float, names: Sequence[str]) -> dict[st
             killed.append(name)
             print(f"killed {name}; started again", file=sys.stderr, flush=True)
             time.sleep(max(0.0, due - time.monotonic()))
+        if picture is not None:
+            take_picture(up, picture)
         reports = finished(up)
     finally:
         lines = watching.end()
@@ -297,6 +301,16 @@ def run(up: Up, seconds: float, every_s: float, names: Sequence[str]) -> dict[st
     return {"killed": killed, "counted": counted, "pages": watching.pages, "memory_bytes": memory, "wrong": wrong}
 
 
+def take_picture(up: Up, file: Path) -> None:
+    """The console's first page, as a browser shows it to who follows the link."""
+    with tempfile.TemporaryDirectory() as folder, Chromium(Path(folder), width=1200) as page:
+        page.go(console_link(up.folder) or "about:blank")
+        time.sleep(SHOWN_AFTER_S)
+        page.ask("Emulation.setDeviceMetricsOverride", width=1200, height=1000, deviceScaleFactor=1, mobile=False)
+        taken = page.ask("Page.captureScreenshot", format="webp", quality=85)
+    file.write_bytes(base64.b64decode(taken["data"]))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start it, kill, judge; what was found as JSON on standard output."""
     parser = Options("python -m proof.up", "Kill parts of a running capline up, and judge.", "--seconds 60 --every 6")
@@ -304,6 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=float, default=20, help="seconds from one kill to the next (20)")
     parser.add_argument("--seed", default="capline", help="of the order in which parts are killed")
     parser.add_argument("--only", nargs="*", help="the parts to kill, in this order; all but traffic unless said")
+    parser.add_argument("--picture", type=Path, help="a file for a picture of the console, as WebP")
     options = parser.parse_args(arguments)
     here = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory(prefix="capline-up-") as folder, Up(here, Path(folder) / "up", "--keep") as up:
@@ -313,7 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = options.only or sorted(up.parts().keys() - {"traffic"})
         if not options.only:
             random.Random(options.seed).shuffle(names)
-        found = run(up, options.seconds, options.every, names)
+        found = run(up, options.seconds, options.every, names, options.picture)
     print(json.dumps(found, indent=1))
     return 1 if found["wrong"] else 0
 

@@ -1,13 +1,15 @@
 """`capline up` as somebody types it: it starts whole, its link signs in, and any process of it may be killed."""
 
+import json
 import re
 import shutil
 import socket
+import sqlite3
 from pathlib import Path
 
 import httpx
 import pytest
-from proof.up import Up, main, over
+from proof.up import Up, main, messages, over, payments
 from tests.kit.forked import run
 from tests.kit.program import lives
 from tests.kit.server import soon
@@ -106,3 +108,27 @@ def test_more_than_the_quota_within_a_window_is_found() -> None:
     spans = [(0.0, 0.1), (0.5, 0.6), (1.05, 1.06)]
     assert [over(spans, 2, window) for window in (1.06, 1.07)] == [0, 1]
     assert over(spans[:2], 2, 60) == 0
+
+
+def test_a_message_over_a_cap_and_one_that_was_lost_are_found(tmp_path: Path) -> None:
+    log, report = tmp_path / "receiver.log", {"total": {"sent": 3, "not_known": 0, "failed": 0}}
+    rows = [{"campaign": "hello", "key": key, "id": 1, "segment": "new"} for key in ("a", "a", "b")]
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    assert messages(log, {"hello": report}, 600) == (2, ["user 1: 2 as new", "hello: 3 sent, 2 arrived"])
+    assert messages(log, {"hello": {"total": report["total"] | {"sent": 2}}}, 601) == (2, [])
+
+
+def test_a_call_over_a_limit_and_an_order_that_nobody_charged_are_found(tmp_path: Path) -> None:
+    rows = [f"{number * 300_000_000} 200 order-{number} 999\n" for number in range(7)]
+    (tmp_path / "minipay.calls").write_text("".join(rows), encoding="ascii")
+    (tmp_path / "acme-pay.calls").write_text("0 429 order-8 999\n", encoding="ascii")
+    with sqlite3.connect(tmp_path / "orders.sqlite") as table:
+        table.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT)")
+        table.executemany(
+            "INSERT INTO orders VALUES (?, ?)", [(1, "charged"), (8, "charged"), (9, "failed"), (10, "new")]
+        )
+    calls, wrong = payments(tmp_path)
+    assert (calls, [line.split(":")[0].split(",")[0] for line in wrong]) == (
+        8,
+        ["acme-pay", "minipay", "order-8 is charged", "order-9 is failed"],
+    )

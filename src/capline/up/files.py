@@ -9,7 +9,7 @@ from capline.model.limit import Limit
 from capline.up.ports import HOST
 
 USERS = 1000
-"""Whom the campaign of every two minutes goes to, at any scale."""
+"""How many the campaign of every two minutes goes to, and traffic asks for, at any scale."""
 PROVIDERS = {"acme-pay": "40/2", "minipay": "6/2"}
 """What each provider allows: calls / seconds."""
 JITTER = "1s"
@@ -92,9 +92,10 @@ def campaigns_json(store: str, segments: str, receiver: int, scale: Scale) -> st
     return msgspec.json.encode(begun).decode()
 
 
-def users_csv() -> str:
-    """The audience of `hello`."""
-    return "id\n" + "".join(f"{user}\n" for user in range(1, USERS + 1))
+def users_csv(scale: Scale) -> str:
+    """The audience of `hello`: some of each segment."""
+    step = scale.users // USERS
+    return "id\n" + "".join(f"{user}\n" for user in range(step, scale.users + 1, step))
 
 
 def redis_conf(port: int, *, cluster: bool) -> str:

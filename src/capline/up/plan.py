@@ -152,7 +152,7 @@ class _Maker:
         front = self._nginx(services)
         self._prometheus(admins, workers)
         self._stage += 1
-        self._files["users.csv"] = files.users_csv()
+        self._files["users.csv"] = files.users_csv(self._scale)
         self._files["campaigns.json"] = files.campaigns_json(store, segments, receiver, self._scale)
         orders = "orders.sqlite" if providers else ""
         where = f"{RATE} requests a second, a campaign every two minutes"

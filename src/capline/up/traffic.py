@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -20,8 +20,6 @@ from typing import Any
 
 import httpx
 import msgspec
-
-from capline.up.files import USERS
 
 SEED = 42
 LINE_EVERY_S = 10.0
@@ -33,7 +31,7 @@ _CALLERS = 20
 _SHARES = (("promo", 3), ("api", 6), ("employees", 1))
 
 
-def requests(draw: random.Random, employees: str) -> Iterator[tuple[str, str, Any]]:
+def requests(draw: random.Random, users: Sequence[int], employees: str) -> Iterator[tuple[str, str, Any]]:
     """What is asked, without end: method, address, form; of the employees API its headers."""
     policies = [name for name, share in _SHARES for _ in range(share) if employees or name != "employees"]
     while True:
@@ -41,7 +39,7 @@ def requests(draw: random.Random, employees: str) -> Iterator[tuple[str, str, An
         if policy == "employees":
             yield "GET", f"{employees}/{draw.randint(1, 9)}", {"X-Api-Key": caller}
         else:
-            subject = draw.randint(1, USERS) if policy == "promo" else caller
+            subject = draw.choice(users) if policy == "promo" else caller
             yield "POST", "/v1/decide", {"policy": policy, "subject": subject}
 
 
@@ -50,6 +48,7 @@ def main() -> None:
     url, rate, employees, orders = sys.argv[1:]
     counts: Counter[str] = Counter()
     told, due = time.monotonic(), {"campaign": 0.0, "orders": 0.0}
+    users = [int(line) for line in Path("users.csv").read_text(encoding="ascii").split()[1:]]
     token = Path("traffic.token").read_text(encoding="ascii")
 
     def own(request: httpx.Request) -> None:
@@ -59,7 +58,7 @@ def main() -> None:
     hooks: Any = {"request": [own]}
     with httpx.Client(base_url=url, timeout=TIMEOUT_S, trust_env=False, event_hooks=hooks) as client:
         _begin_blast(client)
-        asked = requests(random.Random(SEED), employees)  # noqa: S311 - load, nothing to guess
+        asked = requests(random.Random(SEED), users, employees)  # noqa: S311 - load, nothing to guess
         for number, (method, address, form) in enumerate(asked, 1):
             begun = time.monotonic()
             said = _ask(client, method, address, form)

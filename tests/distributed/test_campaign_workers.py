@@ -718,6 +718,7 @@ def test_batches_wait_for_a_receiver_that_is_down_and_others_go_on(redis_server:
             by_webhook(site, to)
             enqueue(site, redis_server)
         words = "worker", "--queue", redis_server.url, "--takeover", "1"
+        began = time.monotonic()
         worker = Program(tmp_path, "-m", "capline.cli", *words, env=environment())
         try:
             worker.says(re.compile(r"messages in a row were not sent by webhook \(HTTP 503\); it is tried again"))
@@ -730,6 +731,8 @@ def test_batches_wait_for_a_receiver_that_is_down_and_others_go_on(redis_server:
             worker.end()
     assert [status(redis_server, name)["total"]["failed"] for name in ("spring", "autumn")] == [0, 0]
     assert len(far.taken) == 800
+    told = [line.partition(":")[0] for line in worker.said if "it is tried again" in line]
+    assert max(map(told.count, told)) <= 1 + (time.monotonic() - began) // 60, "a line a minute for each"
 
 
 @pytest.mark.deep

@@ -1,6 +1,8 @@
 """Campaigns in the time zones of their subjects: a column of the audience, from the file to the decision."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -19,14 +21,17 @@ from capline.campaign import plan, report_of, run
 from capline.campaign.audience import read
 from capline.campaign.part import Part
 from capline.campaign.prepare import limiter_kinds, local_instant_us
+from capline.campaign.senders.protocol import DELIVERED
 from capline.campaign.source import AudienceSource
 from capline.campaign.stop import Stop
+from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError, CaplineError, IdConflictError
 from capline.segment.build import table
 
 pa: Any = import_module("pyarrow")
 parquet: Any = import_module("pyarrow.parquet")
 
+DAY_US = 24 * HOUR_US
 ZONES = ("", "Asia/Singapore", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati")
 POLICIES = """\
 namespace: marketing
@@ -329,3 +334,42 @@ def test_batches_that_wait_for_a_local_time_are_of_one_zone_and_due_then(site: S
         assert part.ids.tolist() == sorted(part.ids.tolist())
         seen += part.ids.tolist()
     assert sorted(seen) == list(range(400))
+
+
+@pytest.mark.parametrize(
+    ("eve", "berlin"),
+    [("2026-03-28T12:00:00Z", "2026-03-29T01:30:00Z"), ("2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z")],
+)
+def test_in_the_night_of_a_change_of_the_clocks_each_gets_one_at_the_minute(
+    site: Site, monkeypatch: pytest.MonkeyPatch, eve: str, berlin: str
+) -> None:
+    """02:30, which Berlin does not have that night, or has twice."""
+    clock = ManualClock(start_us=us(eve))
+    monkeypatch.setattr(SystemClock, "now_us", lambda _self: clock.now_us())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    (site.path / "policies.yaml").write_text("policies: {promo: {limits: [1/day]}}")
+    rows = "".join(f"{number},{('Europe/Berlin', 'UTC', 'Asia/Tokyo')[number % 3]}\n" for number in range(60))
+    (site.path / "users.csv").write_text(f"id,zone\n{rows}")
+    arrived: dict[int, list[int]] = defaultdict(list)
+
+    def noted(subject: int, _tries: int) -> int:
+        arrived[subject].append(clock.now_us())
+        return DELIVERED
+
+    class Waiting(Stop):
+        def wait(self, seconds: float) -> None:
+            clock.advance_us(max(round(seconds * 1e6), 300_000_000))
+
+    settings = {"as_of": None, "segments": None, "send_at": eve, "send_at_local": "02:30"}
+    job = with_sender(site.job(**settings), Far(noted))
+    with (
+        closing(Waiting()) as stop,
+        Limiter("memory://", job.policies.policies, clock=clock) as limiter,
+        ledger_of(job, site.path / "run") as ledger,
+    ):
+        run(job, limiter, ledger, stop)
+        assert report_of(ledger).total.sent == 60
+    night = us(berlin) // DAY_US * DAY_US
+    due = (us(berlin), night + 150 * 60_000_000, night - 390 * 60_000_000)
+    for subject, instants in arrived.items():
+        assert len(instants) == 1
+        assert 0 <= instants[0] - due[subject % 3] <= 600_000_000, (subject, instants)

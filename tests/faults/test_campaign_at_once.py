@@ -1,0 +1,131 @@
+"""A campaign from two sides at once, or at its very minute; what was sent is counted at the receiver."""
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.kit.campaign import Receiver, Site, receiver
+from tests.kit.server import soon
+from tests.kit.servers import single
+
+from capline.campaign import accept, load_campaign, prepare
+from capline.campaign.queue.enqueue import begin, retry
+from capline.campaign.queue.status import QueueStatus
+from capline.campaign.queue.worker import Worker
+from capline.campaign.stop import CampaignStopped, Stop
+from capline.campaign.store.open import open_store
+from capline.model.clock import SystemClock
+from capline.model.errors import CampaignError
+from capline.support.instant import instant_text
+
+NAME, WITHIN_S, HOUR_US = "summer-sale", 60, 3_600_000_000
+
+
+def begun(site: Site, url: str, far: Receiver, **settings: str | None) -> None:
+    site.settings |= {"sender": f"{{webhook: {{url: '{far.url}', concurrency: 2}}}}", "batch": "20"}
+    site.write(segments=None, **settings)
+    with closing(open_store(url, make=True)) as store:
+        begin(accept(load_campaign(site.file)), store)
+
+
+@contextmanager
+def at_work(url: str, count: int) -> Generator[None]:
+    """So many workers, each in a thread of its own."""
+    stops = [Stop() for _ in range(count)]
+
+    def work(stop: Stop) -> None:
+        with closing(Worker(url, stop, takeover_s=30)) as worker, pytest.raises(CampaignStopped):
+            worker.work()
+
+    threads = [threading.Thread(target=work, args=(stop,)) for stop in stops]
+    try:
+        for thread in threads:
+            thread.start()
+        yield
+    finally:
+        for stop, thread in zip(stops, threads, strict=True):
+            stop.ask()
+            thread.join()
+            stop.close()
+
+
+def state(url: str) -> str:
+    with closing(open_store(url)) as store:
+        return QueueStatus(store, NAME).report().state
+
+
+def at_once(count: int, do: Callable[[], object]) -> None:
+    ready = threading.Barrier(count)
+
+    def go() -> None:
+        ready.wait()
+        do()
+
+    threads = [threading.Thread(target=go) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_two_workers_wait_for_the_minute_and_a_clock_that_steps_over_it_and_back_sends_nobody_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset_us = [0]
+    monkeypatch.setattr(SystemClock, "now_us", lambda _self: time.time_ns() // 1000 + offset_us[0])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+    def step_back(count: int) -> None:
+        if count == 50:
+            offset_us[0] = 0
+
+    url = f"sqlite://{tmp_path}/queue.sqlite"
+    with single("redis") as server, receiver(on_request=step_back) as far:
+        site = Site(tmp_path, store=server.url)
+        site.audience(range(200))
+        send_at = instant_text(SystemClock().now_us() + HOUR_US)
+        begun(site, url, far, as_of=None, send_at=send_at)
+        with at_work(url, 2):
+            assert soon(lambda: state(url) == "scheduled", WITHIN_S)
+            assert far.requests == 0, "its minute has not come"
+            offset_us[0] = HOUR_US
+            assert soon(lambda: far.requests >= 50, WITHIN_S)
+            assert soon(lambda: state(url) == "scheduled", WITHIN_S)
+            assert far.requests < 200, "its minute is to come again"
+            offset_us[0] = HOUR_US
+            assert soon(lambda: state(url) == "finished", WITHIN_S)
+    assert far.delivered() == list(range(200))
+    assert {len(keys) for keys in far.keys.values()} == {1}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_what_failed_is_retried_by_two_at_once_and_is_tried_once_more(tmp_path: Path, kind: str) -> None:
+    with (
+        single("redis") as server,
+        receiver(lambda subject, tries: 410 if (subject % 9, tries) == (4, 1) else 200) as far,
+    ):
+        url = server.url if kind == "redis" else f"sqlite://{tmp_path}/queue.sqlite"
+        site = Site(tmp_path, store=server.url)
+        site.audience(range(100))
+        begun(site, url, far)
+        with at_work(url, 2):
+            assert soon(lambda: state(url) == "finished", WITHIN_S)
+            failed = [subject for subject in range(100) if subject % 9 == 4]
+            assert [subject for subject in range(100) if subject not in far.delivered()] == failed
+            put: list[int] = []
+
+            def again() -> None:
+                with closing(open_store(url)) as store:
+                    try:
+                        put.append(retry(prepare(load_campaign(site.file)), store).put)
+                    except CampaignError as error:
+                        assert "is not finished" in str(error)  # noqa: PT017 - the other one was first
+
+            at_once(2, again)
+            assert sum(put) >= 1
+            assert soon(lambda: state(url) == "finished", WITHIN_S)
+    assert far.delivered() == list(range(100))
+    assert {subject: tries for subject, tries in far.tries.items() if tries > 1} == dict.fromkeys(failed, 2)
+    assert {len(keys) for keys in far.keys.values()} == {1}

@@ -10,7 +10,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -21,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit import forked
 from tests.kit.campaign import (
     MIXED_STATUS,
     Receiver,
     Site,
     answer,
     capline,
-    command,
     comparable,
     environment,
     folded,
@@ -37,6 +36,7 @@ from tests.kit.campaign import (
     stored,
 )
 from tests.kit.campaign_store import RUN as ONE_RUN
+from tests.kit.forked import Command
 from tests.kit.program import Program
 from tests.kit.servers import KINDS, Cluster, SentinelGroup, Server, certificates, cluster, sentinel, single
 from tests.profiles import size
@@ -121,30 +121,20 @@ def enqueue(site: Site, server: Queue) -> Any:
     return answer("campaign", "enqueue", site.file, "--queue", server.url)
 
 
-def start(server: Queue, *more: str, takeover: str = "1", **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command("worker", "--queue", server.url, "--takeover", takeover, "--until-idle", *more),
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(server: Queue, *more: str, takeover: str = "1", **variables: str) -> Command:
+    words = ("worker", "--queue", server.url, "--takeover", takeover, "--until-idle", *more)
+    return forked.start(*words, env=environment(**variables))
 
 
-def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+def ended(process: Command, code: int = 0) -> tuple[str, str]:
     """What a worker said, that ends by itself and with this code."""
-    try:
-        said, told = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise
+    said, told = process.communicate(timeout=120)
     assert process.returncode == code, told
     return said, told
 
 
 @contextlib.contextmanager
-def workers(server: Queue, count: int, **more: str) -> Generator[list[subprocess.Popen[str]]]:
+def workers(server: Queue, count: int, **more: str) -> Generator[list[Command]]:
     """Some workers; whatever still runs in the end is killed."""
     processes = [start(server, **more) for _ in range(count)]
     try:
@@ -327,7 +317,7 @@ def test_a_worker_that_slept_past_its_lease_leaves_the_batch_to_the_other(server
     alone, expected, expected_delivered = one_process(tmp_path / "alone", 160)
     site = make_site(tmp_path / "site", 160)
     asleep = threading.Event()
-    sleeper: list[subprocess.Popen[str]] = []
+    sleeper: list[Command] = []
 
     def stop_at(count: int) -> None:
         if count == 10 and not asleep.is_set():
@@ -384,7 +374,7 @@ def test_a_long_hand_over_is_not_taken_over(redis_server: Server, tmp_path: Path
 def test_a_worker_that_is_asked_to_stop_gives_its_batch_back_at_once(server: Server, tmp_path: Path) -> None:
     site = make_site(tmp_path / "site", 160)
     stopped: list[int] = []
-    process: list[subprocess.Popen[str]] = []
+    process: list[Command] = []
 
     def stop_at(count: int) -> None:
         if count == 10 and not stopped:
@@ -413,7 +403,7 @@ def test_a_worker_that_is_asked_to_stop_gives_its_batch_back_at_once(server: Ser
 def test_workers_heed_a_pause_before_the_next_hand_over(redis_server: Server, tmp_path: Path, *, killed: bool) -> None:
     site = make_site(tmp_path / "site", 160)
     steer = "summer-sale", "--queue", redis_server.url
-    process: list[subprocess.Popen[str]] = []
+    process: list[Command] = []
 
     def pause_at(count: int) -> None:
         if count == 10:
@@ -542,15 +532,10 @@ def test_enqueue_may_be_killed_and_asked_again(redis_server: Server, tmp_path: P
     site.write(batch="2")
     for _ in range(3):
         queued = int(redis_server.command("HGET", RUN, "queued") or 0)
-        process = subprocess.Popen(
-            command("campaign", "enqueue", site.file, "--queue", redis_server.url),
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        process = forked.start("campaign", "enqueue", site.file, "--queue", redis_server.url, env=environment())
         until(lambda q=queued: int(redis_server.command("HGET", RUN, "queued") or 0) > q, "batches")
         process.kill()
-        process.wait()
+        process.communicate()
     assert 0 < int(redis_server.command("HGET", RUN, "queued")) < 3000
     assert enqueue(site, redis_server)["state"] == "continued"
     assert entries(redis_server) == list(range(3000))
@@ -560,16 +545,8 @@ def test_enqueue_may_be_killed_and_asked_again(redis_server: Server, tmp_path: P
 def test_two_enqueue_at_once_and_each_batch_is_there_once(redis_server: Server, tmp_path: Path) -> None:
     site = make_site(tmp_path / "site", 4000)
     site.write(batch="2")
-    both = [
-        subprocess.Popen(
-            command("campaign", "enqueue", site.file, "--queue", redis_server.url, "--json"),
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for _ in range(2)
-    ]
+    words = ("campaign", "enqueue", site.file, "--queue", redis_server.url, "--json")
+    both = [forked.start(*words, env=environment()) for _ in range(2)]
     runs = {json.loads(process.communicate(timeout=60)[0])["run"] for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert len(runs) == 1
@@ -840,12 +817,8 @@ def test_status_shows_who_has_what(redis_server: Server, tmp_path: Path) -> None
             assert held.wait(30)
             report = status(redis_server)
             text = capline("campaign", "status", "summer-sale", "-q", redis_server.url).stdout
-            watching = subprocess.Popen(
-                command("campaign", "status", site.file, "-q", redis_server.url, "--watch", "--json"),
-                env=environment(),
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            words = ("campaign", "status", site.file, "-q", redis_server.url, "--watch", "--json")
+            watching = forked.start(*words, env=environment())
             looked.set()
             ended(processes[0])
             lines = [json.loads(line) for line in watching.communicate(timeout=30)[0].splitlines()]

@@ -4,7 +4,6 @@ import json
 import select
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.kit import forked
 from tests.kit.campaign import (
     AT,
     AT_US,
@@ -21,12 +21,12 @@ from tests.kit.campaign import (
     Site,
     answer,
     capline,
-    command,
     comparable,
     environment,
     mail_server,
     receiver,
 )
+from tests.kit.forked import Command
 from tests.kit.serving import Serving
 
 from capline.segment import IdSet
@@ -313,7 +313,7 @@ def test_status_of_nothing(site: Site) -> None:
 
 
 @contextmanager
-def stuck(site: Site, answered: int = 150) -> Generator[tuple[subprocess.Popen[str], Receiver, threading.Event]]:
+def stuck(site: Site, answered: int = 150) -> Generator[tuple[Command, Receiver, threading.Event]]:
     """A campaign whose far side holds back its answers after so many, until the event is set."""
     go_on, holds = threading.Event(), threading.Event()
 
@@ -324,13 +324,7 @@ def stuck(site: Site, answered: int = 150) -> Generator[tuple[subprocess.Popen[s
 
     with receiver(on_request=hold) as far:
         site.write(sender=f"{{webhook: '{far.url}', concurrency: 2}}")
-        process = subprocess.Popen(
-            command("campaign", "run", site.file, "--json"),
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = forked.start("campaign", "run", site.file, "--json", env=environment())
         try:
             assert holds.wait(120)
             yield process, far, go_on
@@ -340,14 +334,14 @@ def stuck(site: Site, answered: int = 150) -> Generator[tuple[subprocess.Popen[s
             process.communicate()
 
 
-def heard(process: subprocess.Popen[str]) -> str:
+def heard(process: Command) -> str:
     """The next line on standard error."""
     assert process.stderr is not None
     assert select.select([process.stderr], [], [], 30)[0]
     return process.stderr.readline()
 
 
-def heard_of(process: subprocess.Popen[str], what: str) -> None:
+def heard_of(process: Command, what: str) -> None:
     """Read standard error up to a line that has this."""
     assert process.stderr is not None
     assert any(what in line for line in process.stderr)
@@ -399,9 +393,7 @@ def test_killed_while_it_is_paused_it_stays_paused_and_then_goes_on(site: Site) 
         assert answer("campaign", "status", site.file)["state"] == "paused"
         process.kill()
         process.wait()
-        again = subprocess.Popen(
-            command("campaign", "run", site.file), env=environment(), stderr=subprocess.PIPE, text=True
-        )
+        again = forked.start("campaign", "run", site.file, env=environment())
         try:
             heard_of(again, "paused; go on with: capline campaign resume")
             assert answer("campaign", "status", site.file)["state"] == "paused"
@@ -442,7 +434,7 @@ def test_killed_and_cancelled_what_is_decided_is_given_back_by_the_next_run(site
 
 def test_killed_before_it_is_due_the_instant_may_still_be_changed(site: Site) -> None:
     file = site.write(as_of=None, send_at="2254-01-01T00:00:00+08:00")
-    waiting = subprocess.Popen(command("campaign", "run", file), env=environment(), stderr=subprocess.PIPE, text=True)
+    waiting = forked.start("campaign", "run", file, env=environment())
     try:
         heard_of(waiting, "waits until 2253-12-31T16:00:00Z")
         assert answer("campaign", "status", file)["state"] == "scheduled"

@@ -10,7 +10,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit import forked
 from tests.kit.campaign import (
     MIXED_STATUS,
     Receiver,
     Site,
     answer,
-    command,
     comparable,
     environment,
     folded,
@@ -32,6 +31,7 @@ from tests.kit.campaign import (
     receiver,
     stored,
 )
+from tests.kit.forked import Command
 from tests.profiles import size
 
 from capline.campaign import Ledger
@@ -53,10 +53,8 @@ def by_webhook(site: Site, far: Receiver) -> None:
     site.write(sender=f"{{webhook: '{far.url}', concurrency: 4}}", channel="push", batch=str(BATCH))
 
 
-def start(site: Site) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command("campaign", "run", site.file), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def start(site: Site) -> Command:
+    return forked.start("campaign", "run", site.file, env=environment())
 
 
 def changes_of(path: Path) -> tuple[int, int]:
@@ -67,7 +65,7 @@ def changes_of(path: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def kill_when(process: subprocess.Popen[bytes], trigger: Trigger, delay_s: float) -> bool:
+def kill_when(process: Command, trigger: Trigger, delay_s: float) -> bool:
     """Watch until the trigger, kill; whether there was still a process to kill."""
     until = time.monotonic() + 60
     while process.poll() is None and not trigger():
@@ -78,7 +76,7 @@ def kill_when(process: subprocess.Popen[bytes], trigger: Trigger, delay_s: float
         os.sched_yield()
     alive = process.poll() is None
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     return alive
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
+from tests.kit.forked import Command, start
+
 __all__ = ["WITHIN_S", "Program", "answer_in_json", "ended", "lives", "refusal_of", "worker_did"]
 
 WITHIN_S = 60
@@ -23,9 +25,12 @@ class Program:
     def __init__(
         self, folder: Path, *words: str, env: Mapping[str, str] | None = None, python: str = sys.executable
     ) -> None:
-        self.process = subprocess.Popen(
-            [python, *words], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        if (python, *words[:2]) == (sys.executable, "-m", "capline.cli"):
+            self.process = start(*words[2:], cwd=folder, env=env, together=True)
+        else:
+            self.process = subprocess.Popen(
+                [python, *words], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
         self.said: list[str] = []
         self._lines: Queue[str] = Queue()
         self._reader = threading.Thread(target=self._read)
@@ -61,7 +66,7 @@ class Program:
         self._lines.put("")
 
 
-def ended(process: subprocess.Popen[str] | subprocess.Popen[bytes], signum: int = signal.SIGTERM) -> None:
+def ended(process: Command | subprocess.Popen[str] | subprocess.Popen[bytes], signum: int = signal.SIGTERM) -> None:
     """End the process; kill it if it does not end in time."""
     process.send_signal(signum)
     try:

@@ -46,10 +46,10 @@ chaos-up: setup ## start it and kill a part every 20 seconds for eight minutes, 
 demo: setup ## see the main job done on real data; the report lands in build/demo
 	@$(BIN)/capline demo
 
-# Lint and tests share the two cores, so that neither waits while the other sleeps.
+# Lint and tests share the two cores, so that neither waits while the other sleeps. The types of the rest: make test-deep.
 test: setup ## lint and the tests of every day; PYTEST_ARGS="-k lmdb" picks some
 	@bash tools/setup.sh test
-	@$(MAKE) -j3 lint-types lint-rest test-together
+	@$(MAKE) -j3 lint-types lint-rest test-together TYPED=src
 	$(BIN)/pytest -n 3 --dist loadfile -m "alone and not deep" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
 
 .PHONY: test-together
@@ -61,14 +61,17 @@ test-newer: setup ## conformance and the quick unit tests on a newer Python, whe
 	@[ ! -x build/newer/bin/python ] || build/newer/bin/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone and not deep" \
 		tests/conformance/test_stores.py tests/conformance/test_server_stores.py tests/unit/limiter tests/unit/model tests/unit/policy tests/unit/store tests/unit/window
 
-define deep-tests
-CAPLINE_TESTS=$(1) $(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "(deep or sized) and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-CAPLINE_TESTS=$(1) $(BIN)/pytest -n 2 --dist loadfile -m "(deep or sized) and alone" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
-endef
+.PHONY: deep-together deep-alone
+deep-together:
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "(deep or sized) and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
-test-deep: setup ## the rest: other combinations, longer random runs, clusters under faults; some 15 minutes
+deep-alone:
+	$(BIN)/pytest -n 2 --dist loadfile -m "(deep or sized) and alone" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
+
+test-deep: setup ## the rest: types of all, other combinations, longer random runs, clusters under faults; some 15 minutes
 	@bash tools/setup.sh test
-	$(call deep-tests,deep)
+	@CAPLINE_TESTS=deep $(MAKE) -j2 lint-types deep-together
+	@CAPLINE_TESTS=deep $(MAKE) deep-alone
 
 steady: setup ## the tests of every day ten times beside two busy loops
 	@bash tools/setup.sh test
@@ -80,7 +83,7 @@ lint: setup ## ruff, pyright strict, import-linter, bandit, and what is known ag
 
 .PHONY: lint-types lint-rest
 lint-types:
-	$(BIN)/pyright --warnings
+	$(BIN)/pyright --warnings $(TYPED)
 
 lint-rest:
 	$(BIN)/ruff check .
@@ -102,7 +105,7 @@ articles: setup ## published limiters on the cases that break them, beside capli
 
 proof: setup ## what takes too long for CI: the long forms of docs/explanation/reliability.md, all combinations, damaged snapshots, a Spark job
 	@bash tools/setup.sh test
-	$(call deep-tests,proof)
+	@CAPLINE_TESTS=proof $(MAKE) deep-together deep-alone
 	@set -e; for part in model simulator changes crashes flips concurrency mutants.of_code; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
 	@set -e; for round in 1 2 3 4 5 6 7 8; do $(BIN)/pytest -q -m deep tests/distributed/test_campaign_prepare.py; done
 	$(BIN)/python tools/fuzz_segments.py

@@ -14,6 +14,7 @@ from tests.e2e.test_console import AXE, BAD, VIOLATIONS, Visitor
 from tests.kit.chromium import Chromium
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
+from tests.profiles import first
 
 from capline.campaign.store.open import open_store
 from capline.model.errors import InvalidValueError
@@ -65,7 +66,7 @@ def ann(service: Serving, tokens: dict[str, str]) -> Iterator[Visitor]:
         yield visitor
 
 
-@pytest.mark.parametrize("script", [True, False])
+@pytest.mark.parametrize("script", first(1, [True, False]))
 def test_in_a_browser_one_composes_sees_the_forecast_and_begins(
     tmp_path: Path, service: Serving, tokens: dict[str, str], *, script: bool
 ) -> None:

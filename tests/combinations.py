@@ -8,11 +8,13 @@ on servers in some 3 of 18 combinations, another choice from law to law. `make p
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
 from zlib import crc32
 
 import pytest
 
-__all__ = ["chosen", "left_out", "mark_deep", "meet_every_setting"]
+__all__ = ["chosen", "is_another_s", "left_out", "mark_deep", "meet_every_setting"]
 
 SETTINGS = frozenset(
     (
@@ -55,6 +57,19 @@ def mark_deep(items: Sequence[pytest.Item]) -> None:
         for item in asked:
             if item not in chosen(question, asked):
                 item.add_marker(pytest.mark.deep)
+
+
+def is_another_s(store: pytest.Collector, law: str) -> bool:
+    """Whether all day another store than this is asked: it would take long to collect each law for each of them."""
+    module = store.getparent(pytest.Module)
+    if module is None or not isinstance(store, pytest.Class) or not law.startswith("test_"):
+        return False
+    if not module.nodeid.endswith(("conformance/test_stores.py", "conformance/test_server_stores.py")):
+        return False
+    made: dict[str, Any] = vars(module.obj)
+    names = [f"{module.nodeid}::{name}" for name, value in made.items() if hasattr(value, law)]
+    asked: Any = [SimpleNamespace(nodeid=name) for name in names]
+    return store.nodeid not in {each.nodeid for each in chosen(f"{module.nodeid}::{law}", asked)}
 
 
 def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
@@ -143,7 +158,8 @@ def _question(item: pytest.Item, number: _Numbers) -> str | None:
 
 def chosen(question: str, asked: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
     """Those of the tests that ask this question which the fast part has."""
-    turn = crc32(question.encode())
+    law = question.partition("[")[0] if "tests/conformance/" in question else question
+    turn = crc32(law.encode())
     if "tests/conformance/test_stores.py" in question:
         others = [item for item in asked if _class_of(item) not in ALWAYS]
         return [*(item for item in asked if _class_of(item) in ALWAYS), *(others and [others[turn % len(others)]])]

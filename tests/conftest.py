@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.combinations import left_out, mark_deep
+from tests.combinations import is_another_s, left_out, mark_deep
 from tests.kit.cli import CommandLine
 from tests.kit.s3 import S3
 from tests.kit.server import Limiters
@@ -41,6 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if DEEP and not PROOF and (left := {*longest, *left_out(others)}):
         config.hook.pytest_deselected(items=[*left])
         items[:] = [item for item in items if item not in left]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+    """Where nothing is asked but what is asked all day."""
+    return [] if "not deep" in collector.config.option.markexpr and is_another_s(collector, name) else None
 
 
 @pytest.hookimpl(tryfirst=True)

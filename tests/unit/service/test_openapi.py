@@ -11,8 +11,10 @@ from tests.kit.service import Service
 from capline import Policy
 from capline.campaign import file
 from capline.service.http.openapi import document
+from capline.service.http.table import routes_of
 from capline.service.probes import probes
 from capline.service.verbs.campaigns import CampaignForm, campaign_routes
+from capline.service.verbs.outcomes import OutcomeVerbs
 from capline.service.verbs.routes import routes
 
 
@@ -46,7 +48,9 @@ def test_each_form_is_there(service: Service) -> None:
 
 
 def test_each_example_is_of_its_form(service: Service) -> None:
-    served = routes(service.limiter) | campaign_routes("redis://127.0.0.1:1/0", "kept")
+    url = "redis://127.0.0.1:1/0"
+    served = routes(service.limiter) | campaign_routes(url, "kept")
+    served |= routes_of(OutcomeVerbs(url, "kept", create=False))
     examples = 0
     for path, route in served.items():
         assert set(route.examples) <= set(route.handlers), path

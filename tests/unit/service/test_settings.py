@@ -71,7 +71,7 @@ def test_options_before_the_environment_before_the_file(tmp_path: Path) -> None:
 def test_each_key_is_a_variable_too(tmp_path: Path, variable: str) -> None:
     """A word that no key takes as it is, or one that every text takes: what was said by the variable arrived."""
     if variable.endswith(
-        ("STORE", "CONFIG", "QUEUE", "AUDIENCES", "_ERROR", "LISTEN", "_PROXIES", "_WORKERS", "_KEY", "_CA")
+        ("STORE", "CONFIG", "QUEUE", "AUDIENCES", "REPLIES", "_ERROR", "LISTEN", "_PROXIES", "_WORKERS", "_KEY", "_CA")
     ) or any(
         word in variable
         for word in (

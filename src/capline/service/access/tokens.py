@@ -25,7 +25,7 @@ from capline.support.instant import instant_text
 from capline.support.private import private_opener
 from capline.support.system import lock_file
 
-ROLES = ("decide", "read", "compose", "steer", "admin")
+ROLES = ("decide", "read", "compose", "steer", "reply", "admin")
 PREFIX = "cap_"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?", re.ASCII)
 _SECRET_BYTES = 32

@@ -2,17 +2,21 @@
 
 /console/campaigns?after=      a page of them
 /console/campaign?name=        one; POST …/pause, resume, cancel, retry-failed
+/console/response?name=        what came back after its messages
 """
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+
+from capline.service.http.problems import Problem
 
 if TYPE_CHECKING:
     from capline.service.access.tokens import Token
     from capline.service.console.verbs import Verbs
 
-LIST, ONE = "/v1/campaigns", "/v1/campaigns/{name}"
+LIST, ONE, RESPONSE = "/v1/campaigns", "/v1/campaigns/{name}", "/v1/campaigns/{name}/response"
 _A_PAGE = 50
 _OUTCOMES = ("sent", "refused", "failed", "not_known", "held", "pending", "undecided")
 _ACTIONS = {
@@ -43,6 +47,15 @@ class CampaignPages:
         """The page of one."""
         report: dict[str, Any] = await self._verbs(token, "GET", ONE, name)
         return report
+
+    async def response(self, token: Token, name: str) -> dict[str, Any]:
+        """What came back after the messages of one; `why_not` says why nothing can be told."""
+        try:
+            return {"campaign": name, "why_not": "", **await self._verbs(token, "GET", RESPONSE, name)}
+        except Problem as problem:
+            if problem.status != HTTPStatus.CONFLICT:
+                raise
+            return {"campaign": name, "why_not": str(problem)}
 
     def actions(self, token: Token, report: dict[str, Any]) -> list[str]:
         """What this token may do with a campaign as it is."""

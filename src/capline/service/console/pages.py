@@ -2,7 +2,7 @@
 
     GET   /console?over=hour       the overview; over an hour, a day, a week
     GET   /console/subject?id=42   one subject; POST …/erase and …/override
-    GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on
+    GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on; /console/response?name=
     GET   /console/campaigns/new   a campaign that is composed, with its forecast; POST begins it
     GET   /console/policies        and /console/policy?name=, /console/audit
     GET   /console/segments?left=  what two share, versions; POST …/rollback
@@ -137,6 +137,7 @@ class Console:
             AUDIT: route(GET=self._page(self._audit)),
             CAMPAIGNS: route(GET=self._page(self._list_campaigns)),
             CAMPAIGN: route(GET=self._page(self._campaign)),
+            f"{TOP}/response": route(GET=self._page(self._response)),
             COMPOSE: route(GET=self._page(self._compose), POST=self._form(self._begin, *compose.TYPED, "key")),
             f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
             LINK: route(GET=self._follow, POST=self._link),
@@ -302,8 +303,15 @@ class Console:
             view,
             actions=self._campaigns.actions(caller.token, view) if caller.changes else [],
             drawn=campaigns.drawn,
+            has_response=self.verbs.has(campaigns.RESPONSE),
             done=_DONE.get(asked.get("done", "")),
         )
+
+    async def _response(self, request: Request, caller: Caller) -> Reply:
+        name = query_of(request.query, ("name",)).get("name")
+        if not name or not self.verbs.has(campaigns.RESPONSE):
+            return moved(CAMPAIGNS)
+        return self._shown(request, caller, "response.html", await self._campaigns.response(caller.token, name))
 
     async def _steer(self, action: str, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
         if not self.verbs.has(campaigns.ONE):

@@ -6,6 +6,7 @@
     queue: redis://queue.example.org/0        optional: a campaign store
     audiences: s3://bucket/audiences          optional, with it: where uploads are kept, here or in a directory
     messages: {push: {policies: policies.yaml, sender: {…}}}     what the console's form of a campaign begins with
+    replies: replies/                         optional, with it: where what comes back after messages is kept
     http: {listen: 127.0.0.1:8080, workers: 2, trusted_proxies: 1, tls: {certificate: c.pem, key: k.pem}}
     admin: {listen: 127.0.0.1:8081}
     grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false, tls: {…}}     or listen: unix:envoy.sock
@@ -69,7 +70,19 @@ _LONGEST_AGE_S = 2_000_000
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}", re.ASCII)
 
 KEYS = (
-    *("store", "policies", "config", "segments", "queue", "audiences", "tokens", "hosts", "on_store_error", "drain"),
+    *(
+        "store",
+        "policies",
+        "config",
+        "segments",
+        "queue",
+        "audiences",
+        "replies",
+        "tokens",
+        "hosts",
+        "on_store_error",
+        "drain",
+    ),
     *("http.listen", "http.workers", "http.trusted_proxies"),
     *("http.tls.certificate", "http.tls.key", "http.tls.client_ca"),
     *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
@@ -175,6 +188,7 @@ class _Reader:
             queue=self._url(top, "queue"),
             audiences=self._url(top, "audiences"),
             messages=self._messages(),
+            replies=self._path(top, "replies"),
             http=self._http(usual.http, "http"),
             admin=self._http(usual.admin, "admin"),
             grpc=grpc,
@@ -225,10 +239,13 @@ class _Reader:
 
     def _check_stores(self, settings: Settings) -> None:
         top = self._top
-        if settings.audiences is not None and settings.queue is None:
-            top.fault("audiences", "uploads are for campaigns: give 'queue:' too")
-        if settings.messages and settings.queue is None:
-            top.fault("messages", "messages are for campaigns: give 'queue:' too")
+        for key, what in (
+            ("audiences", "uploads are for"),
+            ("messages", "messages are for"),
+            ("replies", "replies are to"),
+        ):
+            if getattr(settings, key) and settings.queue is None:
+                top.fault(key, f"{what} campaigns: give 'queue:' too")
         if settings.http.workers > 1 and settings.store.lower().startswith("memory:"):
             where = "store" if top.has("store") else None
             top.fault(where, "memory:// is one process's own: with several workers use lmdb:///path or a server")

@@ -36,6 +36,7 @@ from capline.service.gateways.check import check_route
 from capline.service.gateways.spoe import spoe_server
 from capline.service.http.app import App, Observer, Route
 from capline.service.http.openapi import described
+from capline.service.http.table import routes_of
 from capline.service.metrics.registry import Metrics, watch_servers
 from capline.service.probes import probes
 from capline.service.record.kept import Record
@@ -136,12 +137,7 @@ async def open_parts(
             audiences=settings.audiences,
         ) | segments.routes(source, settings.segments)
         public |= check_route(limiter)
-        if settings.queue is not None:
-            from capline.service.verbs import campaigns  # noqa: PLC0415 - few services have campaigns
-
-            for name, message in settings.messages.items():
-                campaigns.check_message(name, message)
-            public |= campaigns.campaign_routes(settings.queue, settings.audiences, create=create)
+        public |= _campaigns(settings, create=create)
         parts = Parts(limiter, public, source, followed)
         if settings.record is not None and isinstance(limiter, RecordingLimiter):
             record = limiter.record = Record(settings.record)
@@ -152,6 +148,22 @@ async def open_parts(
         metrics.add(limiter, source)
         parts.stack = stack.pop_all()
     return parts
+
+
+def _campaigns(settings: Settings, *, create: bool) -> dict[str, Route]:
+    """The routes of the campaign store, of uploads and of what comes back, as far as there are any."""
+    if settings.queue is None:
+        return {}
+    from capline.service.verbs import campaigns  # noqa: PLC0415 - few services have campaigns
+
+    for name, message in settings.messages.items():
+        campaigns.check_message(name, message)
+    found = campaigns.campaign_routes(settings.queue, settings.audiences, create=create)
+    if settings.replies is not None:
+        from capline.service.verbs.outcomes import OutcomeVerbs  # noqa: PLC0415 - as above
+
+        found |= routes_of(OutcomeVerbs(settings.queue, settings.replies, create=create))
+    return found
 
 
 async def _envoy(

@@ -141,10 +141,10 @@ class History(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True):
     """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file.
 
-    `queue` is a campaign store, `audiences` where its uploads are kept; `messages` has by name what
-    campaigns that are composed in the console share. `hosts` are names, besides loopback, by which a
-    service without tokens may be asked. Without `record` no decision is kept. `drain` is how many seconds it goes on,
-    but says that it is not ready, once it is told to end.
+    `queue` is a campaign store, `audiences` where its uploads are kept; `messages` has by name what campaigns that are
+    composed in the console share; `replies` is a folder for what comes back. `hosts` are names, besides loopback, by
+    which a service without tokens may be asked. Without `record` no decision is kept. `drain` is how many seconds it
+    goes on, but says that it is not ready, once it is told to end.
     """
 
     store: str = DEFAULT_URL
@@ -154,6 +154,7 @@ class Settings(msgspec.Struct, frozen=True):
     queue: str | None = None
     audiences: str | None = None
     messages: dict[str, dict[str, Any]] = {}
+    replies: str | None = None
     http: Http = Http(Address("127.0.0.1", 8080))
     admin: Http = Http(Address("127.0.0.1", 8081))
     grpc: Grpc | None = None

@@ -390,15 +390,17 @@ class CampaignVerbs:
     async def _ask(self, what: Callable[[CampaignStore], T]) -> T:
         """The answer, found in a thread in its turn."""
         async with self._turns:
-            return await asyncio.to_thread(self._asked, what)
+            return await asyncio.to_thread(ask_store, self._url, what)
 
-    def _asked(self, what: Callable[[CampaignStore], T]) -> T:
-        try:
-            store = open_store(self._url, make=True, patience_s=0.0)
-        except CampaignError as error:
-            raise CampaignStoreError(str(error)) from None
-        with closing(store):
-            return what(store)
+
+def ask_store(url: str, what: Callable[[CampaignStore], T]) -> T:
+    """The answer of the campaign store of this URL."""
+    try:
+        store = open_store(url, make=True, patience_s=0.0)
+    except CampaignError as error:
+        raise CampaignStoreError(str(error)) from None
+    with closing(store):
+        return what(store)
 
 
 def _accepted(request: Request, *kinds: str) -> str | None:

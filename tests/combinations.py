@@ -9,7 +9,7 @@ on servers in some 3 of 18 combinations, another choice from law to law. `make p
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import pytest
@@ -66,7 +66,7 @@ def is_another_s(store: pytest.Collector, law: str) -> bool:
         return False
     if not module.nodeid.endswith(("conformance/test_stores.py", "conformance/test_server_stores.py")):
         return False
-    made: dict[str, Any] = vars(module.obj)
+    made = cast("dict[str, Any]", vars(module.obj))
     names = [f"{module.nodeid}::{name}" for name, value in made.items() if hasattr(value, law)]
     asked: Any = [SimpleNamespace(nodeid=name) for name in names]
     return store.nodeid not in {each.nodeid for each in chosen(f"{module.nodeid}::{law}", asked)}

@@ -35,7 +35,7 @@ POLICIES = "policies:\n  promo: {limits: [1/day]}\n  wide: {limits: [50/day]}\n"
 PAGES = [
     *("/console", "/console/subject", "/console/subject?id=u", "/console/subject?id=s:", "/console/campaigns"),
     *("/console/policies", "/console/policies?contains=o", "/console/policy?name=promo", "/console/segments"),
-    "/console/audit",
+    *("/console/audit", "/console/limited"),
 ]
 SENT = "application/x-www-form-urlencoded"
 
@@ -414,7 +414,16 @@ def test_in_a_browser_who_may_finds_why_and_pauses(
             browser.press('form[action$="/pause"] button')
             assert "Nothing more of it is sent until it is resumed." in browser.text
             assert "sale paused" in browser.text
-            for page in ("", "/campaigns", "/policies", "/policy?name=promo", "/subject?id=42", "/segments", "/audit"):
+            for page in (
+                "",
+                "/campaigns",
+                "/policies",
+                "/policy?name=promo",
+                "/subject?id=42",
+                "/segments",
+                "/audit",
+                "/limited",
+            ):
                 browser.go(f"{service.admin}/console{page}")
                 assert browser.told("document.documentElement.scrollWidth") <= 390
                 if script:

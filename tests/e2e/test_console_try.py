@@ -125,6 +125,45 @@ def test_a_hashed_record_counts_and_names_nobody(tmp_path: Path, settings: list[
         assert "somebody" not in str(service.ask("/v1/policies/promo/try", limits=["5/day"]).json())
 
 
+@pytest.mark.parametrize("hashed", [False, True])
+def test_who_is_limited_is_counted_as_one_counts_it(tmp_path: Path, settings: list[str], *, hashed: bool) -> None:
+    (tmp_path / "capline.yaml").write_text(f"record: {{hashed: {str(hashed).lower()}}}\n", encoding="utf-8")
+    random, names = Random(3), [BAD, "x" * 512, 42, "42", "\x1b[31m\n", *(f"u{number}" for number in range(9))]
+    asked = random.choices(names, weights=[9, 8, 7, 6, 5, *[1] * 9], k=120)
+    with Serving(tmp_path, *settings, "--workers", "2") as service, Visitor(service) as visitor:
+        for subject in asked[:40]:
+            service.ask("/v1/decide", policy="promo", subject=subject)
+        service.ask("/v1/decide/batch", policy="promo", subjects=asked[40:80])
+        service.ask("/v1/decide/batch", attempts=[{"policy": "promo", "subject": each} for each in asked[80:]])
+        exact = {subject: max(0, many - 3) for subject, many in Counter(asked).items()}
+
+        def told() -> dict[str, Any]:
+            return service.client.get("/v1/limited").json()
+
+        assert soon(lambda: told()["decisions"] == len(asked), WITHIN_S)
+        (promo,) = told()["policies"]
+        (by_day,) = promo["limits"]
+        assert (told()["short_by"], by_day["limit"], by_day["refused"]) == (0, "3/day", sum(exact.values()))
+        counts = {one["subject"]: one["count"] for one in by_day["subjects"]}
+        if hashed:
+            assert sorted(counts.values()) == sorted(count for count in exact.values() if count)
+            assert all(name.startswith("hash:") for name in counts)
+        else:
+            assert counts == {subject: count for subject, count in exact.items() if count}
+            used = {one["subject"]: one["count"] for one in promo["most_used"]}
+            assert used == {subject: min(3, many) for subject, many in Counter(asked).items()}
+        page = visitor.get("/console/limited").text
+        assert ("onerror" not in page) if hashed else ("&lt;img src=x onerror" in page)
+        assert "\u202e" not in page
+        assert "\x1b" not in page
+        assert visitor.get("/console/limited", headers=JSON).json()["policies"] == [promo]
+        assert "No decision under" in visitor.get("/console/limited?policy=none").text
+        assert visitor.get("/console/limited?policy=<b>").status_code == 422
+        assert visitor.get("/console/limited?more=1").status_code == 422
+        service.client.delete("/v1/subjects/i:42")
+        assert soon(lambda: told()["decisions"] == len(asked) - asked.count(42), WITHIN_S)
+
+
 def test_what_cannot_be_tried_says_why(tmp_path: Path, settings: list[str]) -> None:
     with Serving(tmp_path, *settings) as service, Visitor(service) as visitor:
         assert service.ask("/v1/policies/none/try", limits=["1/day"]).status_code == 404
@@ -136,6 +175,8 @@ def test_what_cannot_be_tried_says_why(tmp_path: Path, settings: list[str]) -> N
         refused = service.ask("/v1/policies/promo/try", limits=["1/day"])
         assert (refused.status_code, "record: {keep: 3600}" in refused.json()["detail"]) == (409, True)
         assert "records no decisions" in visitor.get("/console/try?name=promo&limits=1/day").text
+        assert service.client.get("/v1/limited").status_code == 409
+        assert "records no decisions" in visitor.get("/console/limited").text
         assert visitor.get("/console/try").headers["Location"] == "/console/policies"
 
 

@@ -21,8 +21,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return "memory://"
         case "lmdb":
             return f"lmdb://{tmp_path}?durability=full"
-        case "sentinel" | "cluster" as shape:
-            return shared("redis", shape).url + "?deadline=20s"
+        case "sentinel":
+            return shared("redis", "sentinel").url + "?deadline=20s"
+        case "cluster":
+            return shared("redis", "cluster").url + "?deadline=20s"
         case kind:
             return shared(kind).url + "?deadline=20s"
 

@@ -30,7 +30,7 @@ def size_of(folder: Path) -> int:
 def test_it_keeps_the_last_ones_within_its_bytes(folder: Path) -> None:
     record = Record(Settings(bytes=1 << 16))
     for at_us in range(20_000):
-        record.add((KIND, 2**51 + at_us, f"user:{at_us}", at_us % 2 == 0, None))
+        record.add((KIND, 2**51 + at_us, f"user:{at_us}", at_us % 2 == 0, None, None))
         if at_us % 50 == 0:
             record.flush()
     record.flush()
@@ -44,7 +44,7 @@ def test_it_keeps_the_last_ones_within_its_bytes(folder: Path) -> None:
 def test_what_is_older_than_it_keeps_is_neither_read_nor_there(folder: Path) -> None:
     record = Record(Settings(keep=3600))
     for at_us in (1, 2**51):
-        record.add((KIND, at_us, "u", True, None))
+        record.add((KIND, at_us, "u", True, None, None))
     record.flush()
     assert [row.at_us for row in record.rows("promo")[1]] == [2**51]
     for path in folder.glob("record-*"):
@@ -58,9 +58,9 @@ def test_processes_read_each_other_but_not_what_is_half_written(folder: Path) ->
     records = [Record(Settings()), Record(Settings())]
     for name, record in zip("ab", records, strict=True):
         kind = name, "vip", "push", "UTC", 3, 1
-        record.add((kind, 2**51, 7, False, "id"))
+        record.add((kind, 2**51, 7, False, "id", "1/day"))
         record.flush()
-        assert [one.rows(name)[1] for one in records] == [[(kind, 2**51, 7, False, "id")]] * 2
+        assert [one.rows(name)[1] for one in records] == [[(kind, 2**51, 7, False, "id", "1/day")]] * 2
     (path, *_) = folder.glob("record-*")
     path.write_bytes(path.read_bytes() + (100).to_bytes(4) + b"half")
     assert len(records[0].rows("b")[1]) == 1
@@ -69,7 +69,7 @@ def test_processes_read_each_other_but_not_what_is_half_written(folder: Path) ->
 def test_hashed_it_holds_no_subject(folder: Path) -> None:
     record = Record(Settings(hashed=True))
     for subject in ("somebody", "somebody", "s:1", 1):
-        record.add((KIND, 2**51, subject, True, None))
+        record.add((KIND, 2**51, subject, True, None, None))
     record.flush()
     assert b"somebody" not in b"".join(path.read_bytes() for path in folder.glob("record-*"))
     subjects = [row.subject for row in record.rows("promo")[1]]
@@ -89,7 +89,7 @@ def test_without_room_decisions_go_on_and_the_log_says_so_once(
     tmp_path.rmdir()
     with caplog.at_level(logging.WARNING, "capline.service"):
         for _ in range(3):
-            record.add((KIND, 2**51, "u", True, None))
+            record.add((KIND, 2**51, "u", True, None, None))
             record.flush()
     assert [entry.message.startswith("decisions are not recorded: ") for entry in caplog.records] == [True]
 

@@ -47,6 +47,7 @@ def top(
 
     def look() -> dict[str, Any]:
         seen = dict(ask("", over="5m"), campaigns=ask("/campaigns").get("campaigns"), away="")
+        seen["limited"] = ask("/limited")["policies"]
         return seen if subject is None else seen | {"subject": ask("/subject", id=subject)}
 
     def show(seen: dict[str, Any]) -> None:

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-_MOST_ROWS = 30
+_MOST_ROWS, _MOST_LIMITED = 30, 10
 
 
 def screen(seen: Mapping[str, Any], url: str) -> Group:
     """What was seen of the service there; its `away` says why it does not answer any more."""
-    return Group(*_head(seen, url), *_policies(seen), *_campaigns(seen["campaigns"]), *_subject(seen))
+    parts = _policies(seen), _limited(seen["limited"]), _campaigns(seen["campaigns"]), _subject(seen)
+    return Group(*_head(seen, url), *(line for part in parts for line in part))
 
 
 def _head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
@@ -48,6 +49,20 @@ def _policies(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
         rates = (f"{each[verdict] / seen['policies_over_s']:,.2f}" for verdict in ("allowed", "refused"))
         shown.add_row(plain(each["policy"]), plain(by), *rates, f"{each['refused'] / total:.1%}" if total else "")
     yield shown if shown.row_count else "\nnothing was decided in the last minutes"
+
+
+def _limited(policies: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    rows = [
+        (one["count"], policy["policy"], by["limit"], one["subject"])
+        for policy in policies
+        for by in policy["limits"]
+        for one in by["subjects"]
+    ]
+    if rows:
+        shown = table("\nmost refused", "\npolicy", "\nlimit", numbers=("\nrefused",))
+        for count, policy, limit, subject in sorted(rows, key=lambda row: -row[0])[:_MOST_LIMITED]:
+            shown.add_row(plain(subject), plain(policy), plain(limit), f"{count:,}")
+        yield shown
 
 
 def _campaigns(campaigns: list[dict[str, Any]] | None) -> Iterator[RenderableType]:

@@ -6,6 +6,7 @@
     GET   /console/campaigns/new   a campaign that is composed, with its forecast; POST begins it
     GET   /console/policies        and /console/policy?name=, /console/audit
     GET   /console/segments?left=  what two share, versions; POST …/rollback
+    GET   /console/limited         who is refused most, and who uses most
     GET   /console/try?name=       other limits for a policy; POST …/set
     GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
     POST  /console/link            with a token: a link that signs in once, GET /console/link?key=
@@ -59,8 +60,8 @@ if TYPE_CHECKING:
 TOP = "/console"
 SUBJECT, CAMPAIGNS, CAMPAIGN = f"{TOP}/subject", f"{TOP}/campaigns", f"{TOP}/campaign"
 COMPOSE = f"{CAMPAIGNS}/new"
-POLICIES, POLICY, TRY, SEGMENTS, AUDIT = (
-    f"{TOP}/{name}" for name in ("policies", "policy", "try", "segments", "audit")
+POLICIES, POLICY, TRY, LIMITED, SEGMENTS, AUDIT = (
+    f"{TOP}/{name}" for name in ("policies", "policy", "try", "limited", "segments", "audit")
 )
 LINK = f"{TOP}/link"
 _FORM_BYTES = 8192
@@ -82,6 +83,7 @@ _DONE = {
 _NAV = (
     ("Overview", TOP),
     ("Policies", POLICIES),
+    ("Limited", LIMITED),
     ("Campaigns", CAMPAIGNS),
     ("Segments", SEGMENTS),
     ("Audit", AUDIT),
@@ -132,6 +134,7 @@ class Console:
             POLICY: route(GET=self._page(self._policy)),
             TRY: route(GET=self._page(self._try)),
             f"{TRY}/set": route(POST=self._form(self._set, "name", *settings.TYPED, "version", "reason")),
+            LIMITED: route(GET=self._page(self._limited)),
             SEGMENTS: route(GET=self._page(self._segments)),
             f"{SEGMENTS}/rollback": route(POST=self._form(self._rollback, "version", "current")),
             AUDIT: route(GET=self._page(self._audit)),
@@ -345,6 +348,11 @@ class Console:
             return moved(link(POLICY, name=name, done="set"))
         typed = {key: form.get(key, "") for key in settings.TYPED}
         return moved(link(TRY, name=name, **typed, done="conflict"))
+
+    async def _limited(self, request: Request, caller: Caller) -> Reply:
+        policy = query_of(request.query, ("policy",)).get("policy") or None
+        view = await self._settings.limited(caller.token, policy)
+        return self._shown(request, caller, "limited.html", view, policy=policy)
 
     async def _segments(self, request: Request, caller: Caller) -> Reply:
         asked = query_of(request.query, ("left", "right", "done"))

@@ -3,6 +3,7 @@
 /console/policies?contains=&after=    a page of them, by name
 /console/policy?name=&after=          one; `after` is a subject, of its overrides
 /console/try?name=&limits=&...        other limits for it, on the decisions that were recorded; POST .../set
+/console/limited?policy=              who is refused most, and who uses most, as recorded
 /console/audit?before=
 """
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from capline.service.console.overview import Overview
     from capline.service.console.verbs import Verbs
 
-LIST, ONE = "/v1/policies", "/v1/policies/{name}"
+LIST, ONE, LIMITED = "/v1/policies", "/v1/policies/{name}", "/v1/limited"
 _A_PAGE = 50
 _BY_NAME = ("by_segment", "channels")
 TYPED = ("limits", *_BY_NAME)
@@ -70,6 +71,16 @@ class SettingsPages:
                     raise
                 view["why_not"] = str(problem)
         return view
+
+    async def limited(self, token: Token, policy: str | None) -> dict[str, Any]:
+        """Who is refused most, and who uses most, under all policies or one."""
+        try:
+            told: dict[str, Any] = await self._verbs(token, "GET", LIMITED, policy=policy)
+        except Problem as problem:
+            if problem.status != HTTPStatus.CONFLICT:
+                raise
+            return {"is_here": False, "policies": []}
+        return {"is_here": True, **told}
 
     async def change(self, token: Token, name: str, form: dict[str, str]) -> bool:
         """Set these limits, for the reason in the form; False where the policy has another version than the form."""

@@ -44,17 +44,21 @@ Kind = tuple[str, str | None, str | None, str | None, int, int]
 """Policy, segment, channel, zone, cost, what was to stay free."""
 
 
-_Row = tuple[Kind, int, "Subject", bool, str | None]
+_ERASURE: Kind = "", None, None, None, 0, 0
+_ERASED = msgspec.msgpack.encode(_ERASURE)
+
+RowTuple = tuple[Kind, int, "Subject", bool, str | None, str | None]
 
 
 class Row(NamedTuple):
-    """A decision: what was asked, of whom, when, and whether it was allowed."""
+    """A decision: what was asked, of whom, when, whether it was allowed, else by which limit it was refused."""
 
     kind: Kind
     at_us: int
     subject: Subject
     allowed: bool
     id: str | None
+    limit: str | None
 
 
 class Record:
@@ -67,7 +71,7 @@ class Record:
         self._own = None if shared else ScratchFolder("capline-record-")
         self._folder = Path(self._own.name) if self._own else shared.parent  # pyright: ignore[reportOptionalMemberAccess] - one of both
         self._key = kept_key()
-        self._rows: list[_Row] = []
+        self._rows: list[RowTuple] = []
         self._files = 0
         self._file_bytes = 0
         self._file_until_s = 0.0
@@ -75,7 +79,7 @@ class Record:
         self._fails = False
         self._lock = Lock()
 
-    def add(self, row: _Row) -> None:
+    def add(self, row: RowTuple) -> None:
         """Add a decision: a `Row`, or a tuple like one."""
         rows = self._rows
         rows.append(row)
@@ -84,7 +88,7 @@ class Record:
 
     def erase(self, subject: Subject) -> None:
         """Forget what was there of a subject: it is read no more, and is out of the files after `keep`."""
-        self.add((("", None, None, None, 0, 0), time.time_ns() // 1000, subject, False, None))
+        self.add((_ERASURE, time.time_ns() // 1000, subject, False, None, None))
 
     async def follow(self) -> None:
         """Write what was added every second, until this is cancelled."""
@@ -100,10 +104,10 @@ class Record:
         rows, self._rows = self._rows, []
         self.write(rows)
 
-    def write(self, rows: Sequence[_Row]) -> None:
+    def write(self, rows: Sequence[RowTuple]) -> None:
         """Write these; where there is no room for them, they are forgotten, and the log says so once."""
         if self.hashed:
-            rows = [(kind, at_us, self._hash(subject), allowed, id) for kind, at_us, subject, allowed, id in rows]
+            rows = [(kind, at_us, self._hash(subject), *rest) for kind, at_us, subject, *rest in rows]  # pyright: ignore[reportAssignmentType] - a star has no length
         chunk = msgspec.msgpack.encode(rows) if rows else b""
         with self._lock:
             if self._file_bytes + len(chunk) > self._most_bytes / _PARTS or time.monotonic() > self._file_until_s:
@@ -149,7 +153,7 @@ class Record:
     def rows(self, policy: str) -> tuple[int | None, list[Row]]:
         """When the record begins, None where it is empty; and what is there of one policy, in order of time."""
         began_us: int | None = None
-        least_us = time.time_ns() // 1000 - int(self._keep_s * 1e6)
+        least_us = self._least_us()
         found: list[Row] = []
         erased_us: dict[Subject, int] = {}
         for _, path, _ in self._listed():
@@ -163,14 +167,32 @@ class Record:
         found.sort(key=lambda row: row.at_us)
         return None if began_us is None else max(began_us, least_us), found
 
+    def _least_us(self) -> int:
+        return time.time_ns() // 1000 - int(self._keep_s * 1e6)
+
+    def pieces(self) -> Iterator[list[RowTuple]]:
+        """All that is there, some thousand rows at a time, in no order."""
+        erased_us: dict[Subject, int] = {}
+        for _, path, _ in self._listed():
+            for rows in _chunks(path, _ERASED):
+                erased_us |= {row[2]: max(row[1], erased_us.get(row[2], 0)) for row in rows if not row[0][0]}
+        least_us = self._least_us()
+        for _, path, _ in self._listed():
+            for rows in _chunks(path):
+                yield [
+                    row
+                    for row in rows
+                    if row[0][0] and row[1] >= least_us and (not erased_us or row[1] > erased_us.get(row[2], 0))
+                ]
+
     def close(self) -> None:
         """Remove the files, where they are this process's alone."""
         if self._own is not None:
             self._own.cleanup()
 
 
-def _chunks(path: Path) -> Iterator[list[_Row]]:
-    """The chunks of a file, but for one that is being written."""
+def _chunks(path: Path, holding: bytes = b"") -> Iterator[list[RowTuple]]:
+    """The chunks of a file that hold these bytes, but for one that is being written."""
     try:
         data = path.read_bytes()
     except OSError:  # it was too old
@@ -180,8 +202,9 @@ def _chunks(path: Path) -> Iterator[list[_Row]]:
         end = at + _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES])
         if end > len(data):
             return
-        yield _CHUNK.decode(data[at + _LENGTH_BYTES : end])
+        if holding in data[at:end]:
+            yield _CHUNK.decode(data[at + _LENGTH_BYTES : end])
         at = end
 
 
-_CHUNK = msgspec.msgpack.Decoder(list[tuple[Kind, int, str | int, bool, str | None]])
+_CHUNK = msgspec.msgpack.Decoder(list[tuple[Kind, int, str | int, bool, str | None, str | None]])

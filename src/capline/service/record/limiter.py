@@ -7,10 +7,12 @@ Their hits are in the store's logs, so whoever tries other limits knows of them.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress, repeat
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
 
 from capline.limiter.aio import AsyncLimiter
 from capline.model.attempt import Attempt
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
 _decide = AsyncLimiter.decide
 _DECIDED = ("store", "deny-cache")
 """Origins of answers that the limits gave."""
+
+
+@lru_cache(1024)
+def _text_of(limit: Limit | None) -> str | None:
+    return None if limit is None else str(limit)
 
 
 class RecordingLimiter(AsyncLimiter):
@@ -74,7 +81,8 @@ class RecordingLimiter(AsyncLimiter):
             if segment is None and self._lookup is not None:
                 segment = self.segment_of(policy, subject)
             kind = policy, segment, channel, zone, cost, keep_free
-            record.add((kind, decision.hit or time_ns() // 1000, subject, decision.allowed, id))
+            limit = None if decision.allowed else _text_of(decision.limit)
+            record.add((kind, decision.hit or time_ns() // 1000, subject, decision.allowed, id, limit))
         return decision
 
     @override
@@ -103,7 +111,14 @@ class RecordingLimiter(AsyncLimiter):
     ) -> None:
         now_us = time_ns() // 1000
         rows = [
-            Row(self._kind(attempt), answer.hit or now_us, attempt.subject, answer.allowed, attempt.id)
+            Row(
+                self._kind(attempt),
+                answer.hit or now_us,
+                attempt.subject,
+                answer.allowed,
+                attempt.id,
+                None if answer.allowed else _text_of(answer.limit),
+            )
             for attempt, answer in zip(attempts, answers, strict=True)
             if isinstance(answer, Decision) and answer.origin in _DECIDED and type(attempt.keep_free) is int
         ]
@@ -133,7 +148,9 @@ class RecordingLimiter(AsyncLimiter):
         stamps = [hit if hit != NO_HIT else now_us for hit in answers.hit.tolist()]
         ids = repeat(None) if receipt is None else (f"{receipt}:{row}" for row in range(len(subjects)))
         each = repeat(kinds[0]) if codes is None else map(kinds.__getitem__, codes)
-        rows = [*map(Row, each, stamps, subjects, answers.allowed.tolist(), ids)]
+        texts = [*map(_text_of, answers.limits), None]  # -1, none, is the last
+        limits = map(texts.__getitem__, np.where(answers.allowed, -1, answers.limit_index).tolist())
+        rows = [*map(Row, each, stamps, subjects, answers.allowed.tolist(), ids, limits)]
         if answers.errors or answers.origins or answers.origin not in _DECIDED:
             origins = answers.origins
             decided = (

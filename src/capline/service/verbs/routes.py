@@ -9,6 +9,7 @@ from capline.service.verbs.attempts import Attempts
 from capline.service.verbs.batch import MOST_ROWS, Batch
 from capline.service.verbs.configuration import ConfigurationVerbs
 from capline.service.verbs.joint import JointVerbs
+from capline.service.verbs.limited import LimitedVerbs
 from capline.service.verbs.subjects import Subjects
 from capline.service.verbs.trials import Trials
 
@@ -38,4 +39,5 @@ def routes(
         Subjects(limiter, queue, audiences),
         ConfigurationVerbs(limiter, local=local),
         Trials(limiter),
+        LimitedVerbs(limiter),
     )

@@ -87,6 +87,29 @@ def test_the_worked_example_by_the_command_and_over_http(tmp_path: Path, queue: 
         assert serving.client.get("/v1/campaign-conflicts?history=maybe", headers=named).status_code == 422
 
 
+def test_a_plan_says_what_it_loses_to_those_before_it_and_takes_from_those_after(tmp_path: Path, queue: str) -> None:
+    site = Site(tmp_path)
+    waiting(site, queue, "news", range(50, 150), 9)
+    waiting(site, queue, "sale", range(100, 250), 11)
+    site.audience(range(400))
+    now_us = time.time_ns() // HOUR_US // 1000 * HOUR_US
+    own = site.write(campaign="offer", as_of=None, send_at=instant_text(now_us + 10 * HOUR_US))
+    found = answer("campaign", "plan", own, "--queue", queue)
+    assert (found["state"], found["total"]["sent"], found["unread"]) == ("planned", 400, {})
+    assert places(found) == [
+        ("offer", "news", "1/day", "new", 50, 0),
+        ("sale", "offer", "1/day", "churned", 50, 0),
+        ("sale", "offer", "1/day", "new", 50, 0),
+    ]
+    assert "beside the campaigns that wait" in capline("campaign", "plan", own, "--queue", queue).stdout
+    assert answer("campaign", "plan", own)["conflicts"] == []
+    answer("campaign", "enqueue", own, "--queue", queue)
+    again = answer("campaign", "plan", own, "--queue", queue)
+    assert places(again) == places(found), "the one in the queue is not another"
+    with Serving(tmp_path, "--queue", queue) as serving:
+        assert answer("campaign", "plan", own.name, "--server", serving.url, cwd=tmp_path) == found
+
+
 def test_the_logs_as_they_are_now(tmp_path: Path, queue: str) -> None:
     site = Site(tmp_path)
     three(site, queue)

@@ -1,7 +1,8 @@
 """The exact forecast: what `run` would do at this instant, by peeking. Nothing is consumed, and nothing is written.
 
 It is exact because the subjects of an audience are all different, so no decision of the campaign affects another. It
-cannot know whether messages will be delivered.
+cannot know whether messages will be delivered. What campaigns that wait take from it by then, and it from them, it says
+apart.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.campaign.attempts import Attempts
+from capline.campaign.conflicts.find import Conflict, conflicts_of
 from capline.campaign.report import OutcomeCounts, Report
 from capline.campaign.store.rows import DELIVERED, PENDING
 from capline.campaign.store_facts import new_store, store_facts
@@ -22,10 +24,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capline.campaign.prepare import Job
+    from capline.campaign.store.protocol import CampaignStore
 
 
-def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
-    """Forecast a campaign as if it were begun now; `progress` is called with the subjects so far."""
+class Plan(Report, frozen=True, kw_only=True):
+    """A forecast, and `conflicts` with the campaigns that wait, each at its time, on empty logs.
+
+    `unread` says by name why one of them could not be looked at.
+    """
+
+    conflicts: list[Conflict]
+    unread: dict[str, str]
+
+
+def plan(job: Job, progress: Callable[[int], object] | None = None, beside: CampaignStore | None = None) -> Plan:
+    """Forecast a campaign as if it were begun now; `progress` is called with the subjects so far.
+
+    `beside` has the campaigns that wait.
+    """
     file = job.file
     counts = OutcomeCounts(job.audience.sizes())
     with ExitStack() as stack:
@@ -47,4 +63,6 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             if progress is not None:
                 progress(job.rows(number).stop)
     facts = replace(job.run().facts, run_id="")
-    return msgspec.structs.replace(counts.report(facts), store=store)
+    report = msgspec.structs.replace(counts.report(facts), store=store)
+    places, unread = ([], {}) if beside is None else conflicts_of(job, beside)
+    return Plan(**msgspec.structs.asdict(report), conflicts=places, unread=unread)

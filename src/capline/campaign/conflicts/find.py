@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from capline.campaign.prepare import Job
     from capline.campaign.store.packed import Ids
     from capline.campaign.store.protocol import CampaignStore
 
@@ -85,6 +86,21 @@ def conflicts_in(store: CampaignStore, *, history: bool = False) -> Conflicts:
     now_us = SystemClock().now_us()
     planned, unread = planned_in(store, now_us)
     return conflicts(planned, unread, now_us, history=history)
+
+
+def conflicts_of(job: Job, store: CampaignStore) -> tuple[list[Conflict], dict[str, str]]:
+    """The places that a campaign would lose to those that wait in a store, and take from them, on empty logs.
+
+    And why some could not be looked at, as in `Conflicts`.
+    """
+    file, now_us = job.file, SystemClock().now_us()
+    others, unread = planned_in(store, now_us, but=file.campaign)
+    mine = Planned.of_job(job, now_us, file.send_at_us, file.until_us or 0)
+    on_its_log = [each for each in others if each.log == mine.log]
+    if not on_its_log or file.only or file.as_of_us is not None:
+        return [], unread
+    found = conflicts([mine, *on_its_log], unread, now_us)
+    return [each for each in found.conflicts if mine.name in (each.campaign, each.taken_by)], found.unread
 
 
 def conflicts(planned: Sequence[Planned], unread: dict[str, str], now_us: int, *, history: bool = False) -> Conflicts:

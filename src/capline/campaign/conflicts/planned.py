@@ -13,7 +13,6 @@ import numpy as np
 from capline.campaign.file import loads_campaign
 from capline.campaign.part import Part
 from capline.campaign.prepare import begun_version, local_instant_us, pick_policy, prepare, store_identity
-from capline.campaign.store.protocol import names_of
 from capline.model.errors import CampaignError, CaplineError
 from capline.policy.file import loads
 
@@ -115,7 +114,7 @@ def planned_in(store: CampaignStore, now_us: int, *, but: str = "") -> tuple[lis
     """
     found: list[Planned] = []
     unread: dict[str, str] = {}
-    for name in names_of(store):
+    for name in sorted(store.ages_s(math.inf)):
         try:
             run = None if name == but else store.find(name)
             planned = None if run is None else _planned(store, run, now_us)
@@ -128,7 +127,7 @@ def planned_in(store: CampaignStore, now_us: int, *, but: str = "") -> tuple[lis
 
 def _planned(store: CampaignStore, run: StoredRun, now_us: int) -> Planned | None:
     name, state = run.facts.campaign, store.state(run.facts.campaign)
-    is_over = state.finished or state.cancelled or 0 < state.until_us <= now_us
+    is_over = state.cancelled or 0 < state.until_us <= now_us
     if is_over or run.facts.is_test or math.isinf(state.due_us):
         return None
     if state.refused is not None:

@@ -26,7 +26,7 @@ from capline.cli.commands import outcomes
 from capline.cli.input.campaigns import Service, Shared, Target, queue_of_store
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import LedgerOption, ProgressOption
-from capline.cli.render.campaign import conflicts_answer, print_list, report_answer
+from capline.cli.render.campaign import conflicts_answer, plan_answer, print_list, report_answer
 from capline.cli.render.console import FAILED, FAILED_FOR_GOOD, Answer, note, out, plain, stop_lines, warn
 from capline.cli.render.progress import progress_bar
 from capline.model.errors import CampaignError
@@ -156,25 +156,32 @@ def _say_where(opened: Ledger, job: Job, *, retry_failed: bool, target: Path) ->
         note.print(f"waits until {instant_text(job.file.send_at_us)}", style="dim", markup=False)
 
 
-@app.answers("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json")
+@app.answers(
+    "capline campaign plan summer-sale.yaml",
+    "capline campaign plan summer-sale.yaml --queue redis://127.0.0.1:6379/0 --json",
+)
 def plan(
-    campaign: CampaignArgument, service: Service, only: OnlyOption = None, progress: ProgressOption = None
+    campaign: CampaignArgument, shared: Shared, only: OnlyOption = None, progress: ProgressOption = None
 ) -> Answer:
     """Forecast exactly what a run started now would send and refuse. Consumes and writes nothing.
 
-    With --server the service forecasts: paths in the file are those of the service.
+    Beside a queue also which campaigns that wait there take places from it by its time, and it from them: on empty
+    logs. With --server the service forecasts: paths in the file are those of the service.
     """
     from capline.campaign import load_campaign, prepare
     from capline.campaign import plan as plan_job
+    from capline.campaign.store.open import open_store
     from capline.cli.input.served import form_of
 
-    if (served := service.served) is not None:
-        return report_answer(served.plan(form_of(campaign, _only(only))))
+    if (served := shared.served) is not None:
+        return plan_answer(served.plan(form_of(campaign, _only(only))))
     job = prepare(load_campaign(campaign, _only(only)))
-    with progress_bar("peeking", len(job.audience), wanted=progress) as advance:
-        report = plan_job(job, advance)
+    with ExitStack() as stack:
+        beside = None if shared.queue is None else stack.enter_context(closing(open_store(shared.queue)))
+        with progress_bar("peeking", len(job.audience), wanted=progress) as advance:
+            report = plan_job(job, advance, beside)
     _warn_of_new(report.store)
-    return report_answer(report)
+    return plan_answer(report)
 
 
 @app.answers(

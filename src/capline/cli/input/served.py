@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from capline.campaign.conflicts.find import Conflicts
     from capline.campaign.ledger import Settings
     from capline.campaign.outcomes import Outcome
+    from capline.campaign.plan import Plan
     from capline.campaign.queue.enqueue import Enqueued
     from capline.campaign.queue.status import Listed, QueueReport
-    from capline.campaign.report import Report
     from capline.campaign.store.protocol import Change
     from capline.forms.tree import Node
     from capline.service.verbs.audiences import Verified
@@ -62,11 +62,11 @@ class ServedCampaigns:
     def __init__(self, url: str, token_file: Path | None) -> None:
         self._exchange = exchange_of(url if "?" in url else f"{url}?{_DEADLINE}", token_file)
 
-    def plan(self, form: CampaignForm) -> Report:
+    def plan(self, form: CampaignForm) -> Plan:
         """What this campaign file would send and refuse now; its paths are the service's."""
-        from capline.campaign.report import Report
+        from capline.campaign.plan import Plan
 
-        return _as(Report, self._ask("POST", "/v1/campaigns/plan", form))
+        return _as(Plan, self._ask("POST", "/v1/campaigns/plan", form))
 
     def create(self, form: CampaignForm) -> Enqueued:
         """Begin the campaign of this file; the same file again finds its own run."""

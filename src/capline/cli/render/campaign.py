@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from capline.cli.render.console import FAILED, Answer, out, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from capline.campaign import Report
-    from capline.campaign.conflicts.find import Conflicts, Expected
+    from capline.campaign.conflicts.find import Conflict, Conflicts, Expected
+    from capline.campaign.plan import Plan
     from capline.campaign.queue.status import Listed, QueueProgress
     from capline.campaign.report import Eligible, SegmentReport, StoreFacts
 
@@ -63,18 +64,34 @@ def conflicts_answer(found: Conflicts) -> Answer:
             out.print("no campaign waits here: nothing to compare")
         else:
             _print_expected(found.campaigns, logs)
-        if found.conflicts:
-            shown = table("campaign", "segment", "loses its place to", "under", numbers=["users", "sent later"])
-            for each in found.conflicts:
-                names = each.campaign, each.segment or "-", each.taken_by, each.limit
-                shown.add_row(*names, f"{each.users:,}", f"{each.later:,}")
-            out.print(shown)
-        elif found.campaigns:
-            out.print("none of them takes the place of another")
-        for name, why in found.unread.items():
-            out.print(f"{name} is not among them: {why}", style="yellow", markup=False, soft_wrap=True)
+            if not found.conflicts:
+                out.print("none of them takes the place of another")
+        _print_conflicts(found.conflicts, found.unread)
 
     return Answer(found, lines, FAILED if found.unread else 0)
+
+
+def plan_answer(plan: Plan) -> Answer:
+    """The forecast, and whose place it takes, and who takes its own."""
+
+    def lines() -> None:
+        _print_report(plan)
+        if plan.conflicts:
+            out.print("beside the campaigns that wait, each at its time, on empty logs:")
+        _print_conflicts(plan.conflicts, plan.unread)
+
+    return Answer(plan, lines)
+
+
+def _print_conflicts(conflicts: Sequence[Conflict], unread: Mapping[str, str]) -> None:
+    if conflicts:
+        shown = table("campaign", "segment", "loses its place to", "under", numbers=["users", "sent later"])
+        for each in conflicts:
+            names = each.campaign, each.segment or "-", each.taken_by, each.limit
+            shown.add_row(*names, f"{each.users:,}", f"{each.later:,}")
+        out.print(shown)
+    for name, why in unread.items():
+        out.print(f"{name} is not among them: {why}", style="yellow", markup=False, soft_wrap=True)
 
 
 def _print_expected(campaigns: Sequence[Expected], logs: str) -> None:

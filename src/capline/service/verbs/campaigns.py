@@ -33,9 +33,10 @@ from capline.campaign.file import loads_campaign
 from capline.campaign.ledger import Ledger, Settings
 from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, tables_of, write_outcomes
 from capline.campaign.page import render
+from capline.campaign.plan import Plan
 from capline.campaign.queue.enqueue import Enqueued, begin, retry
 from capline.campaign.queue.status import Listed, QueueReport, QueueStatus, every, listed
-from capline.campaign.report import Report, Steering, state_now
+from capline.campaign.report import Steering, state_now
 from capline.campaign.senders.template import variables
 from capline.campaign.store.open import open_store
 from capline.campaign.store.rows import RETRIED, BatchRows
@@ -276,10 +277,10 @@ class CampaignVerbs:
         run_id = None if key is None else blake2b(request.who.encode() + b" " + key, digest_size=8).hexdigest()
         return await self._ask(lambda store: _create(store, form.file(self._uploads), run_id))
 
-    @post("/v1/campaigns/plan", CampaignForm, Report, has_maps=True, roles=_COMPOSE, examples={"POST": _FORM})
-    async def plan(self, _request: Request, form: CampaignForm) -> Report:
-        """What the campaign would send and refuse if it began now; nothing is begun."""
-        return await self._ask(lambda _: plan(prepare(form.file(self._uploads))))
+    @post("/v1/campaigns/plan", CampaignForm, Plan, has_maps=True, roles=_COMPOSE, examples={"POST": _FORM})
+    async def plan(self, _request: Request, form: CampaignForm) -> Plan:
+        """What the campaign would send and refuse if it began now, and whose place it takes; nothing is begun."""
+        return await self._ask(lambda store: plan(prepare(form.file(self._uploads)), beside=store))
 
     @get("/v1/campaign-conflicts", Conflicts, query=("history",), examples={"GET": _CONFLICTS})
     async def conflicts(self, request: Request) -> Conflicts:

@@ -216,6 +216,21 @@ def _ids(grown: Grown, call: int) -> None:
     grown.limiter.decide_batch([Attempt("p", "s", id=f"many-{call}-{i}") for i in range(5)])
 
 
+def _schedule_all(grown: Grown, call: int) -> None:
+    grown.limiter.schedule_all([Attempt("p", "s"), Attempt("p", f"other-{call}")])
+
+
+def _move(grown: Grown, _: int) -> None:
+    """A slot half way back, which has no earlier place."""
+    hit = next(grown.behind, _NO_HIT)
+    check(grown.limiter.move(grown.policy, "s", hit).allowed or hit == _NO_HIT, "a slot is not there")
+
+
+def _reserve(grown: Grown, _: int) -> None:
+    hit = grown.limiter.reserve(grown.policy, "s", ttl=36_000).hit
+    check(hit is not None and grown.limiter.commit(grown.policy, "s", hit), "a hit was not committed")
+
+
 def _erase(grown: Grown, call: int) -> None:
     grown.limiter.erase(f"nobody-{call}")
 
@@ -224,9 +239,12 @@ VERBS: dict[str, Callable[[Grown, int], None]] = {
     "decide": _decide, "cost 2": _cost, "keep_free": _kept, "a new id": _id, "a new subject": _newcomer,
     "peek": _peek, "usage": _usage, "charge": _charge, "schedule": _schedule,
     "refund half way back": _refund, "settle half way back": _settle,
+    "reserve and commit": _reserve, "move": _move, "schedule_all": _schedule_all,
     "decide_all": _decide_all, "decide_many": _decide_many, "five new ids": _ids, "erase": _erase,
 }  # fmt: skip
 
+ONLY_OF = {"reserve and commit": reservations, "move": slots}
+"""Verbs that only these can answer."""
 
 _WRITES = "the present form has the units up to each hit, so those of all later ones are written; forms=next has blocks"
 _READS = "the ids' bytes are read, 3 ms for 100,000; the first id of the present form makes each hit 8 bytes longer"
@@ -385,6 +403,11 @@ def _with_receipts(limiter: Limiter, size: int) -> None:
     check(limiter.usage("p", 0)[0].used == 1, "a batch was counted twice")
 
 
+def _explained(limiter: Limiter, size: int) -> None:
+    _many_of_one_subject(limiter, size)
+    check(len(limiter.explain("p", "s").hits) == size, "a hit is not explained")
+
+
 def _acquired(limiter: Limiter, size: int) -> None:
     for _ in range(size):
         with limiter.acquire("p", "s"):
@@ -394,6 +417,7 @@ def _acquired(limiter: Limiter, size: int) -> None:
 JOBS: dict[str, tuple[Callable[[Limiter, int], None], int]] = {
     "decide_many with receipts, each batch twice": (_with_receipts, 20_000),
     "acquire": (_acquired, 20_000),
+    "decide_many of one subject, and explain": (_explained, 100_000),
     "decide_many of one subject": (_many_of_one_subject, 100_000),
     "decide_batch of one subject, with ids": (_many_with_ids, 20_000),
     "refund_many": (_many_refunded, 100_000),
@@ -590,7 +614,11 @@ def growing(table: Table, name: str, store: Store, largest: int) -> None:
         title = f"{name}, {grow.__name__.replace('_', ' ')}"
         sizes = (10, 500) if table.short else (500, largest // 10, largest if grow in LONG else largest // 2)
         longest_name = f"{title} of {sizes[-1]:,}: the longest script call"
-        verbs = [verb for verb in VERBS if table.wants(f"{title}: {verb}", longest_name)]
+        verbs = [
+            verb for verb in VERBS if ONLY_OF.get(verb, grow) is grow and table.wants(f"{title}: {verb}", longest_name)
+        ]
+        if name == "cluster" and "schedule_all" in verbs:
+            verbs.remove("schedule_all")  # it needs one slot
         if not verbs:
             continue
         least, *more = (times(store, grow, size, verbs) for size in sizes)

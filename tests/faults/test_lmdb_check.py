@@ -51,6 +51,9 @@ def fill(path: Path) -> None:
         with Limiter(f"lmdb://{path}?forms=next", POLICIES, clock=clock) as next_forms:
             for policy in ("counter", "gcra"):
                 assert next_forms.decide(policy, 8, 2).allowed
+            for _ in range(100):
+                next_forms.schedule("p", 8)
+            next_forms.charge("p", 8, 1)  # in a page, which has one hit more than others
         slot = limiter.schedule("p", 2, max_wait=1e6)
         assert limiter.refund("p", 2, slot.hit)
         for subject in range(1, 4000, 3):

@@ -131,8 +131,9 @@ def apply(step: Step, log: L, plain: window.Log, now_us: int, stored: StoredPage
         plain = window.trim(plain, now_us - n)
     if verb == "insert" and plain.hits:
         stamp = plain.free_stamp(max(plain.hits[0].stamp_us, now_us - n))
-        log.record(stamp, units, 0)
-        plain, now_us = window.record(plain, window.Hit(stamp, units), 0), max(now_us, stamp)
+        hit = window.Hit(stamp, units, (0, stamp, window.DENIED)[n % 3])
+        log.record(stamp, units, 0, hit.fingerprint)
+        plain, now_us = window.record(plain, hit, 0), max(now_us, stamp)
     if verb == "insert many" and plain.hits:
         rows: list[tuple[int, int, int]] = []
         for i in range(7):
@@ -188,7 +189,7 @@ def test_every_look_at_columns_agrees_with_the_plain_value(script: list[Step]) -
 def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_reopenings(
     script: list[Step], forms: tuple[bool, ...]
 ) -> None:
-    with patch.multiple(paged, PAGE_HITS=4, TAIL_HITS=6, BLOCK_PAGES=2):
+    with patch.multiple(paged, PAGE_HITS=4, MOST_IN_PAGE=7, TAIL_HITS=6, BLOCK_PAGES=2):
         stored, now_us, plain = StoredPages(), 1000, window.Log()
         first = ColumnLog()
         first.record(now_us, 1, now_us)
@@ -214,7 +215,7 @@ def test_a_short_log_stays_one_value_of_eight_bytes_a_hit() -> None:
 
 def test_sums_by_block_stay_true_as_a_log_moves_on() -> None:
     """Blocks come at the end and go at the beginning between changes, which no short script does."""
-    with patch.multiple(paged, PAGE_HITS=4, TAIL_HITS=6, BLOCK_PAGES=2):
+    with patch.multiple(paged, PAGE_HITS=4, MOST_IN_PAGE=7, TAIL_HITS=6, BLOCK_PAGES=2):
         stored, plain = StoredPages(), ColumnLog()
         plain.record(1, 1, 1)
         log = paged.PagedLog(ColumnLog.copy_of(plain), stored, tables())

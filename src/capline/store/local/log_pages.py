@@ -2,7 +2,7 @@
 
     head    kind PAGED, lead words [first, next, sealed, mixed, epoch], then the newest 4 to 36 hits, as in
     `capline.store.local.log_bytes`
-    page p  lead word [base], then 32 hits, for each p in first..next-1
+    page p  lead word [base], then 32 hits, for each p in first..next-1; with BLOCKS some more, where `mixed` is 1
     ahead   with BLOCKS, at page 2^32 - 1: [first block], then what is added to the bases of each 16 pages, modulo 2^64
 
 `base` is the units sealed before the page, and `sealed` those in all pages ever sealed, so each unit has a number in
@@ -26,7 +26,7 @@ from capline.model.clock import LATEST_US
 from capline.model.errors import StoreDamagedError
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import BLOCKS, IDS, PAGED, UNITS, pack_log, pack_words, read_words, unpack_log
-from capline.window.log import NEVER
+from capline.window.log import DENIED, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 PAGE_HITS = 32
 TAIL_HITS = 36
 """A tail that grows past this seals its oldest `PAGE_HITS`. It never gets empty: the newest hit is always in it."""
+MOST_IN_PAGE = 32 * PAGE_HITS
+"""Hits of a page that some were recorded in."""
 
 BLOCK_PAGES = 16
 AHEAD = (1 << 32) - 1
@@ -190,12 +192,26 @@ class PagedLog:
 
     def free_stamp(self, stamp_us: int) -> int:
         """The first instant at or after this one that is no hit's stamp, not even a refunded hit's."""
-        if stamp_us < self.tail.stamps[self.tail.start] and self._first < self._next:
-            return self._whole(self._holding(stamp_us)).free_stamp(stamp_us)
+        if stamp_us < self.tail.stamps[self.tail.start]:
+            for number in range(self._holding(stamp_us), self._next):
+                page = self._read(number)[0]
+                if page.stamps[0] > stamp_us or (stamp_us := page.free_stamp(stamp_us)) <= page.stamps[-1]:
+                    return stamp_us
         return self.tail.free_stamp(stamp_us)
 
     def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
-        """A hit more, as `ColumnLog` records it; O(1) amortised at the end of the log."""
+        """A hit more, as `ColumnLog` records it; O(1) amortised at the end of the log.
+
+        Before slots that are taken it goes into a page, with `forms=next`: else all that is behind it is written anew.
+        """
+        sealed = self._first < self._next and stamp_us < self.tail.stamps[self.tail.start]
+        if sealed and (self._blocks or self._next_forms):
+            page, epoch = self._page_of(stamp_us), self._epoch
+            if len(page) < MOST_IN_PAGE and fingerprint != DENIED and not page.denied:
+                self._change(stamp_us, lambda page: page.record(stamp_us, units, stamp_us, fingerprint))
+                self._epoch = self._epoch if fingerprint else epoch  # only an id is new to tables of ids
+                self.tail.high_water_us = max(self.tail.high_water_us, high_water_us)
+                return
         self._take_back(stamp_us)
         self.tail.record(stamp_us, units, high_water_us, fingerprint)
 
@@ -216,12 +232,11 @@ class PagedLog:
         """The first stamp from this instant on, refunded or not; `NEVER` for none."""
         if stamp_us > self.tail.stamps[self.tail.start] or self._first == self._next:
             return self.tail.next_stamp(stamp_us)
-        page = self._page_of(stamp_us)
-        found_us = page.next_stamp(stamp_us)
+        number = self._holding(stamp_us)
+        found_us = self._read(number)[0].next_stamp(stamp_us)
         if found_us == NEVER:
-            pages = (self._read(number)[0] for number in range(self._first, self._next))
-            later = (other.stamps[0] for other in pages if other.stamps[0] >= stamp_us)
-            found_us = next(later, self.tail.stamps[self.tail.start])
+            later = self._read(number + 1)[0] if number + 1 < self._next else self.tail
+            found_us = later.stamps[later.start]
         return found_us
 
     def name_of(self, stamp_us: int) -> int:

@@ -50,11 +50,16 @@ class Attempts:
             rows.take_decisions(held_out, self.peek(part, held_out))
         return rows
 
-    def decide(self, part: Part, rows: NDArray[np.intp], receipt: str) -> Decisions:
-        """Decide these rows, once under a receipt; `CampaignError` where one cannot be."""
+    def decide(
+        self, part: Part, rows: NDArray[np.intp], receipt: str, keep_free: NDArray[np.int64] | None = None
+    ) -> Decisions:
+        """Decide these rows, once under a receipt; `CampaignError` where one cannot be.
+
+        `keep_free`: units for each row and limit.
+        """
         if self.file.transactional:
             return self._charge(part, rows, receipt)
-        answers = self._many(part, rows, receipt)
+        answers = self._many(part, rows, receipt, keep_free)
         for row, error in answers.errors.items():
             kind = type(error) if isinstance(error, StoreError) else CampaignError
             raise kind(f"subject {part.ids[rows[row]]} could not be decided: {error}; {AGAIN}")
@@ -64,12 +69,20 @@ class Attempts:
         """What would be said of these rows now."""
         return _allowed(np.full(len(rows), -1)) if self.file.transactional else self._many(part, rows, None)
 
-    def _many(self, part: Part, rows: NDArray[np.intp], receipt: str | None) -> Decisions:
-        names, zones, codes = limiter_kinds(self.policy, part, self.segments, self.zones)
+    def kinds(self, part: Part) -> tuple[list[str | None], list[str | None] | None, NDArray[np.integer[Any]]]:
+        """The segments and zones of a part as the limiter takes them, and the codes into both."""
+        return limiter_kinds(self.policy, part, self.segments, self.zones)
+
+    def _many(
+        self, part: Part, rows: NDArray[np.intp], receipt: str | None, keep_free: NDArray[np.int64] | None = None
+    ) -> Decisions:
+        names, zones, codes = self.kinds(part)
         named: dict[str, Any] = {"segment": names, "codes": codes[rows], "channel": self.file.channel, "zone": zones}
         ids, cost = subjects(part.ids[rows]), self.file.cost
         if receipt is None:
             return self.limiter.peek_many(self.policy.name, ids, cost=cost, **named)
+        if keep_free is not None and keep_free.any():
+            named["keep_free"] = keep_free
         return self.limiter.decide_many(self.policy.name, ids, cost=cost, receipt=receipt, **named)
 
     def _charge(self, part: Part, rows: NDArray[np.intp], receipt: str) -> Decisions:

@@ -26,6 +26,7 @@ from capline.campaign.breaker import SenderFailingError
 from capline.campaign.hold import behind
 from capline.campaign.prepare import local_instant_us
 from capline.campaign.rate import LONGEST_WAIT_S, Pace, rate_now
+from capline.campaign.room import fits, room_for_higher
 from capline.campaign.senders.protocol import (
     DELIVERED,
     PERMANENT,
@@ -37,7 +38,7 @@ from capline.campaign.senders.protocol import (
     asks_again,
 )
 from capline.campaign.store.packed import subjects
-from capline.campaign.store.rows import EXCLUDED, NOT_KNOWN, RETRY, UNSURE, BatchRows
+from capline.campaign.store.rows import EXCLUDED, NOT_KNOWN, RETRY, SECOND_US, UNSURE, BatchRows
 from capline.campaign.store_facts import claim_run
 from capline.model.clock import SystemClock
 from capline.model.decision import LimitExceeded
@@ -225,7 +226,12 @@ class Delivery:
         until_us, limits = behind(self.record.store, self.info.campaign, rows, due, now_us)
         waits = np.flatnonzero(until_us)
         rows.wait_behind(due[waits], until_us[waits], [limits[place] for place in waits])
-        rows.ask(due[until_us == 0], now_us)
+        asked = due[until_us == 0]
+        kept = self._room(part, asked, now_us) if self.file.yields and asked.size else None
+        if self.file.yields and kept is None:
+            rows.retry_us[asked] = (now_us // SECOND_US + 1) * SECOND_US - rows.at_us
+        else:
+            rows.ask(asked, now_us, kept)
         self.record.add(rows)
         if rows.to("decide").size:
             self._decide(part, rows)
@@ -242,15 +248,24 @@ class Delivery:
         now_us = self.limiter.now_us()
         claim_run(self.limiter, self.file, self.info.run_id, self._rate())
         decided = rows.to("decide")
+        if rows.kept is not None and not fits(rows.kept, self._attempts, part, decided):
+            was, now = rows.kept[:, 0], self._room(part, decided, now_us)
+            rows.kept = np.zeros((len(was), 1), np.int64) if now is None else now
+            rows.kept[:, 0] = np.where(was > 0, was, rows.kept[:, 0])
+            self.record.save(rows)
         receipt = f"{self.info.campaign}/{self.info.run_id}/{part.number}"
-        answers = self._attempts.decide(part, decided, f"{receipt}/{rows.asked_us}" if rows.asked_us else receipt)
+        receipt = f"{receipt}/{rows.asked_us}" if rows.asked_us else receipt
+        answers = self._attempts.decide(part, decided, receipt, None if rows.kept is None else rows.kept[:, 1:])
         # Answers from a receipt are older: their `retry_after` counts from when they were first given.
         hits = answers.hit[answers.allowed]
         if not rows.asked_us:
             rows.at_us = min(now_us, int(hits.max())) if hits.size else now_us
         since_us = min(rows.asked_us, now_us) if rows.asked_us else None
-        rows.take_decisions(decided, answers, self.file.holds, since_us)
+        rows.take_decisions(decided, answers, self.file.holds, since_us, self.file.cost)
         self.record.add(rows)
+
+    def _room(self, part: Part, rows: NDArray[np.intp], now_us: int) -> NDArray[np.int64] | None:
+        return room_for_higher(self.record.store, self.info.campaign, self._attempts, part, rows, now_us)
 
     def _rate(self) -> Rate | None:
         return rate_now(self.record.store, self.file.rate, self.file.rate_key)

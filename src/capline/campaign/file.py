@@ -27,6 +27,7 @@
     exclude: {csv: optouts.csv}               optional: who is not sent to; also bitmap:, parquet:, segments:
     over_cap: hold                            optional: what a cap refuses waits until it fits, instead of drop;
     quiet: hold                               likewise what quiet hours refuse
+    yields: true                              optional: leaves room for pending campaigns of a higher priority
     holdout: 5%                               optional: a share that is not sent to, the same in each campaign of the
     holdout_group: spring                     same group; the campaign's own unless said
     only: [42, 43]                            optional: a test send, to these of the audience, at once
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
 LARGEST_FILE_BYTES = 1 << 20
 MOST_ONLY = 100
 _LONGEST_STEM = 50
-_HOLDS = ("over_cap", "quiet")
+_HOLDS = ("over_cap", "quiet", "yields")
 
 SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
 _SOURCES = (*SUFFIXES, "segments")
@@ -128,6 +129,7 @@ class CampaignFile:
     transactional: bool
     holds_over_cap: bool
     holds_quiet: bool
+    yields: bool
     exclude: Exclusion | None
     holdout: Holdout | None
     only: tuple[str, ...]
@@ -137,8 +139,8 @@ class CampaignFile:
 
     @property
     def holds_any(self) -> bool:
-        """Whether it holds what is refused, by some limit at least."""
-        return self.holds_over_cap or self.holds_quiet
+        """Whether it holds what is refused, by some limit or for the sake of others at least."""
+        return self.holds_over_cap or self.holds_quiet or self.yields
 
     def holds(self, limit: Limit) -> bool:
         """Whether it holds what this limit refuses."""
@@ -206,6 +208,7 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         transactional=fields.flag("transactional", default=False),
         holds_over_cap=_holds(fields, "over_cap"),
         holds_quiet=_holds(fields, "quiet"),
+        yields=fields.flag("yields", default=False),
         exclude=_exclude(fields),
         holdout=_holdout(fields),
         only=_only(fields),
@@ -249,7 +252,7 @@ def _test_send(file: CampaignFile) -> CampaignFile:
         sender.directory = sender.directory.with_name(f"{sender.directory.name}.test-{digest}")
     name = f"{file.campaign[:_LONGEST_STEM]}.test-{digest}"
     at_once = replace(file, send_at_us=0, local_minute=None, until_us=None, holds_over_cap=False, holds_quiet=False)
-    return replace(at_once, campaign=name, holdout=None)
+    return replace(at_once, campaign=name, holdout=None, yields=False)
 
 
 def _from_environment(fields: Fields, key: str, text: str) -> str:

@@ -423,7 +423,7 @@ def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
     if policy.count_denied and file.holds_any:
         raise CampaignError(
             f"{file.path}: policy {policy.name!r} counts what it refuses, so a held message would be refused for ever; "
-            "leave out 'over_cap: hold' and 'quiet: hold'"
+            "leave out 'over_cap: hold', 'quiet: hold' and 'yields:'"
         )
     return policy
 
@@ -478,6 +478,7 @@ def _choices(file: CampaignFile) -> Iterable[tuple[str, object]]:
     yield "transactional", file.transactional or None
     yield "over_cap", file.holds_over_cap or None
     yield "quiet", file.holds_quiet or None
+    yield "yields", file.yields or None
     named = [
         [each.kind, *(os.path.relpath(path, file.path.parent) for path in each.paths), each.expression, each.column]
         for each in (file.exclude.sources if file.exclude is not None else ())

@@ -159,11 +159,12 @@ class BoundPolicy(msgspec.Struct, frozen=True, gc=False):
     def keeping(self, keep_free: int | Sequence[int]) -> BoundPolicy:
         """The rule for attempts with this `Attempt.keep_free`: the logs are the same.
 
-        Raises `InvalidValueError` for a list that has not one number for each limit.
+        Raises `InvalidValueError` for a list that has not one number for each limit; zeros may follow, as in a row for
+        attempts whose segments have several numbers of limits.
         """
         limits = [limit for log_limits in self.logs for limit in log_limits.limits]
         if not isinstance(keep_free, int):
-            if len(keep_free) != len(limits):
+            if len(keep_free) < len(limits) or any(keep_free[len(limits) :]):
                 raise InvalidValueError(
                     f"keep_free has {len(keep_free)} numbers, and policy {self.policy!r} {len(limits)} limits here; "
                     "give one for each, in the order of decision.limits, or a single one for all"

@@ -1,6 +1,7 @@
 """Campaigns that hold what is refused, on both stores: a worked example, and random histories beside a naive oracle."""
 
 import random
+import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -9,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit.campaign import AT_US, HOUR_US, Far, Site, with_sender
+from tests.kit.campaign import HOUR_US, Far, Site, with_sender
 from tests.kit.servers import Server, single
 from tests.profiles import size, sized
 
 from capline import Limiter, ManualClock
-from capline.campaign import Job, Stop, report_of
+from capline.campaign import Job, Stop, report_of, room
 from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import Delivery, Held, Paused, Steps
 from capline.campaign.ledger import Ledger
 from capline.campaign.outcomes import outcome_of
 from capline.campaign.part import Part
-from capline.campaign.queue.enqueue import enqueue
+from capline.campaign.queue.enqueue import begin, enqueue
 from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import CampaignStore
@@ -30,6 +31,8 @@ from capline.campaign.store_facts import store_input
 from capline.model.errors import CampaignError
 
 SECOND_US = 1_000_000
+START_US = (time.time_ns() // 1000 // (24 * HOUR_US) - 5000) * 24 * HOUR_US + 16 * HOUR_US
+"""Long ago: to a server, whose clock is its own, all that is due in a history is due."""
 SENDS = (9, 13, 17, 32, 33 + 1 / 60, 34, 35, 38)
 """Hours of two days."""
 
@@ -59,6 +62,7 @@ class World:
     store: CampaignStore
     clock: ManualClock
     limits: str
+    others: str = ""
     sent: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
     due_us: dict[str, int] = field(default_factory=dict[str, int])
@@ -68,10 +72,11 @@ class World:
         self.site = Site(self.path)
         self.site.settings.pop("segments")
         policies = self.path / "policies.yaml"
-        policies.write_text(f"namespace: marketing\npolicies: {{promo: {{limits: [{self.limits}]}}}}")
+        promo = f"promo: {{limits: [{self.limits}], channels: {{push: [9/24h]}}}}"
+        policies.write_text(f"namespace: marketing\npolicies: {{{promo}{self.others}}}")
         self.limiter = Limiter.from_file(policies, self.site.store, clock=self.clock)
 
-    def begin(self, name: str, ids: Sequence[int], **settings: str) -> None:
+    def begin(self, name: str, ids: Sequence[int], *, due_us: int = 0, **settings: str) -> None:
         def note(ids: list[int]) -> None:
             self.sent += [(self.clock.now_us(), name, subject) for subject in ids]
 
@@ -79,7 +84,8 @@ class World:
         self.jobs[name] = with_sender(self.site.job(campaign=name, as_of=None, **settings), Noted(note=note))
         enqueue(self.jobs[name], self.store)
         self.store.freeze_store(name, store_input(self.limiter))
-        self.due_us.setdefault(name, self.clock.now_us())
+        self.store.steer(name, due_us=due_us or self.clock.now_us())
+        self.due_us.setdefault(name, due_us or self.clock.now_us())
         self.settle()
 
     def settle(self) -> None:
@@ -145,6 +151,8 @@ class Message:
     subject: int
     cost: int = field(compare=False)
     due_us: int = field(compare=False)
+    yields: bool = field(compare=False)
+    begun: bool = field(default=False, compare=False)
 
 
 @dataclass
@@ -162,37 +170,53 @@ class Naive:
         """The stamps of a log are all different, and a hit is judged at its own."""
         return max(at_us, 1 + max((stamp_us for stamp_us, _ in self.hits[subject]), default=0))
 
-    def fits(self, subject: int, cost: int, at_us: int) -> bool:
+    def fits(self, subject: int, cost: int, at_us: int, higher: Sequence[Message] = ()) -> bool:
         at_us = self.stamp_us(subject, at_us)
         return all(
-            cost + sum(units for stamp_us, units in self.hits[subject] if at_us - stamp_us < window_us) <= quota
+            cost
+            + sum(units for stamp_us, units in self.hits[subject] if at_us - stamp_us < window_us)
+            + sum(each.cost for each in higher if each.due_us < self.now_us + window_us)
+            <= quota
             for quota, window_us in self.limits
         )
 
-    def fits_at(self, subject: int, cost: int) -> int:
+    def fits_at(self, subject: int, cost: int, higher: Sequence[Message]) -> int:
+        """When it fits; those of a higher priority may be decided when they are due, or go within a minute."""
         ends = {stamp_us + window_us for stamp_us, _ in self.hits[subject] for _, window_us in self.limits}
-        return -(-min(end for end in ends if self.fits(subject, cost, end)) // SECOND_US) * SECOND_US
+        fits = [end for end in ends if self.fits(subject, cost, end, higher)]
+        next_us = (self.now_us // SECOND_US + 1) * SECOND_US
+        fits += [min(max(each.due_us, next_us), self.now_us + room.LOOK_AGAIN_US) for each in higher]
+        return -(-min(fits) // SECOND_US) * SECOND_US
 
     def record(self, subject: int, cost: int) -> None:
         self.hits[subject].append((self.stamp_us(subject, self.now_us), cost))
 
-    def begin(self, name: str, ids: Sequence[int], *, priority: int, cost: int) -> None:
-        self.held += [Message(-priority, self.now_us, name, subject, cost, self.now_us) for subject in ids]
+    def begin(
+        self, name: str, ids: Sequence[int], *, priority: int, cost: int, due_us: int = 0, yields: bool = False
+    ) -> None:
+        due_us = due_us or self.now_us
+        self.held += [Message(-priority, due_us, name, subject, cost, due_us, yields) for subject in ids]
         self.settle()
 
     def settle(self) -> None:
         while ready := [each for each in self.active() if each.due_us <= self.now_us]:
             one = min(ready)
-            before = [each for each in self.active() if each.subject == one.subject and each < one]
+            if not one.begun:
+                one.begun, one.first_us = True, self.now_us
+            others = [each for each in self.active() if each.subject == one.subject and each is not one]
+            before = [each for each in others if each.begun and each < one]
+            widest_us = max(window_us for _, window_us in self.limits)
+            higher = [each for each in others if one.yields and each.rank < one.rank]
+            higher = [each for each in higher if each.due_us < self.now_us + widest_us]
             if before:
                 later = (self.now_us // SECOND_US + 1) * SECOND_US
                 one.due_us = max(each.due_us + 1000 if each.due_us > self.now_us else later for each in before)
-            elif self.fits(one.subject, one.cost, self.now_us):
+            elif self.fits(one.subject, one.cost, self.now_us, higher):
                 self.record(one.subject, one.cost)
                 self.sent.append((self.now_us, one.campaign, one.subject))
                 self.held.remove(one)
             else:
-                one.due_us = self.fits_at(one.subject, one.cost)
+                one.due_us = self.fits_at(one.subject, one.cost, higher)
 
     def active(self) -> list[Message]:
         return [each for each in self.held if each.campaign not in self.paused]
@@ -212,7 +236,7 @@ def server() -> Generator[Server]:
 
 @pytest.fixture(params=["sqlite", "redis"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[tuple[CampaignStore, ManualClock]]:
-    clock = ManualClock(start_us=AT_US)
+    clock = ManualClock(start_us=START_US)
     if request.param == "sqlite":
         with SqliteCampaignStore(tmp_path / "campaigns.sqlite", clock=clock) as store:
             yield store, clock
@@ -228,7 +252,7 @@ def test_the_worked_example(opened: tuple[CampaignStore, ManualClock], tmp_path:
     """The example of docs/howto/winning.md: 3 in 24 hours, 8 campaigns for the same 20 people."""
     store, clock = opened
     world = World(tmp_path, store, clock, "3/24h")
-    start_us = AT_US - AT_US % (24 * HOUR_US) + 24 * HOUR_US
+    start_us = START_US - START_US % (24 * HOUR_US) + 24 * HOUR_US
     for number, hour in enumerate(SENDS):
         world.go_on(start_us + round(hour * 60) * HOUR_US // 60)
         if number == 4 and over_cap == "hold":
@@ -254,7 +278,7 @@ def test_what_quiet_hours_refuse_is_held_apart_from_what_a_cap_refuses(
 ) -> None:
     store, clock = opened
     world = World(tmp_path, store, clock, "2/48h, not between 22:00 and 08:00")
-    day_us = AT_US - AT_US % (24 * HOUR_US) + 24 * HOUR_US
+    day_us = START_US - START_US % (24 * HOUR_US) + 24 * HOUR_US
     world.go_on(day_us + 23 * HOUR_US)
     world.begin("over-night", [1, 2], quiet="hold")
     world.begin("dropped", [1, 2], over_cap="hold")
@@ -282,8 +306,8 @@ def test_a_held_message_takes_nothing_and_ends_with_its_campaign_or_its_recipien
     assert [len(world.limiter.explain("promo", subject).hits) for subject in (1, 2)] == [1, 1]
     (tmp_path / "new.csv").write_text("id\n2\n")
     (tmp_path / "new.csv").replace(tmp_path / "optouts.csv")
-    world.go_on(AT_US + 25 * HOUR_US)
-    assert {*world.sent[3:]} == {(AT_US + 24 * HOUR_US, "higher", 1), (AT_US + 24 * HOUR_US, "held", 3)}
+    world.go_on(START_US + 25 * HOUR_US)
+    assert {*world.sent[3:]} == {(START_US + 24 * HOUR_US, "higher", 1), (START_US + 24 * HOUR_US, "held", 3)}
     assert [outcome(world, "held", subject) for subject in (1, 2)] == [
         ("held", "1/day", False),
         ("excluded", None, False),
@@ -291,8 +315,96 @@ def test_a_held_message_takes_nothing_and_ends_with_its_campaign_or_its_recipien
     world.steer("held", "cancel")
     assert outcome(world, "held", 1) == ("refused", "1/day", False)
     assert store.state("held").finished
-    world.go_on(AT_US + 100 * HOUR_US)
+    world.go_on(START_US + 100 * HOUR_US)
     assert len(world.sent) == 5
+    world.limiter.close()
+
+
+SAME, SENT, REFUSED = ("held", "1/day", False), ("sent", None, True), ("refused", "1/day", False)
+NOTICE = {"priority": "80", "exclude": "{csv: out.csv}"}
+
+
+@pytest.mark.parametrize(
+    ("notice", "later_h", "then", "meanwhile", "ends"),
+    [
+        ({}, 5, None, SAME, REFUSED),
+        ({}, 5, "cancel", SAME, SENT),
+        ({}, 5, "pause", SAME, SENT),
+        ({}, 5, "move", SAME, SENT),
+        ({}, 24, None, SENT, SENT),
+        ({}, 24 - 1 / HOUR_US, None, SAME, REFUSED),
+        ({"priority": "50"}, 5, None, SENT, SENT),
+        ({"channel": "push"}, 5, None, SAME, REFUSED),
+        ({"policy": "other"}, 5, None, SENT, SENT),
+        ({"exclude": "{csv: users.csv}"}, 5, None, SENT, SENT),
+        ({"holdout": "99.999999999999%"}, 5, None, SENT, SENT),
+    ],
+)
+def test_a_campaign_yields_to_a_pending_one_of_higher_priority(
+    opened: tuple[CampaignStore, ManualClock],
+    tmp_path: Path,
+    notice: dict[str, str],
+    later_h: float,
+    then: str | None,
+    meanwhile: tuple[str, str | None, bool],
+    ends: tuple[str, str | None, bool],
+) -> None:
+    """A notice is due later; a newsletter is asked for now, for one user more. What happens an hour later?"""
+    store, clock = opened
+    world = World(tmp_path, store, clock, "1/24h", ", other: {limits: [1/24h]}")
+    (tmp_path / "out.csv").write_text("id\n99\n")
+    due_us = clock.now_us() + round(later_h * HOUR_US)
+    world.begin("notice", [1, 2], due_us=due_us, **{**NOTICE, **notice})
+    world.begin("news", [1, 2, 3], yields="true")
+    assert [outcome(world, "news", subject) for subject in (1, 3)] == [meanwhile, SENT]
+    world.go_on(clock.now_us() + HOUR_US)
+    assert outcome(world, "news", 1) == meanwhile
+    if then == "move":
+        assert store.steer("notice", due_us=due_us + 48 * HOUR_US)
+        world.due_us["notice"] += 48 * HOUR_US
+    elif then is not None:
+        world.steer("notice", then)
+    world.go_on(clock.now_us() + room.LOOK_AGAIN_US)
+    assert outcome(world, "news", 1) == (ends if then else meanwhile)
+    world.go_on(due_us + SECOND_US)
+    assert outcome(world, "news", 2) == ends
+    assert store.state("news").finished
+    world.limiter.close()
+
+
+def test_what_is_left_free_is_of_each_limit(opened: tuple[CampaignStore, ManualClock], tmp_path: Path) -> None:
+    """One due tomorrow does not take of a day, one due next week not of a week; one begun later takes what is left."""
+    store, clock = opened
+    world = World(tmp_path, store, clock, "1/calendar-day, 2/168h, not between 22:00 and 23:00")
+    world.begin("tomorrow", [1], due_us=clock.now_us() + 9 * HOUR_US, priority="80")
+    world.begin("later", [1], due_us=clock.now_us() + 100 * HOUR_US, priority="90", over_cap="hold")
+    world.begin("news", [1, 2], yields="true")
+    assert [outcome(world, "news", subject) for subject in (1, 2)] == [("held", "2/week", False), SENT]
+    world.begin("first", [1])
+    assert outcome(world, "first", 1) == SENT
+    world.go_on(clock.now_us() + 200 * HOUR_US)
+    assert [name for _, name, subject in world.sent if subject == 1] == ["first", "tomorrow", "later"]
+    assert outcome(world, "news", 1) == ("refused", "2/week", False)
+    world.begin("news-again", [1], yields="true")
+    world.begin("late", [1], due_us=clock.now_us() + HOUR_US, priority="80")
+    world.go_on(clock.now_us() + 2 * HOUR_US)
+    assert [outcome(world, name, 1)[0] for name in ("news-again", "late")] == ["sent", "refused"]
+    world.limiter.close()
+
+
+def test_whom_a_higher_one_wants_is_waited_for(opened: tuple[CampaignStore, ManualClock], tmp_path: Path) -> None:
+    store, clock = opened
+    world = World(tmp_path, store, clock, "1/24h")
+    world.site.audience([1])
+    notice = world.site.job(campaign="notice", as_of=None, priority="80")
+    begin(notice, store)
+    world.begin("news", [1, 2], yields="true")
+    assert {each[0] for each in (outcome(world, "news", 1), outcome(world, "news", 2))} == {"held"}
+    world.site.audience([1])
+    enqueue(notice, store)
+    store.steer("notice", due_us=clock.now_us() + HOUR_US)
+    world.go_on(clock.now_us() + SECOND_US)
+    assert [outcome(world, "news", subject)[0] for subject in (1, 2)] == ["held", "sent"]
     world.limiter.close()
 
 
@@ -309,8 +421,8 @@ def test_a_policy_that_changed_meanwhile_decides(opened: tuple[CampaignStore, Ma
     run = store.find("held")
     assert run is not None
     assert b"1/30h" in run.policies
-    world.go_on(AT_US + 40 * HOUR_US)
-    assert [at_us - AT_US for at_us, *_ in world.sent] == [0, 30 * HOUR_US]
+    world.go_on(START_US + 40 * HOUR_US)
+    assert [at_us - START_US for at_us, *_ in world.sent] == [0, 30 * HOUR_US]
     with pytest.raises(CampaignError, match="enqueued with another over_cap"):
         world.begin("held", [1])
     world.limiter.close()
@@ -321,7 +433,10 @@ def test_a_policy_that_changed_meanwhile_decides(opened: tuple[CampaignStore, Ma
     [
         ({"transactional": "true", "over_cap": "hold"}, "a transactional message goes to everyone"),
         ({"transactional": "true", "quiet": "drop"}, "a transactional message goes to everyone"),
+        ({"transactional": "true", "yields": "true"}, "a transactional message goes to everyone"),
         ({"as_of": "2026-01-01T00:00:00Z", "over_cap": "hold"}, "a rehearsal waits for nothing"),
+        ({"as_of": "2026-01-01T00:00:00Z", "yields": "true"}, "a rehearsal waits for nothing"),
+        ({"yields": "true", "policy": "barred"}, "counts what it refuses"),
         ({"over_cap": "wait"}, "over_cap"),
         ({"over_cap": "hold", "policy": "barred"}, "counts what it refuses"),
     ],
@@ -336,16 +451,28 @@ def test_what_cannot_be_held(tmp_path: Path, settings: dict[str, str], what: str
 
 @sized
 @pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("yielding", [0, 0.8])
 def test_random_histories_end_as_the_rule_says(
-    opened: tuple[CampaignStore, ManualClock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
+    opened: tuple[CampaignStore, ManualClock],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dies: bool,
+    yielding: float,
 ) -> None:
     store, clock = opened
-    for seed in range(size(3, 25)):
-        history(tmp_path / str(seed), store, clock, random.Random(seed), monkeypatch if dies else None)
+    monkeypatch.setattr(room, "LOOK_AGAIN_US", HOUR_US)
+    for seed in range(size(4, 25)):
+        kills = pytest.MonkeyPatch() if dies else None
+        history(tmp_path / str(seed), store, clock, random.Random(seed), kills, yielding)
 
 
 def history(
-    path: Path, store: CampaignStore, clock: ManualClock, rng: random.Random, kills: pytest.MonkeyPatch | None
+    path: Path,
+    store: CampaignStore,
+    clock: ManualClock,
+    rng: random.Random,
+    kills: pytest.MonkeyPatch | None,
+    yielding: float,
 ) -> None:
     path.mkdir()
     limits = rng.choice([[(2, 24)], [(3, 24), (4, 48)], [(1, 1), (3, 12)], [(2, 6)]])
@@ -363,8 +490,11 @@ def history(
             names.append(name := f"{path.name}-{len(names)}")
             ids, priority = sorted(rng.sample(range(8), rng.randrange(1, 6))), rng.choice([20, 50, 50, 80])
             cost = rng.choice([1, 1, 1, min(quota for quota, _ in limits)])
-            world.begin(name, ids, over_cap="hold", priority=str(priority), cost=str(cost))
-            naive.begin(name, ids, priority=priority, cost=cost)
+            yields, later_us = rng.random() < yielding, rng.randrange(1, 20 * HOUR_US)
+            due_us = clock.now_us() + later_us if rng.random() < yielding else 0
+            named = {"over_cap": "hold", "priority": str(priority), "cost": str(cost), "yields": str(yields).lower()}
+            world.begin(name, ids, due_us=due_us, **named)
+            naive.begin(name, ids, priority=priority, cost=cost, due_us=due_us, yields=yields)
         elif kind == "call":
             subject = rng.randrange(8)
             allowed = world.limiter.decide("promo", subject).allowed
@@ -378,15 +508,15 @@ def history(
                 naive.held = [each for each in naive.held if each.campaign != name]
             (naive.paused.add if kind == "pause" else naive.paused.discard)(name)
             naive.settle()
-        assert not {*world.sent} ^ {*naive.sent}, (path.name, kind)
+        assert not (apart := sorted({*world.sent} ^ {*naive.sent})), (path.name, kind, apart)
     for name in names:
         world.steer(name, "resume")
-    naive.paused.clear()
-    naive.settle()
+        naive.paused.discard(name)
+        naive.settle()
     end_us = naive.now_us + 2000 * HOUR_US
     world.go_on(end_us)
     naive.go_on(end_us)
-    assert not {*world.sent} ^ {*naive.sent}, path.name
+    assert not (apart := sorted({*world.sent} ^ {*naive.sent})), (path.name, apart)
     assert not naive.held
     assert all(store.state(name).finished for name in names)
     if kills is not None:

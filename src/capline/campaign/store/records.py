@@ -262,12 +262,14 @@ class _Outcome(msgspec.Struct, array_like=True):
     reasons: list[str]
     delays: dict[int, list[int]] = {}
     asked_us: int = 0
+    kept: bytes = b""
 
 
 def step_bytes(rows: BatchRows, *, decided: bool) -> tuple[bytes, bytes]:
     """The two halves of a step to record: the decision, empty unless `decided`, and the outcome."""
     first = msgspec.msgpack.encode((rows.at_us, len(rows), rows.limits, rows.pack_decided())) if decided else b""
-    outcome = _Outcome(rows.is_done, rows.pack_outcome(), rows.reasons, rows.delays, rows.asked_us)
+    columns = rows.pack_outcome(), rows.reasons, rows.delays, rows.asked_us, rows.pack_kept()
+    outcome = _Outcome(rows.is_done, *columns)
     return first, msgspec.msgpack.encode(outcome)
 
 
@@ -280,5 +282,5 @@ def read_steps(number: int, decided: bytes, outcome: bytes | None) -> BatchRows:
         raise damaged(number) from None
     if not 0 <= rows <= LARGEST_BATCH:
         raise damaged(number)
-    outcome_of = second.columns, second.reasons, second.delays, second.asked_us
+    outcome_of = second.columns, second.reasons, second.delays, second.asked_us, second.kept
     return BatchRows.unpack(number, at_us, rows, limits, first, *outcome_of)

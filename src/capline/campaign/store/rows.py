@@ -81,6 +81,7 @@ LARGEST_BATCH = 100_000
 _DECIDED = ("<u2", "<i2", "<i8", "<i8")
 _LARGEST_ROW = LONGEST_TEXT_BYTES + 32
 _OUTCOME = ("u1", "u1", "u1")
+_LARGEST_KEPT = 8 * 1024
 _MOST_REASONS = 255
 _LONGEST_REASON = 160
 _LAST_REASON = "other reasons"
@@ -112,6 +113,8 @@ class BatchRows:
     """By segment: how many were handed over within each of `DELAYS_S`, and later; last the sum of their delays in s."""
     asked_us: int = 0
     """When those that are being decided were last taken to be; 0 where a batch is decided once."""
+    kept: NDArray[np.int64] | None = None
+    """Of those that are being decided, where they leave room: when to look again (0: they leave none), the units."""
 
     @classmethod
     def undecided(cls, number: int, at_us: int, ids: Ids, codes: NDArray[np.integer[Any]]) -> BatchRows:
@@ -137,11 +140,12 @@ class BatchRows:
         answers: Decisions,
         holds: Callable[[Limit], bool] = lambda _limit: False,
         since_us: int | None = None,
+        cost: int = 0,
     ) -> None:
         """Put the limiter's answers for these rows in. What was only peeked at (HELD_OUT) has a limit if refused.
 
         What a limit refuses that `holds` is held until a whole second, unless it never fits. The answers count from
-        `since_us`, else from `at_us`.
+        `since_us`, else from `at_us`. Where rows leave room, what only that refused is held too: such a `cost` fits.
         """
         self.limits = tuple(dict.fromkeys((*self.limits, *map(str, answers.limits))))
         places = [self.limits.index(str(limit)) for limit in answers.limits]
@@ -154,6 +158,11 @@ class BatchRows:
         held = np.array([*map(holds, answers.limits), False])[answers.limit_index] & (retry_us != NEVER_US)
         if since_us is not None:
             retry_us = np.where(retry_us == NEVER_US, retry_us, retry_us + (since_us - self.at_us))
+        if self.kept is not None:
+            again_us, kept = self.kept[:, 0] - self.at_us, self.kept[:, 0] > 0
+            held = kept & ~answers.allowed & (held | (answers.remaining >= cost)) | held & ~kept
+            retry_us = np.where(kept & ((retry_us == NEVER_US) | (retry_us > again_us)), again_us, retry_us)
+            self.kept = None
         self.retry_us[rows] = np.where(held, _whole_seconds(retry_us + self.at_us) - self.at_us, retry_us)
         refused = np.where(held, HELD, REFUSED)
         self.state[rows] = np.where(held_out, HELD_OUT, np.where(answers.allowed, PENDING, refused))
@@ -163,9 +172,9 @@ class BatchRows:
         rows = self.to("decide")
         self.state[rows], self.retry_us[rows] = HELD, 0
 
-    def ask(self, rows: NDArray[np.intp], now_us: int) -> None:
-        """These held rows are to be decided now, under a receipt of their own."""
-        self.state[rows] = DECIDING
+    def ask(self, rows: NDArray[np.intp], now_us: int, kept: NDArray[np.int64] | None = None) -> None:
+        """These held rows are to be decided now, under a receipt of their own, with this room."""
+        self.state[rows], self.kept = DECIDING, kept
         self.asked_us = max(now_us, self.asked_us + 1)
 
     def wait_behind(self, rows: NDArray[np.intp], until_us: NDArray[np.int64], limits: Sequence[str]) -> None:
@@ -291,6 +300,10 @@ class BatchRows:
         """The columns that every step changes."""
         return _pack(_OUTCOME, (self.state, self.attempts, self.reason))
 
+    def pack_kept(self) -> bytes:
+        """The room that those that are being decided leave; nothing where they leave none."""
+        return b"" if self.kept is None else _pack(("<i8",), (self.kept,))
+
     @classmethod
     def unpack(
         cls,
@@ -303,6 +316,7 @@ class BatchRows:
         reasons: list[str],
         delays: dict[int, list[int]] | None = None,
         asked_us: int = 0,
+        kept: bytes = b"",
     ) -> BatchRows:
         """What was packed; `CampaignError` where it is not that."""
         raw = inflate(decided, 1 + rows * _LARGEST_ROW, number)
@@ -313,7 +327,10 @@ class BatchRows:
         if not in_range.all():
             raise damaged(number)
         columns = ids, codes, limit, hit, retry_us, state, attempts, reason
-        return cls(number, at_us, limits, *columns, reasons, delays or {}, asked_us)
+        asked = cls(number, at_us, limits, *columns, reasons, delays or {}, asked_us)
+        if kept:
+            asked.kept = _unpack_kept(kept, int((state == DECIDING).sum()), number)
+        return asked
 
     def _reason_index(self, reason: str) -> int:
         text = " ".join(reason.split())[:_LONGEST_REASON] or "no reason given"
@@ -333,6 +350,13 @@ def _whole_seconds(at_us: NDArray[np.int64]) -> NDArray[np.int64]:
 def _pack(dtypes: tuple[str, ...], columns: tuple[NDArray[Any], ...], head: bytes = b"") -> bytes:
     data = head + b"".join(column.astype(dtype).tobytes() for dtype, column in zip(dtypes, columns, strict=True))
     return zlib.compress(data, level=1)
+
+
+def _unpack_kept(kept: bytes, rows: int, number: int) -> NDArray[np.int64]:
+    raw = inflate(kept, rows * _LARGEST_KEPT, number)
+    if not rows or len(raw) % (8 * rows):
+        raise damaged(number)
+    return np.frombuffer(raw, "<i8").astype(np.int64).reshape(rows, -1)
 
 
 def _unpack(dtypes: tuple[str, ...], raw: bytes, start: int, rows: int, number: int) -> list[NDArray[Any]]:

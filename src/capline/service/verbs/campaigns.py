@@ -163,6 +163,7 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     transactional: bool | None = None
     over_cap: str | None = None
     quiet: str | None = None
+    yields: bool | None = None
     exclude: dict[str, Any] | None = None
     holdout: str | None = None
     holdout_group: str | None = None

@@ -260,8 +260,8 @@ def limiter_kinds(
     Zones are None if all subjects have the policy's zone, or no limit depends on a zone.
     """
     names: list[str | None] = [None, *policy.by_segment]
-    known = {name: code for code, name in enumerate(names)}
-    codes = np.array([known.get(name, 0) for name in segments], np.uint16)[part.codes]
+    codes_by_name = {name: code for code, name in enumerate(names)}
+    codes = np.array([codes_by_name.get(name, 0) for name in segments], np.uint16)[part.codes]
     if part.zone_codes is None or not policy.needs_zone:
         return names, None, codes
     pairs, points = np.unique(codes.astype(np.int64) * len(zones) + part.zone_codes, return_inverse=True)

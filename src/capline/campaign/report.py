@@ -7,6 +7,7 @@ is counted only from its store, so kills do not change it.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -197,11 +198,8 @@ class OutcomeCounts:
     def report(self, facts: RunFacts, state: State | None = None) -> Report:
         """The counts so far of a run in this state; None is of a plan."""
         segments = [self._segment(code) for code in range(len(self._segments))]
-        names = ("audience", "sent", "refused", "failed", "not_known", "pending", "undecided")
-        sums = {
-            name: sum(getattr(part, name) for part in segments)
-            for name in (*names, "excluded", "held_out", "would_be_refused", "held")
-        }
+        counts = [name for name in SegmentReport.__struct_fields__ if name not in ("segment", "refused_by", "delays")]
+        sums = {name: sum(getattr(part, name) for part in segments) for name in counts}
         refused_by = {limit: int(counts.sum()) for limit, counts in sorted(self._refused_by.items())}
         total = SegmentReport(None, refused_by=refused_by, delays=_delays(self._delays.sum(0)), **sums)
         seconds = 0.0 if state is None else state.elapsed_us / 1e6
@@ -227,24 +225,17 @@ class OutcomeCounts:
     def _segment(self, code: int) -> SegmentReport:
         name, audience = self._segments[code]
         states: list[int] = self._states[code].tolist()
-        became = dict.fromkeys((fate.outcome for fate in FATES), 0)
+        became: dict[str, int] = defaultdict(int)
         for fate, count in zip(FATES, states, strict=True):
-            became[fate.outcome] += count
+            became["pending" if fate.outcome == "under way" else fate.outcome.replace(" ", "_")] += count
         return SegmentReport(
-            name,
-            audience,
-            became["sent"],
-            became["refused"],
-            {limit: int(counts[code]) for limit, counts in sorted(self._refused_by.items()) if counts[code]},
-            became["failed"],
-            became["not known"],
-            became["under way"],
-            audience - sum(states),
-            _delays(self._delays[code]),
-            became["excluded"],
-            became["held out"],
-            int(self._would_be_refused[code]),
-            became["held"],
+            segment=name,
+            audience=audience,
+            refused_by={limit: int(counts[code]) for limit, counts in sorted(self._refused_by.items()) if counts[code]},
+            undecided=audience - sum(states),
+            delays=_delays(self._delays[code]),
+            would_be_refused=int(self._would_be_refused[code]),
+            **became,
         )
 
     def _eligible(self) -> Eligible | None:

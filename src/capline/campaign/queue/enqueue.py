@@ -102,8 +102,8 @@ def enqueue(job: Job, queue: CampaignStore, progress: Callable[[int], object] | 
     run, how = begin(job, queue, worker=_HERE)
     name = job.file.campaign
     state, before = queue.state(name), queue.state(name).queued
-    aside = [] if state.finished else [number for number in state.aside if number != PREPARE]
-    deque(queue.put(run, _batches(job, aside)), 0)
+    dead = [] if state.finished else [number for number in state.aside if number != PREPARE]
+    deque(queue.put(run, _batches(job, dead)), 0)
     while not (state.is_whole or state.finished or state.cancelled):
         answer = queue.claim(name, _HERE, _LEASE_S)
         if isinstance(answer, Claimed) and answer.number == PREPARE:
@@ -116,7 +116,7 @@ def enqueue(job: Job, queue: CampaignStore, progress: Callable[[int], object] | 
             begin(job, queue, worker=_HERE)
         state = queue.state(name)
     return Enqueued(
-        name, run.facts.run_id, queue.url, how, len(job.audience), job.batches, state.queued - before + len(aside)
+        name, run.facts.run_id, queue.url, how, len(job.audience), job.batches, state.queued - before + len(dead)
     )
 
 

@@ -242,9 +242,9 @@ class Worker:
             yield
         except Lost:
             self._lose(claimed)
-        except (Paused, CampaignStopped) as asked:
+        except (Paused, CampaignStopped) as stop:
             self._queue.release(claimed, "give_back")
-            if isinstance(asked, CampaignStopped):
+            if isinstance(stop, CampaignStopped):
                 raise
         except Later as later:
             self._queue.release(claimed, "give_back", wait_s=later.wait_s)
@@ -314,8 +314,8 @@ class _Run:
         self.segments = tuple(name for name, _ in run.facts.segments)
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:
-            known = queue.store(run.facts.campaign)
-            limiter = open_limiter(self._file, policies, create=known is None, observers=observers)
+            frozen = queue.store(run.facts.campaign)
+            limiter = open_limiter(self._file, policies, create=frozen is None, observers=observers)
             self._limiter: Limiter = stack.enter_context(limiter)
             problem = why_no_rehearsal(self._file, self._limiter)
             if problem and queue.store(run.facts.campaign) is None:  # else what is there may be of its own workers

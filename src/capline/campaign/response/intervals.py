@@ -71,10 +71,10 @@ def share_of(people: NDArray[np.integer[Any]], responded: NDArray[np.bool_], lea
     return Share(of, count, low, (middle + half) / (1 + part) if count < of else 1.0)
 
 
-def difference_of(one: Share, other: Share) -> Difference:
+def difference_of(share: Share, base: Share) -> Difference:
     """The first share less the second."""
-    value = one.rate - other.rate
-    if one.low is None or one.high is None or other.low is None or other.high is None:
+    value = share.rate - base.rate
+    if share.low is None or share.high is None or base.low is None or base.high is None:
         return Difference(value, None, None)
-    low = value - math.hypot(one.rate - one.low, other.high - other.rate)
-    return Difference(value, low, value + math.hypot(one.high - one.rate, other.rate - other.low))
+    low = value - math.hypot(share.rate - share.low, base.high - base.rate)
+    return Difference(value, low, value + math.hypot(share.high - share.rate, base.rate - base.low))

@@ -126,9 +126,9 @@ def _group(
     against = None
     if held.size and not kind.by_key:
         meant = np.flatnonzero(rows & np.isin(state, (SENT, NOT_KNOWN, TRIED)))
-        one, other = (share_of(people[some], followed[some], LEAST) for some in (meant, held))
-        against = Against(one, other, difference_of(one, other))
-    return Group(name, campaign, segment, number, share_of(people[sent], kind.own[sent]), against)
+        sent_to, held_out = (share_of(people[some], followed[some], LEAST) for some in (meant, held))
+        against = Against(sent_to, held_out, difference_of(sent_to, held_out))
+    return Group(name, campaign, segment, number, share_of(people[sent], kind.direct[sent]), against)
 
 
 def _numbers(messages: Messages, window_us: int) -> NDArray[np.int64]:
@@ -207,8 +207,9 @@ def _facts(group: Group) -> dict[str, object]:
     shown: dict[str, object] = {key: value for key, value in names.items() if value is not None}
     shown |= _share(group.sent)
     if group.against is not None:
-        one, other, difference = group.against
-        shown["against_holdout"] = {"sent_to": _share(one), "held_out": _share(other), **difference._asdict()}
+        sent_to, held_out, difference = group.against
+        shares = {"sent_to": _share(sent_to), "held_out": _share(held_out)}
+        shown["against_holdout"] = shares | difference._asdict()
     return shown
 
 

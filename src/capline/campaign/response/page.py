@@ -105,7 +105,7 @@ def _effect(group: Group) -> str:
 
 def _lines(groups: Sequence[Group]) -> list[tuple[str, float, float | None, float | None, str]]:
     shares = [(name_of(group), group.sent) for group in groups if group.sent.of]
-    return [(name, one.rate, one.low, one.high, percent_of(one)) for name, one in shares[:_MOST_LINES]]
+    return [(name, share.rate, share.low, share.high, percent_of(share)) for name, share in shares[:_MOST_LINES]]
 
 
 def _shares(groups: Sequence[Group]) -> list[list[str]]:
@@ -148,7 +148,7 @@ def _against(kind: str, groups: Sequence[Group]) -> str:
     else:
         title += "; ".join(map(_effect, apart[:2])) if apart else "no effect that chance alone would not make"
     differences = [(name_of(group), against.difference) for group, against in found]
-    lines = [(name, one.value, one.low, one.high, points(one)) for name, one in differences]
+    lines = [(name, effect.value, effect.low, effect.high, points(effect)) for name, effect in differences]
     rows = [
         [
             name_of(group),

@@ -43,7 +43,7 @@ class Kind:
     """What messages got of one kind of event."""
 
     def __init__(self, messages: int) -> None:
-        self.own = np.zeros(messages, np.bool_)
+        self.direct = np.zeros(messages, np.bool_)
         """Which messages have an event: by their key, or as the last before it."""
         self._changes = np.zeros(messages + 1, np.int32)
         self.by_key = False
@@ -56,7 +56,7 @@ class Kind:
 
     def followed(self, line: Timeline) -> NDArray[np.bool_]:
         """Which messages an event followed within the attribution window, whatever came between."""
-        found = np.zeros(len(self.own), np.bool_)
+        found = np.zeros(len(self.direct), np.bool_)
         found[line.rows] = np.cumsum(self._changes[:-1])[: len(line.rows)] > 0
         return found
 
@@ -77,8 +77,8 @@ class Replies:
         self._sent = Timeline(messages.people, messages.at_us, np.flatnonzero(messages.state == SENT))
         reached = np.isin(messages.state, (SENT, NOT_KNOWN))
         self._arrived = np.append(reached, False)
-        known = reached | (messages.state == HELD_OUT)
-        self._reached = np.append(np.bincount(messages.people[known], minlength=len(messages.ids)) > 0, False)
+        counted = reached | (messages.state == HELD_OUT)
+        self._reached = np.append(np.bincount(messages.people[counted], minlength=len(messages.ids)) > 0, False)
 
     def read(self, paths: Paths, columns: EventColumns, progress: Callable[[int], object]) -> None:
         """Join the events of these files; `SegmentError` for what is wrong with one."""
@@ -139,12 +139,12 @@ class Replies:
             some = codes == code
             kind = self._kind(name)
             kind.by_key |= bool(some.any())
-            kind.own[row[some & arrived]] = True
+            kind.direct[row[some & arrived]] = True
             if name == self._opt_out:
-                known = row[some & (row >= 0)]
-                self.opted_out.update(self._messages.ids.take(self._messages.people[known]).to_pylist())
-                if len(known) < np.count_nonzero(some):
-                    lost = int(np.count_nonzero(some)) - len(known)
+                found = row[some & (row >= 0)]
+                self.opted_out.update(self._messages.ids.take(self._messages.people[found]).to_pylist())
+                if len(found) < np.count_nonzero(some):
+                    lost = int(np.count_nonzero(some)) - len(found)
                     self.told.append(f"{lost:,} events {name!r} have keys of no message: nobody is opted out by them")
 
     def _by_recipient(self, ids: Any, at_us: NDArray[np.int64], codes: NDArray[np.int32], names: list[str]) -> None:
@@ -157,8 +157,8 @@ class Replies:
         for code, name in enumerate(names):
             some = codes == code
             kind = self._kind(name)
-            seen, own = some & (person >= 0) & (low < high), some & (person >= 0) & (first < last)
+            seen, direct = some & (person >= 0) & (low < high), some & (person >= 0) & (first < last)
             kind.see(low[seen], high[seen])
-            kind.own[self._sent.rows[last[own] - 1]] = True
+            kind.direct[self._sent.rows[last[direct] - 1]] = True
             if name == self._opt_out:
                 self.opted_out.update(ids.filter(some).to_pylist())

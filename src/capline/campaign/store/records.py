@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -236,6 +236,11 @@ class State:
     changed_by: str
     next_us: float = 0
     rate: Rate | None = None
+
+    COUNTS: ClassVar = (
+        *("batches", "queued", "settled", "done", "elapsed_us", "due_us", "until_us", "changes", "changed_us"),
+    )
+    """The numbers that each store keeps by these names."""
 
     @property
     def waiting(self) -> int:

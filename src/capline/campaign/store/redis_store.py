@@ -268,24 +268,10 @@ class RedisCampaignStore:
     def state(self, campaign: str) -> State:
         """As in `protocol`."""
         run, waiting, held, steps, aside, *_ = self._keys(campaign)
-        names = (
-            "batches",
-            "queued",
-            "settled",
-            "done",
-            "finished",
-            "elapsed_us",
-            "due_us",
-            "paused",
-            "cancelled",
-            "until_us",
-            "changes",
-            "changed_us",
-        )
-        (*numbers, changed_by), first, leases, apart, (seconds, micros) = self.server.calls(
+        (*numbers, finished, cancelled, paused, by), first, leases, apart, (seconds, micros) = self.server.calls(
             run,
             [
-                ("HMGET", run, *names, "changed_by"),
+                ("HMGET", run, *State.COUNTS, "finished", "cancelled", "paused", "changed_by"),
                 ("ZRANGE", waiting, 0, 0, "WITHSCORES"),
                 ("ZRANGE", held, 0, _MOST_IN_WORK - 1, "WITHSCORES"),
                 ("HGETALL", aside),
@@ -293,27 +279,19 @@ class RedisCampaignStore:
             ],
         )
         now_us = int(seconds) * 1_000_000 + int(micros)
-        values = [int(each or 0) for each in numbers]
-        batches, queued, settled, done, finished, elapsed_us, due_us, paused, cancelled = values[:9]
-        until_us, changes, changed_us = values[9:]
+        counts: dict[str, Any] = {name: int(each or 0) for name, each in zip(State.COUNTS, numbers, strict=True)}
+        if int(paused or 0):
+            counts["due_us"] = math.inf
         in_work = tuple(self._in_work(steps, _pairs(leases), now_us))
         return State(
-            batches,
-            queued,
-            settled,
-            done,
-            bool(finished),
-            bool(cancelled),
-            math.inf if paused else due_us,
-            elapsed_us,
-            any(each.silent_s < SILENT_S for each in in_work),
-            in_work,
-            {int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())},
-            until_us,
-            changes,
-            changed_us,
-            (changed_by or b"").decode(),
-            float(first[1]) if first else 0,
+            **counts,
+            finished=bool(int(finished or 0)),
+            cancelled=bool(int(cancelled or 0)),
+            is_worked_on=any(each.silent_s < SILENT_S for each in in_work),
+            in_work=in_work,
+            aside={int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())},
+            changed_by=(by or b"").decode(),
+            next_us=float(first[1]) if first else 0,
         )
 
     def _in_work(self, steps: str, leases: dict[bytes, bytes], now_us: int) -> Iterator[InWork]:

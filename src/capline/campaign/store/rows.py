@@ -244,9 +244,9 @@ class BatchRows:
         """Count those of these rows that were delivered, so long after they were due."""
         codes, counts = np.unique(self.codes[rows[self.state[rows] == DELIVERED]], return_counts=True)
         for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-            known = self.delays.setdefault(code, [0] * (len(DELAYS_S) + 2))
-            known[bisect_left(DELAYS_S, delay_s)] += count
-            known[-1] += round(delay_s * count)
+            histogram = self.delays.setdefault(code, [0] * (len(DELAYS_S) + 2))
+            histogram[bisect_left(DELAYS_S, delay_s)] += count
+            histogram[-1] += round(delay_s * count)
 
     def ask_again(self) -> bool:
         """Make rows that are not known due again, with all their attempts; whether there are any."""

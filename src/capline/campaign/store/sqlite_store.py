@@ -634,8 +634,8 @@ class SqliteCampaignStore:
         now_us = self._now_us()
         with self._reads():
             found = self._db.execute(
-                "SELECT batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled, until_us, "
-                "changes, changed_us, coalesce(next_us, 0), changed_by FROM run WHERE campaign = ?",
+                f"SELECT {', '.join(State.COUNTS)}, finished, cancelled, paused, coalesce(next_us, 0), changed_by "  # noqa: S608  # nosec B608
+                "FROM run WHERE campaign = ?",
                 (campaign,),
             ).fetchone()
             leased = self._db.execute(
@@ -646,32 +646,24 @@ class SqliteCampaignStore:
             aside = self._db.execute(
                 "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", (campaign,)
             ).fetchall()
-        *values, next_us, changed_by = found or (*[0] * 13, "")
-        batches, queued, settled, done, finished, due_us, paused, elapsed_us, cancelled = values[:9]
-        until_us, changes, changed_us = values[9:]
+        *numbers, finished, cancelled, paused, next_us, changed_by = found or (*[0] * (len(State.COUNTS) + 4), "")
+        counts: dict[str, Any] = dict(zip(State.COUNTS, numbers, strict=True))
+        if paused:
+            counts["due_us"] = math.inf
         in_work = tuple(
             InWork(number, owner, since_us, max(now_us - renewed_us, 0) / 1e6, claims, error)
             for number, owner, since_us, renewed_us, claims, error in leased
         )
         alive = any(each.silent_s * 1e6 < _SILENT_US for each in in_work) or is_run_alone(self.path)
-        due = math.inf if paused else due_us
         return State(
-            batches,
-            queued,
-            settled,
-            done,
-            bool(finished),
-            bool(cancelled),
-            due,
-            elapsed_us,
-            alive,
-            in_work,
-            dict(aside),
-            until_us,
-            changes,
-            changed_us,
-            changed_by,
-            next_us,
+            **counts,
+            finished=bool(finished),
+            cancelled=bool(cancelled),
+            is_worked_on=alive,
+            in_work=in_work,
+            aside=dict(aside),
+            changed_by=changed_by,
+            next_us=next_us,
         )
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:

@@ -4,6 +4,7 @@
 # Settings: PYTHON=/path/to/python3 (3.11 or newer) makes .venv from that interpreter; APT=no installs nothing by apt, and
 # names what is missing; PYTEST_ARGS="-k lmdb" picks tests;
 # CHAOS_ARGS="--kind valkey --json" goes to the failover experiment; "--short" is its form in the tests, sixty seconds of load.
+# CHAOS_ARGS="--picture docs/_static/console.webp" takes README's picture of the console, at the end of `make chaos-up`.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help

@@ -20,7 +20,9 @@ import random
 import sys
 import time
 from collections import deque
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TextIO
 
 MOST_BODY_BYTES = 65_536
 ANSWER_SECONDS = (0.02, 0.08)
@@ -29,9 +31,9 @@ ANSWER_SECONDS = (0.02, 0.08)
 class Provider:
     """The sliding count, and what was seen."""
 
-    def __init__(self, quota: int, seconds: float, calls: Path | None = None) -> None:
+    def __init__(self, quota: int, seconds: float, calls: TextIO | None = None) -> None:
         self.quota, self.window_ns = quota, round(seconds * 1e9)
-        self._calls = None if calls is None else calls.open("a+", buffering=1, encoding="utf-8")
+        self._calls = calls
         self.counted: deque[int] = deque(maxlen=quota)
         """When each of the newest calls that were let in came."""
         self.charges: dict[str, int] = {}
@@ -40,8 +42,8 @@ class Provider:
         self.tightest_ns: int | None = None
         if self._calls is not None:  # who was killed knows again what it has charged
             self._calls.seek(0)
-            lines = [line.split() for line in self._calls if line.endswith("\n")]
-            self.charges = {key: int(cents) for _, status, key, cents in lines if status == "200"}
+            rows = [line.split() for line in self._calls]
+            self.charges = {key: int(cents) for _, status, key, cents in rows if status == "200"}
 
     def lets_in(self) -> bool:
         """Whether a call that has come now is within the limit."""
@@ -115,7 +117,7 @@ def _answer(writer: asyncio.StreamWriter, status: str, body: str, more: str = ""
     writer.write(head.encode() + body.encode())
 
 
-async def main(limits: list[str], calls: Path | None) -> None:
+async def main(limits: list[str], calls: TextIO | None) -> None:
     """Serve until standard input ends."""
     addresses: dict[str, str] = {}
     for one in limits:
@@ -136,4 +138,5 @@ if __name__ == "__main__":
     parser.add_argument("limits", nargs="+", metavar="NAME=CALLS/SECONDS[@PORT]")
     parser.add_argument("--calls", type=Path, help="each call is a line here; what it says was charged stays charged")
     asked = parser.parse_args()
-    asyncio.run(main(asked.limits, asked.calls))
+    with nullcontext() if asked.calls is None else asked.calls.open("a+", buffering=1, encoding="utf-8") as calls:
+        asyncio.run(main(asked.limits, calls))

@@ -62,6 +62,14 @@ def test_a_provider_counts_every_call_and_charges_a_key_once(payments: Any, monk
     assert (provider.stats()["charged"], provider.stats()["cents"], provider.stats()["refused"]) == (1, 100, 2)
 
 
+def test_a_provider_that_was_killed_knows_what_it_has_charged(payments: Any, tmp_path: Path) -> None:
+    with (tmp_path / "calls").open("w+", encoding="ascii") as calls:
+        calls.write("5 200 order-1 100\n6 429 order-2 100\n")
+        provider = payments("provider").Provider(2, 1.0, calls)
+    assert provider.charges == {"order-1": 100}
+    assert provider.charge("order-1", 200) == ("200 OK", '{"charged": 100}')
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -5,6 +5,7 @@ import io
 import json
 import stat
 import sys
+import time
 from base64 import b64encode
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +21,8 @@ from capline import Policy
 from capline.model.errors import InvalidValueError
 from capline.service.access.guard import Guard
 from capline.service.access.tokens import Token, TokenFile, is_of
+from capline.service.console.sessions import Sessions
+from capline.service.http.app import Request
 from capline.service.http.problems import Problem
 from capline.service.settings.kept import KEPT, make_key
 
@@ -397,3 +400,20 @@ def test_a_chosen_secret_is_read_to_its_longest(
     refused = capline("token", "create", "bob", "--chosen")
     assert (refused.returncode, "12 to 256 characters" in refused.stderr) == (2, True)
     assert given.tell() < 1000
+
+
+def test_a_link_signs_in_for_a_quarter_of_an_hour_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = TokenFile(tmp_path / "tokens.json", create=True)
+    shown = (b"authorization", f"Bearer {file.create('ann', ['read'])}".encode())
+    asked = Request("POST", b"/console/link", b"", [shown], "", lambda: False)
+    now, sessions = time.monotonic(), Sessions(Guard(file))
+    keys = [asyncio.run(sessions.link(asked)) for _ in range(2)]
+    for key, later_s in zip(keys, (899, 901), strict=True):
+        monkeypatch.setattr("capline.service.console.sessions.time.monotonic", lambda later_s=later_s: now + later_s)
+        if later_s < 900:
+            assert sessions.follow(asked, key)
+        else:
+            with pytest.raises(Problem, match="too old"):
+                sessions.follow(asked, key)

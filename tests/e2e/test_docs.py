@@ -122,6 +122,10 @@ def test_the_readmes_picture_is_what_its_program_draws() -> None:
         assert picture(scheme) == (DOCS / "_static" / f"window-{scheme}.svg").read_text(encoding="utf-8")
 
 
+def test_the_readmes_picture_of_the_console_is_small() -> None:
+    assert 1000 < (DOCS / "_static" / "console.webp").stat().st_size < 150_000
+
+
 def test_no_page_or_program_names_the_machine_or_a_registry() -> None:
     named = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],  # noqa: S607 - the git of whoever cloned it

@@ -46,7 +46,7 @@ SLOW_ON_DISK = (
     *("_interleave_finely_", "_an_id_is_known_in_a_long_log", "_more_rows_than_go_in_one_step"),
     "_four_processes_get_exactly_the_quota",
 )
-"""Laws that the example over SQLite keeps in the deep part alone: it syncs each step to the disk."""
+"""Laws that the example over SQLite keeps in the proof alone: it syncs each step to the disk."""
 EXAMPLE_LAWS = 3
 """Of so many laws the example keeps one all day: what it shows is that a stranger's store can be held to them."""
 
@@ -76,6 +76,9 @@ def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Those that neither part asks."""
     number, left = _Numbers(), list[pytest.Item]()
     for question, asked in _groups(items).items():
+        if _is_slow(question):
+            left += asked
+            continue
         settings = [_settings(item, number) for item in asked]
         first = [asked.index(item) for item in chosen(question, asked)]
         kept = meet_every_setting(question, settings, first)
@@ -163,11 +166,13 @@ def chosen(question: str, asked: Sequence[pytest.Item]) -> Iterable[pytest.Item]
     if "tests/conformance/test_stores.py" in question:
         others = [item for item in asked if _class_of(item) not in ALWAYS]
         return [*(item for item in asked if _class_of(item) in ALWAYS), *(others and [others[turn % len(others)]])]
-    if "tests/conformance/test_entry_points.py" in question and (
-        turn % EXAMPLE_LAWS or any(law in question for law in SLOW_ON_DISK)
-    ):
+    if "tests/conformance/test_entry_points.py" in question and (turn % EXAMPLE_LAWS or _is_slow(question)):
         return []
     return [asked[turn % len(asked)]]
+
+
+def _is_slow(question: str) -> bool:
+    return "tests/conformance/test_entry_points.py" in question and any(law in question for law in SLOW_ON_DISK)
 
 
 def _class_of(item: pytest.Item) -> str:

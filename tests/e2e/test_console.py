@@ -459,6 +459,37 @@ def test_top_shows_the_same_in_a_terminal(
         assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done
 
 
+@pytest.mark.parametrize("kind", ["lmdb", "redis"])
+def test_top_asks_a_store_without_a_service(tmp_path: Path, capline: CommandLine, kind: str) -> None:
+    with ExitStack() as stack:
+        url = f"lmdb://{tmp_path}/logs" if kind == "lmdb" else stack.enter_context(servers.single("redis")).url
+        if kind == "lmdb":
+            assert "no store" in capline("top", "--store", url, "--once").stderr
+        with Serving(tmp_path, "--store", url) as service:
+            for subject in ("\u202eu", "\u202eu", "v"):
+                service.ask("/v1/decide", policy="promo", subject=subject)
+            assert (
+                capline.json("top", "--store", url, "--once")["policies"] == []
+            )  # written every minute, and at the end
+            assert service.stop() == 0
+        seen = capline.json("top", "--store", url, "--once", "--subject", "\u202eu")
+        assert [(one["policy"], one["allowed"], one["refused"]) for one in seen["policies"]] == [("promo", 2, 1)]
+        assert [limit["used"] for one in seen["subject"]["policies"] for limit in one["limits"]] == [1]
+        text = capline("top", "--store", url, "--once", "--subject", "\u202eu").stdout
+        assert ("2 subjects' logs" if kind == "lmdb" else "3 keys") in text
+        assert re.search(r"promo +1/day +\S+ +\S+ +33.3%", text)
+        assert re.search(r"subject \\u202eu[^\n]*\n promo +1/day +1 +0", text)
+    for words, said in (
+        (("http://127.0.0.1:1", "--store", url), "not both"),
+        (("--store", "redis://127.0.0.1:1"), "127.0.0.1:1"),
+        (("--store", "nothing"), "unknown kind"),
+        (("--store", "memory://", "--subject", ""), "subject"),
+        (("--store", "memory://", "--subject", "u", "--policies", "none.yaml"), "none.yaml"),
+    ):
+        done = capline("top", "--once", *words)
+        assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done
+
+
 def test_top_goes_on_and_says_so_while_the_service_is_away(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     with ExitStack() as stack:

@@ -15,6 +15,7 @@ class ServerState(msgspec.Struct, frozen=True):
 
     `breaker` is None where calls go without one.
     `max_memory_bytes` and `max_clients` are its bounds; of memory 0 is no bound. `replicas` are those connected now.
+    `keys` are those of all its databases: of logs by subject one a log and subject.
     """
 
     server: str
@@ -25,3 +26,4 @@ class ServerState(msgspec.Struct, frozen=True):
     clients: int | None = None
     max_clients: int | None = None
     replicas: int | None = None
+    keys: int | None = None

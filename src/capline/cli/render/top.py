@@ -11,7 +11,7 @@ from capline.model.limit import duration_text
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -20,16 +20,25 @@ _MOST_ROWS, _MOST_LIMITED = 30, 10
 
 def screen(seen: Mapping[str, Any], url: str) -> Group:
     """What was seen of the service there; its `away` says why it does not answer any more."""
-    parts = _policies(seen), _limited(seen["limited"]), _campaigns(seen["campaigns"]), _subject(seen)
-    return Group(*_head(seen, url), *(line for part in parts for line in part))
+    head = _head(seen, url) if "rates" in seen else _store_head(seen, url)
+    parts = head, _policies(seen), _limited(seen.get("limited", ())), _campaigns(seen.get("campaigns")), _subject(seen)
+    return Group(*(line for part in parts for line in part))
+
+
+def _store_head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
+    yield _title(seen, url)
+    figures = seen["figures"]
+    if "logs" in figures:
+        yield f"{figures['logs']:,} subjects' logs, {figures['file_bytes'] / 1e6:,.1f} MB"
+    for each in seen["servers"]:
+        told = [f"{each['keys']:,} keys"] if each["keys"] is not None else []
+        told += [f"{each['memory_bytes'] / 1e6:,.1f} MB"] if each["memory_bytes"] is not None else []
+        yield f"{plain(each['server'])} {_server(each)}   {', '.join(told)}"
 
 
 def _head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
     rates, seconds, store = seen["rates"], seen["seconds"], seen["store"]
-    at = instant_text(int(seen["at"]) * 1_000_000, "seconds")[11:19]
-    yield f"[bold]capline[/] {plain(url)}   as of {at} UTC"
-    if seen["away"]:
-        yield f"[bold red]it does not answer:[/] {plain(seen['away'])}"
+    yield _title(seen, url)
     refused = f"[red]{rates['refused']:,.1f} refused[/]" if rates["refused"] else "0 refused"
     lost = f", [bold red]{rates['errors']:,.1f} without an answer[/]" if rates["errors"] else ""
     took = f"   half within {_ms(seconds['median'])}, 99 % within {_ms(seconds['p99'])}" if seconds["median"] else ""
@@ -41,6 +50,12 @@ def _head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
         yield f"[yellow]{plain(each['what'])}[/]"
 
 
+def _title(seen: Mapping[str, Any], url: str) -> str:
+    at = instant_text(int(seen["at"]) * 1_000_000, "seconds")[11:19]
+    title = f"[bold]capline[/] {plain(url)}   as of {at} UTC"
+    return f"{title}\n[bold red]it does not answer:[/] {plain(seen['away'])}" if seen["away"] else title
+
+
 def _policies(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
     shown = table("\npolicy", "\nrefused by", numbers=("\nallowed/s", "\nrefused/s", "\nrefused"))
     for each in seen["policies"][:_MOST_ROWS]:
@@ -48,10 +63,10 @@ def _policies(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
         by = ", ".join(limit["limit"] for limit in each["limits"])
         rates = (f"{each[verdict] / seen['policies_over_s']:,.2f}" for verdict in ("allowed", "refused"))
         shown.add_row(plain(each["policy"]), plain(by), *rates, f"{each['refused'] / total:.1%}" if total else "")
-    yield shown if shown.row_count else "\nnothing was decided in the last minutes"
+    yield shown if shown.row_count else "\nno service counted a decision lately"
 
 
-def _limited(policies: list[dict[str, Any]]) -> Iterator[RenderableType]:
+def _limited(policies: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
     rows = [
         (one["count"], policy["policy"], by["limit"], one["subject"])
         for policy in policies

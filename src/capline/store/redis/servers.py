@@ -5,6 +5,7 @@ A server is asked whatever its breaker says, and INFO does not change the breake
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 
@@ -32,6 +33,9 @@ _FIGURES = {
     "max_clients": "maxclients",
     "replicas": "connected_slaves",
 }
+
+
+_KEYS = re.compile(r"keys=([0-9]+)")
 
 
 def servers(session: Session) -> Steps[list[ServerState]]:
@@ -106,4 +110,6 @@ def _state(breaker: Breaker, now: float) -> BreakerState:
 def figures_of(info: Mapping[str, object]) -> dict[str, int]:
     """The figures of a `ServerState` in what INFO says."""
     said = {name: str(info.get(key, "")) for name, key in _FIGURES.items()}
-    return {name: int(figure) for name, figure in said.items() if figure.isdecimal()}
+    found = {name: int(figure) for name, figure in said.items() if figure.isdecimal()}
+    keys = [_KEYS.match(str(said)) for name, said in info.items() if name.startswith("db")]
+    return found | ({"keys": sum(int(one[1]) for one in keys if one)} if info else {})

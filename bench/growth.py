@@ -249,7 +249,7 @@ ONLY_OF = {"reserve and commit": reservations, "move": slots}
 _WRITES = "the present form has the units up to each hit, so those of all later ones are written; forms=next has blocks"
 _READS = "the ids' bytes are read, 3 ms for 100,000; the first id of the present form makes each hit 8 bytes longer"
 WHY = {
-    "charge": "it counts before slots that are taken, so those move by one place",
+    "charge": "it counts before slots that are taken, so those move by one place: on lmdb only in the present form",
     "refund half way back": _WRITES, "settle half way back": _WRITES, "a new id": _READS, "five new ids": _READS,
 }  # fmt: skip
 

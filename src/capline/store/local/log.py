@@ -117,9 +117,7 @@ class ColumnLog(msgspec.Struct, gc=False, eq=False):
                 before.append(self.total)
         else:
             i = bisect_left(stamps, stamp_us, self.start)
-            stamps = stamps[:]  # decisions may still read the old one
-            stamps.insert(i, stamp_us)
-            self.stamps = stamps
+            self.stamps = stamps[:i] + array("Q", (stamp_us,)) + stamps[i:]
             if before is not None:
                 before.insert(i, before[i])
                 self._shift(i + 1, units)

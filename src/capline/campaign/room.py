@@ -40,7 +40,7 @@ def room_for_higher(
     None where it is not known yet whom a higher campaign wants. Cost: for each higher one some two of its batches.
     """
     run, ids = store.find(campaign), part.ids[rows]
-    ends_us, own = _ends_us(attempts, part, rows, now_us)
+    ends_us, own = ends_us_of(attempts, part, rows, now_us)
     kept = np.zeros((len(rows), 1 + ends_us.shape[1]), np.int64)
     if run is None or not len(rows):
         return kept
@@ -69,11 +69,11 @@ def room_for_higher(
 
 def fits(kept: NDArray[np.int64], attempts: Attempts, part: Part, rows: NDArray[np.intp]) -> bool:
     """Whether room that was kept is for the limits that the policy has now."""
-    ends_us, _ = _ends_us(attempts, part, rows, 0)
+    ends_us, _ = ends_us_of(attempts, part, rows, 0)
     return kept.shape[1] == 1 + ends_us.shape[1] and not kept[:, 1:][ends_us == 0].any()
 
 
-def _ends_us(
+def ends_us_of(
     attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """For each row and limit when a hit of now leaves the window, 0 for none; and whether it is on the policy's log."""

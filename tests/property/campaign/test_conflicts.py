@@ -16,6 +16,7 @@ from tests.kit.campaign import AT_US, HOUR_US
 from tests.profiles import size, sized
 
 from capline import Limiter, ManualClock
+from capline.campaign.conflicts import find, patterns
 from capline.campaign.conflicts.find import Conflict, conflicts
 from capline.campaign.conflicts.patterns import Patterns, blocks
 from capline.campaign.conflicts.planned import Planned
@@ -68,8 +69,14 @@ class Naive:
     hits: list[tuple[int, int, str, str | None]]
     """Stamp, units, campaign (empty: the past), channel."""
     held: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    due_us: dict[str, int] = field(default_factory=dict[str, int])
 
     def run(self) -> None:
+        self.due_us = {
+            name: each.due_us()
+            for name, each in self.messages.items()
+            if not 0 < each.planned.until_us <= each.due_us()
+        }
         due: list[tuple[int, int, int, str]] = []
         for name, message in self.messages.items():
             at_us = message.due_us()
@@ -79,10 +86,11 @@ class Naive:
             message, file = self.messages[name], self.messages[name].planned.file
             until_us = message.planned.until_us
             self.held.pop(name, None)
+            self.due_us.pop(name, None)
             if until_us and at_us >= until_us:
                 continue
             again_us = 0
-            if file.holds_over_cap:
+            if file.holds_over_cap or file.yields:
                 ranks = {other: -self.messages[other].planned.file.priority for other in self.held}
                 again_us = max(
                     (
@@ -97,6 +105,8 @@ class Naive:
                 again_us = self.decide(message, at_us, was_held=at_us > first_us)
             if again_us:
                 self.held[name] = again_us, first_us
+                if not 0 < until_us <= again_us:
+                    self.due_us[name] = again_us
                 heappush(due, (again_us, rank, first_us, name))
 
     def decide(self, message: Message, at_us: int, *, was_held: bool) -> int:
@@ -109,10 +119,16 @@ class Naive:
         if file.channel:
             logs.append((file.channel, policy.channels[file.channel]))
         binding: tuple[int, Any, list[tuple[int, int, str, str | None]]] | None = None
+        higher: set[str] = set()
+        is_full = False
         for channel, limits in logs:
             hits = [hit for hit in self.hits if channel in (None, hit[3])]
             for limit in limits:
-                fits_us = self.fits(limit, hits, stamp_us, file.cost, message)
+                wanting = self.wanting(message, limit, channel, at_us) if file.yields else set[str]()
+                higher |= wanting
+                units = file.cost + sum(self.messages[name].planned.file.cost for name in wanting)
+                fits_us = self.fits(limit, hits, stamp_us, units, message)
+                is_full |= self.fits(limit, hits, stamp_us, file.cost, message) > stamp_us
                 if fits_us > stamp_us and (binding is None or fits_us > binding[0]):
                     inside = [hit for hit in hits if self.counts(limit, hit[0], stamp_us, message)]
                     binding = fits_us, limit, inside
@@ -121,12 +137,28 @@ class Naive:
             message.fate = "later" if was_held else "sent"
             return 0
         fits_us, limit, inside = binding
-        if not message.limit and fits_us < 1 << 62:
+        never = fits_us >= 1 << 62
+        if not message.limit and (not never or not is_full):
             message.limit = str(limit)
-            message.takers = frozenset(name for _, _, name, _ in inside if name)
-        if not file.holds_over_cap or fits_us >= 1 << 62:
+            inside_of = {name for _, _, name, _ in inside if name}
+            message.takers = frozenset(inside_of if is_full else inside_of | higher)
+        if is_full and (never or not file.holds_over_cap):
             return 0
+        if higher:
+            first_us = min(self.due_us[name] for name in higher)
+            fits_us = min(fits_us, max(first_us, (at_us // SECOND_US + 1) * SECOND_US))
         return -(-fits_us // SECOND_US) * SECOND_US
+
+    def wanting(self, message: Message, limit: Any, channel: str | None, at_us: int) -> set[str]:
+        """Who of a higher priority wants to send to this subject before a hit of now leaves the window."""
+        file, end_us = message.planned.file, self.leaves(limit, at_us, message)
+        return {
+            name
+            for name, due_us in self.due_us.items()
+            if (other := self.messages[name].planned.file).priority > file.priority
+            and due_us < end_us
+            and channel in (None, other.channel)
+        }
 
     def fits(
         self, limit: Any, hits: Sequence[tuple[int, int, str, str | None]], from_us: int, cost: int, message: Message
@@ -174,7 +206,7 @@ def world(rng: random.Random, path: Path, store: str) -> World:
     as_text = rng.random() < 0.3
     found = World([], {}, Counter())
     (path / "out.csv").write_text("id\n" + "".join(f"{_id(n, as_text=as_text)}\n" for n in (1, 4)))
-    for number in range(rng.randrange(1, 6)):
+    for number in range(rng.randrange(3, 9)):
         found.planned.append(campaign(rng, path, store, f"c{number}", text, found, as_text=as_text))
     return found
 
@@ -186,11 +218,12 @@ def _id(number: int, *, as_text: bool) -> Any:
 def campaign(
     rng: random.Random, path: Path, store: str, name: str, policies_text: str, found: World, *, as_text: bool
 ) -> Planned:
-    policy_name = rng.choice(["promo", "promo", "promo", "apart"])
+    policy_name = rng.choice(["promo"] * 6 + ["apart"])
     more = {
         "priority": rng.choice([20, 50, 50, 80]),
         "cost": rng.choice([1, 1, 1, 2]),
         "over_cap": rng.choice(["drop", "hold"]),
+        "yields": "true" if rng.random() < 0.3 else None,
         "transactional": "true" if rng.random() < 0.1 else None,
         "channel": "push" if policy_name == "promo" and rng.random() < 0.3 else None,
         "send_at_local": rng.choice([None, None, "09:00"]),
@@ -198,15 +231,15 @@ def campaign(
         "exclude": "{csv: out.csv, column: id}" if rng.random() < 0.2 else None,
     }
     if more["transactional"]:
-        more |= {"holdout": None, "over_cap": None}
+        more |= {"holdout": None, "over_cap": None, "yields": None}
     lines = FILE.format(name=name, policy=policy_name, store=store)
     lines += "".join(f"{key}: {value}\n" for key, value in more.items() if value is not None)
     file = loads_campaign(lines, path / "campaign.yaml")
     policies = loads(policies_text.encode(), name="policies.yaml")
     policy = pick_policy(file, policies)
-    due_us = AT_US + rng.choice([0, 0, 4, 8, 24, 25, 30]) * HOUR_US + rng.choice([0, 0, 1])
+    due_us = AT_US + rng.choice([0, 0, 4, 4, 8, 24, 25]) * HOUR_US + rng.choice([0, 0, 0, 1])
     until_us = rng.choice([0, 0, 0, due_us + 20 * HOUR_US])
-    numbers = sorted(rng.sample(range(12), rng.randrange(1, 12)))
+    numbers = sorted(rng.sample(range(12), rng.randrange(4, 12)))
     codes, zones = [rng.randrange(3) for _ in numbers], [rng.randrange(3) for _ in numbers]
     order = (
         sorted(range(len(numbers)), key=lambda row: zones[row])
@@ -242,12 +275,16 @@ def campaign(
 
 @sized
 @pytest.mark.parametrize("history", [False, True])
-def test_random_campaigns_as_a_naive_oracle_has_them(tmp_path: Path, *, history: bool) -> None:
+def test_random_campaigns_as_a_naive_oracle_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, history: bool
+) -> None:
     for seed in range(size(20, 150)):
         rng = random.Random(seed)
         store = f"lmdb://{tmp_path}/store-{seed}"
         drawn = world(rng, tmp_path, store)
         past: dict[Any, list[tuple[int, int, str, str | None]]] = {}
+        monkeypatch.setattr(find, "_MOST_CELLS", rng.choice([1, 1 << 20]))
+        monkeypatch.setattr(patterns, "_ROOM", 0)
         if history:
             past = lived(rng, drawn, store)
         found = conflicts(drawn.planned, {}, AT_US, history=history)
@@ -299,11 +336,11 @@ def test_patterns_are_all_columns_however_many_words_they_take() -> None:
     rng = np.random.default_rng(5)
     most = [3, 1 << 40, 1, (1 << 62) - 1, 7, 1 << 30]
     tables = [np.stack([rng.integers(0, top + 1, 400) % 3 for top in most]) for _ in range(3)]
-    patterns = Patterns(most)
+    found = Patterns(most)
     for table in tables:
-        patterns.add(table)
-    patterns.settle()
-    assert dict(zip(columns(patterns.table), patterns.counts.tolist(), strict=True)) == Counter(
+        found.add(table)
+    found.settle()
+    assert dict(zip(columns(found.table), found.counts.tolist(), strict=True)) == Counter(
         columns(np.concatenate(tables, axis=1))
     )
 

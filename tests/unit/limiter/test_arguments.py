@@ -60,3 +60,9 @@ WRONG_LOGS: list[Any] = [None, ["x"], 7]
 def test_a_record_of_wrong_types_is_told_by_its_number(wrong: LogRecord) -> None:
     with Limiter("memory://", [ONE]) as limiter, pytest.raises(InvalidTypeError, match=r"^record 1: [^\n]+$"):
         limiter.load([wrong])
+
+
+def test_what_all_rows_keep_free_is_for_their_segments_alone() -> None:
+    limiter = Limiter("memory://", [Policy("promo", ["2/day", "3/week"], by_segment={"new": ["1/day"]})])
+    named: Any = {"segment": [None, "new"], "codes": [0, 0], "keep_free": [[1, 0], [1, 0]]}
+    assert limiter.decide_many("promo", [1, 1], **named).allowed.tolist() == [True, False]

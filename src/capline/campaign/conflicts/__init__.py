@@ -7,5 +7,6 @@
 
 The rule: the campaigns of one log are decided in the order of time, then priority, then name. Where a limit refuses a
 message, each campaign that has units in that limit's window is a taker of its place, once. A held message is decided
-again at its `retry_after`, rounded up to a second, behind those held before it.
+again at its `retry_after`, rounded up to a second, behind those held before it. One that yields loses its place to
+those it leaves room for, and is decided again when the first of them is due.
 """

@@ -12,10 +12,12 @@ import numpy as np
 
 from capline.campaign.attempts import Attempts
 from capline.campaign.part import Part
-from capline.campaign.store.rows import DELIVERED, HELD, PENDING, REFUSED, BatchRows
+from capline.campaign.room import ends_us_of
+from capline.campaign.store.rows import DELIVERED, HELD, PENDING, REFUSED, SECOND_US, BatchRows
 from capline.limiter.limiter import Limiter
 from capline.limiter.policies.rules import Rules
 from capline.model.clock import ManualClock
+from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import POPULATION
 from capline.window.bound_log import readers_of, table_of
 from capline.window.limit_reader import WindowReader
@@ -84,6 +86,7 @@ class Simulation:
         self._fates = np.full(kinds.shape, REFUSED, np.int16)
         self._losing = np.zeros(kinds.shape, bool)
         self._held_us = np.zeros(kinds.shape, np.int64)
+        self._due_us = np.zeros(kinds.shape, np.int64)
         self._first_us = np.zeros(kinds.shape, np.int64)
         self._was_refused = np.zeros(kinds.shape, bool)
         self._places: list[tuple[int, int, str, NDArray[np.intp]]] = []
@@ -124,12 +127,13 @@ class Simulation:
     def _put(self, number: int, at_us: int, first_us: int, rows: NDArray[np.intp]) -> None:
         """These are due then, and were due first at another time."""
         each = self._planned[number]
+        self._due_us[number, rows] = at_us if not 0 < each.until_us <= at_us else 0
         order = at_us, -each.file.priority, first_us, each.name
         heappush(self._due, (*order, next(self._numbers), number, rows))
 
     def _decide(self, number: int, at_us: int, first_us: int, rows: NDArray[np.intp]) -> None:
         each = self._planned[number]
-        self._held_us[number, rows] = 0
+        self._held_us[number, rows] = self._due_us[number, rows] = 0
         if 0 < each.until_us <= at_us:
             return
         if each.file.holds_any:
@@ -141,16 +145,26 @@ class Simulation:
         codes, zones = self._codes[number, rows].astype(np.uint16), self._zones[number, rows].astype(np.uint16)
         batch = BatchRows.undecided(0, at_us, rows.astype(np.uint32), codes)
         part = Part(0, batch.ids, codes, {}, zones)
-        answers = self._attempts[number].decide(part, np.arange(rows.size), str(next(self._numbers)))
-        batch.take_decisions(np.arange(rows.size), answers, each.file.holds)
+        everyone, receipt = np.arange(rows.size), str(next(self._numbers))
+        higher: dict[int, NDArray[np.bool_]] = {}
+        kept = None
+        if each.file.yields:
+            batch.kept, higher = self._room(number, at_us, part, rows)
+            kept = batch.kept[:, 1:]
+        answers = self._attempts[number].decide(part, everyone, receipt, kept)
+        batch.take_decisions(everyone, answers, each.file.holds, None, each.file.cost)
         allowed = batch.where(PENDING)
         # Where the cost is above the quota nobody takes a place, as there is none.
-        refused = np.flatnonzero(~answers.allowed & ~self._was_refused[number, rows] & (answers.retry_after_us >= 0))
+        fits = (answers.retry_after_us >= 0) | (answers.remaining >= each.file.cost)
+        refused = np.flatnonzero(~answers.allowed & ~self._was_refused[number, rows] & fits)
         self._was_refused[number, rows[refused]] = True
         places: list[int] = np.unique(answers.limit_index[refused]).tolist()
         for place in places:
             some = refused[answers.limit_index[refused] == place]
             self._note_takers(number, at_us, answers.limits[place], rows[some])
+            yielding = some[answers.remaining[some] >= each.file.cost]
+            for other, counts in higher.items():
+                self._note(other, number, answers.limits[place], rows[yielding[counts[yielding]]])
         self._fates[number, rows[allowed]] = np.where(self._first_us[number, rows[allowed]], _LATER, DELIVERED)
         self._hits[number, rows[allowed]] = answers.hit[allowed]
         held = batch.where(HELD)
@@ -187,10 +201,38 @@ class Simulation:
             some = rows[(zones == zone) & (stamps_us == stamp_us)]
             cutoff_us, takers = self._window(number, limit, zone, stamp_us, self._codes[number, some[0]])
             for taker in takers:
-                taken = some[self._hits[taker, some] > cutoff_us]
-                if taken.size:
-                    self._losing[number, taken] = True
-                    self._places.append((taker, number, str(limit), taken))
+                self._note(taker, number, limit, some[self._hits[taker, some] > cutoff_us])
+
+    def _note(self, taker: int, number: int, limit: Limit, rows: NDArray[np.intp]) -> None:
+        if rows.size:
+            self._losing[number, rows] = True
+            self._places.append((taker, number, str(limit), rows))
+
+    def _room(
+        self, number: int, at_us: int, part: Part, rows: NDArray[np.intp]
+    ) -> tuple[NDArray[np.int64], dict[int, NDArray[np.bool_]]]:
+        """The units that these leave free, as in `BatchRows.kept`; and for which campaigns of a higher priority.
+
+        They look again when the first of those is due: nobody is cancelled here.
+        """
+        mine = self._planned[number].file
+        ends_us, own = ends_us_of(self._attempts[number], part, np.arange(rows.size), at_us)
+        kept = np.zeros((rows.size, 1 + ends_us.shape[1]), np.int64)
+        found: dict[int, NDArray[np.bool_]] = {}
+        first_us = np.full(rows.size, np.iinfo(np.int64).max)
+        for other, each in enumerate(self._planned):
+            if each.file.priority <= mine.priority:
+                continue
+            due_us = self._due_us[other, rows]
+            shares = own if each.file.channel != mine.channel else np.ones_like(own)
+            counts: NDArray[np.bool_] = shares & (due_us[:, None] > 0) & (due_us[:, None] < ends_us)
+            kept[:, 1:] = np.minimum(kept[:, 1:] + counts * each.file.cost, LARGEST_QUOTA)
+            wants: NDArray[np.bool_] = np.logical_or.reduce(counts, axis=1)
+            found[other] = wants
+            first_us = np.where(wants, np.minimum(first_us, due_us), first_us)
+        next_us = (at_us // SECOND_US + 1) * SECOND_US
+        kept[:, 0] = np.where(kept.any(axis=1), np.maximum(first_us, next_us), 0)
+        return kept, found
 
     def _window(self, number: int, limit: Limit, zone: int, stamp_us: int, code: int) -> tuple[int, list[int]]:
         """After which instant hits count for a limit, and of which campaigns."""

@@ -229,6 +229,10 @@ def crossed(
     kinds: Sequence[tuple[Any, ...]], points: NDArray[np.uint16] | None, keeps: Kept, kept: NDArray[np.intp] | None
 ) -> tuple[list[tuple[Any, ...]], NDArray[np.uint16] | None]:
     """The kinds of rows, each with what it keeps free, and the code of each row."""
+    if kept is None and points is not None and not isinstance(keeps[0], int):
+        kept = np.zeros(
+            len(points), np.intp
+        )  # such a list is for the segments of these rows, not for all that are named
     if kept is None:
         return [(*kind, keeps[0]) for kind in kinds], points
     distinct, codes = _distinct(kept if points is None else points * np.intp(len(keeps)) + kept)

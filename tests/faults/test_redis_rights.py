@@ -291,7 +291,7 @@ def use_the_queue(url: str) -> None:
         assert isinstance(queue.claim("sale", "e", 60), Over)
         other = replace(RUN, facts=replace(FACTS, campaign="other"), batches=1)
         assert queue.begin(other)
-        assert fill(queue, other, [(0, 3, b"", 0)]) == 1
+        assert fill(queue, other, [(0, 3, b"", 0, None)]) == 1
         assert queue.steer("other", "cancel")
         assert list(queue.ages_s()) == []
         assert opened.check()

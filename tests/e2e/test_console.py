@@ -468,9 +468,6 @@ def test_top_asks_a_store_without_a_service(tmp_path: Path, capline: CommandLine
         with Serving(tmp_path, "--store", url) as service:
             for subject in ("\u202eu", "\u202eu", "v"):
                 service.ask("/v1/decide", policy="promo", subject=subject)
-            assert (
-                capline.json("top", "--store", url, "--once")["policies"] == []
-            )  # written every minute, and at the end
             assert service.stop() == 0
         seen = capline.json("top", "--store", url, "--once", "--subject", "\u202eu")
         assert [(one["policy"], one["allowed"], one["refused"]) for one in seen["policies"]] == [("promo", 2, 1)]

@@ -630,7 +630,7 @@ def test_a_page_of_outcomes_ends_anywhere(ways: Ways) -> None:
 def test_what_is_held_is_sent_when_it_fits_in_each_way(ways: Ways) -> None:
     """Of 400, 100 fit some seconds later, and 100 half a day later: these stay refused when it is cancelled."""
     now_us = time.time_ns() // 1000
-    there = ways(over_cap="hold", as_of=None, segments=None)
+    there = ways(over_cap="hold", yields="true", as_of=None, segments=None)
     for way in there:
         policies = way.site.path / "policies.yaml"
         policies.write_text("namespace: marketing\npolicies: {promo: {limits: [1/24h]}}")

@@ -47,6 +47,7 @@ from capline.campaign.store.records import State
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import Server as StoreServer
 from capline.store.redis.scripting.keys import slot_of
+from capline.support.instant import instant_text
 
 parquet: Any = import_module("pyarrow.parquet")
 
@@ -250,6 +251,73 @@ def test_workers_of_which_many_are_killed_end_as_one_process_that_was_not(
     assert len(kept_in_doubt(stored(site, SUBJECTS), stored(alone, SUBJECTS))) == report["total"]["not_known"]
     if isinstance(server, Server):
         assert everything_expires(server)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_killed_while_messages_yield_each_user_gets_the_one_that_wins(
+    servers: dict[str, Server], tmp_path: Path, kind: str, *, cancelled: bool
+) -> None:
+    """Of 600 users 300 are to get a notice soon, and one message a day: newsletters wait for it, or for its end."""
+    server: Queue = Shared(f"sqlite://{tmp_path}/shared/campaigns.sqlite")
+    if kind != "sqlite":
+        server = servers[kind]
+        server.command("FLUSHALL")
+    chance = random.Random(20_261_127)
+    site = Site(make_path(tmp_path / "site"))
+    (site.path / "policies.yaml").write_text("namespace: marketing\npolicies: {promo: {limits: [1/24h]}}")
+    site.settings |= {"batch": "50", "retry": "{attempts: 9, wait: 0.001, longest: 0.002}"}
+    words = ("worker", "--queue", server.url, "--takeover", "1")
+    processes: list[Command] = []
+
+    def kill_one(*_: object) -> None:
+        victim = processes.pop(chance.randrange(len(processes)))
+        victim.kill()
+        victim.communicate()
+        processes.append(forked.start(*words, env=environment()))
+
+    def report(name: str) -> Any:
+        return status(server, name)["total"]
+
+    with receiver() as far:
+        site.settings["sender"] = f"{{webhook: {{url: '{far.url}', concurrency: 2}}}}"
+        site.audience(range(300))
+        due_us = time.time_ns() // 1000 + (3600 if cancelled else 30) * 1_000_000
+        named = {"as_of": None, "segments": None}
+        site.write(campaign="notice", send_at=instant_text(due_us), priority="80", **named)
+        enqueue(site, server)
+        site.audience(range(600))
+        site.write(campaign="summer-sale", yields="true", **named)
+        enqueue(site, server)
+        processes += [forked.start(*words, env=environment()) for _ in range(3)]
+        try:
+            for requests in (20, 120, 250):
+                until(lambda requests=requests: far.requests >= requests, "requests")
+                kill_one()
+            until(lambda: report("summer-sale")["held"] == 300, "what yields")
+            kill_one()
+            until(lambda: len(far.taken) >= 300, "the others")
+            assert sorted(far.taken.values()) == [*range(300, 600)]
+            if cancelled:
+                assert capline("campaign", "cancel", "notice", "--yes", "--queue", server.url).returncode == 0
+            for requests in (320, 450, 580):
+                until(lambda requests=requests: far.requests >= requests, "requests", 90)
+                kill_one()
+            until(lambda: status(server)["state"] == "finished", "the end", 90)
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+    wins = "summer-sale" if cancelled else "notice"
+    assert sorted(far.taken.values()) == [*range(600)], "each is sent one message, once"
+    assert {key.partition("/")[0] for key, subject in far.taken.items() if subject < 300} == {wins}
+    assert report("summer-sale")["sent"] == (600 if cancelled else 300)
+
+
+def make_path(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 @pytest.mark.deep

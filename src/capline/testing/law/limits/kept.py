@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from capline.model.attempt import Attempt
-from capline.model.errors import CaplineError, IdConflictError
+from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
 from capline.testing.setting import SECOND, StoreSetting, each_algorithm
 
 _BAD: tuple[Any, ...] = (-1, True, 1.5, "2", None, [1], [1, 1, 1], [1, -1], [1, "x"], 1 << 53)
@@ -113,13 +113,18 @@ class KeptLaw(StoreSetting):
 
     def test_rows_keep_it_under_their_segments_and_overrides(self) -> None:
         limiter = self.limiter(
-            self.policy("p", ["3/10s"], by_segment={"new": ["2/10s"]}), config=f"lmdb://{self.tmp}/config"
+            self.policy("p", ["3/10s"], by_segment={"new": ["2/10s", "9/min"]}), config=f"lmdb://{self.tmp}/config"
         )
         if not self.asynchronous:
             limiter.override("p", "own", ["5/10s"])
             assert [limiter.decide("p", "own", keep_free=kept).allowed for kept in (5, 4)] == [False, True]
         many = limiter.decide_many("p", [*"abcd"], segment=[None, "new"], codes=[0, 1, 0, 1], keep_free=[2, 2, 3, 1])
         assert many.allowed.tolist() == [True, False, False, True]
+        kept = [[2, 0], [1, 9], [3, 0], [1, 8]]
+        many = limiter.decide_many("p", [*"efgh"], segment=[None, "new"], codes=[0, 1, 0, 1], keep_free=kept)
+        assert many.allowed.tolist() == [True, False, False, True]
+        with pytest.raises(InvalidValueError, match="1 limits here"):
+            limiter.decide("p", "e", keep_free=[1, 1])
 
     def test_a_receipt_is_of_what_was_to_stay_free_too(self) -> None:
         limiter = self.one("3/10s")

@@ -155,12 +155,13 @@ class BatchRows:
         )
         self.hit[rows] = answers.hit
         retry_us = answers.retry_after_us
-        held = np.array([*map(holds, answers.limits), False])[answers.limit_index] & (retry_us != NEVER_US)
+        waits = np.array([*map(holds, answers.limits), False])[answers.limit_index]
+        held = waits & (retry_us != NEVER_US)
         if since_us is not None:
             retry_us = np.where(retry_us == NEVER_US, retry_us, retry_us + (since_us - self.at_us))
         if self.kept is not None:
             again_us, kept = self.kept[:, 0] - self.at_us, self.kept[:, 0] > 0
-            held = kept & ~answers.allowed & (held | (answers.remaining >= cost)) | held & ~kept
+            held = kept & ~answers.allowed & (waits | (answers.remaining >= cost)) | held & ~kept
             retry_us = np.where(kept & ((retry_us == NEVER_US) | (retry_us > again_us)), again_us, retry_us)
             self.kept = None
         self.retry_us[rows] = np.where(held, _whole_seconds(retry_us + self.at_us) - self.at_us, retry_us)

@@ -143,8 +143,8 @@ def answer(*args: str | Path, cwd: Path | None = None) -> Any:
 
 
 def comparable(report: Mapping[str, Any]) -> dict[str, Any]:
-    """A report without what differs between two equal runs."""
-    differing = ("run", "state", "elapsed_s", "per_s", "store", "steering")
+    """A report without what differs between two equal runs, or a plan without what only it says."""
+    differing = ("run", "state", "elapsed_s", "per_s", "store", "steering", "conflicts", "unread")
     return {key: value for key, value in report.items() if key not in differing}
 
 

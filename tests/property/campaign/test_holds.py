@@ -461,7 +461,7 @@ def test_random_histories_end_as_the_rule_says(
 ) -> None:
     store, clock = opened
     monkeypatch.setattr(room, "LOOK_AGAIN_US", HOUR_US)
-    for seed in range(4 if yielding else size(4, 25)):
+    for seed in range(size(4, 8 if yielding else 25, 25)):
         kills = pytest.MonkeyPatch() if dies else None
         history(tmp_path / str(seed), store, clock, random.Random(seed), kills, yielding)
 

@@ -25,7 +25,7 @@ CAMPAIGN: dict[str, Any] = {
 @pytest.fixture
 def tokens(tmp_path: Path) -> dict[str, str]:
     file = TokenFile(tmp_path / "tokens.json", create=True)
-    roles = {"ann": ("read", "compose"), "provider": ("reply",)}
+    roles = {"ann": ("read", "compose"), "provider": ("reply",), "admin": ("admin",)}
     return {name: file.create(name, of) for name, of in roles.items()}
 
 
@@ -83,6 +83,14 @@ def test_who_unsubscribed_is_not_sent_to_and_all_is_measured(
         shown = capline.json(*words)
         assert shown["by_number"] == page["by_number"]
         assert visitor.get("/console/response?name=first", headers=JSON).json()["campaigns"] == page["campaigns"]
+    admin = {"Authorization": f"Bearer {tokens['admin']}"}
+    erased = service.client.delete(f"/v1/subjects/{told[0]}", headers=admin)
+    assert erased.json()["replies"] == 6, "opened, bought and unsubscribed, each sent twice"
+    for path in (tmp_path / "replies").glob("by-*.jsonl"):
+        lines = path.read_text().splitlines()
+        assert lines
+        assert not [line for line in lines if f'"{told[0]}"' in line or keys[told[0]] in line]
+    assert service.ask("/v1/outcomes", outcomes=events[:1]).status_code == 200
     with Chromium(tmp_path / "profile", width=390) as browser:
         browser.go(f"{service.admin}/console/campaign?name=first")
         browser.fill("input[name=secret]", tokens["ann"])

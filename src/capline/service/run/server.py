@@ -135,6 +135,7 @@ async def open_parts(
             local=settings.is_local,
             queue=settings.queue,
             audiences=settings.audiences,
+            replies=settings.replies,
         ) | segments.routes(source, settings.segments)
         public |= check_route(limiter)
         public |= _campaigns(settings, create=create)

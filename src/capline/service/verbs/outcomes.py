@@ -3,9 +3,7 @@
     POST   /v1/outcomes                       some events, as a provider's webhook sends them
     GET    /v1/campaigns/{name}/response      what they say of a campaign, as `capline response --json`
 
-    by-key-2026-11-27.jsonl    {"key": …, "time": …, "event": …}, of the folder of replies; a file a day
-    by-id-2026-11-27.jsonl     {"id": …, "time": …, "event": …}
-    optouts.csv                numbers that unsubscribed, which campaigns exclude; optouts-text.csv: texts
+    optouts.csv    in the folder of replies: numbers that unsubscribed, which campaigns exclude; optouts-text.csv: texts
 
 The rule: what was answered is on disk, each line whole; sent twice, it counts once. Who unsubscribed is excluded from
 the next batch on. A key opts nobody out whose campaign is not here. Looking at a response reads the campaigns of one
@@ -15,8 +13,6 @@ policy, at most so many messages, one look at a time.
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -30,6 +26,7 @@ import msgspec
 from capline.campaign.ledger import Ledger
 from capline.campaign.outcomes import tables_of
 from capline.campaign.queue.status import every
+from capline.campaign.response.folder import KINDS, add_replies, reply_files
 from capline.campaign.response.measure import facts, measure
 from capline.campaign.response.messages import gathered, messages_of_tables
 from capline.campaign.response.opt_outs import add_opt_outs
@@ -42,8 +39,6 @@ from capline.service.http.problems import Problem
 from capline.service.http.table import get, post
 from capline.service.verbs.campaigns import ask_store
 from capline.support.instant import instant_text, instant_us
-from capline.support.private import private_opener
-from capline.support.system import lock_file
 
 if TYPE_CHECKING:
     from capline.campaign.store.protocol import CampaignStore
@@ -156,11 +151,11 @@ class OutcomeVerbs:
         opted_out = [event for event in events if event.event == "unsubscribed"]
         who = ask_store(self._url, lambda store: _recipients(store, opted_out))
         with _writing():
-            for kind in ("key", "id"):
-                rows = [(str(word), event) for event in events if (word := getattr(event, kind)) is not None]
-                lines = [msgspec.json.encode({kind: word, "time": one.time, "event": one.event}) for word, one in rows]
-                if lines:
-                    _append(self._folder / f"by-{kind}-{day}.jsonl", b"\n".join(lines) + b"\n")
+            for kind in KINDS:
+                words = [(str(word), event) for event in events if (word := getattr(event, kind)) is not None]
+                replies = [{kind: word, "time": str(event.time), "event": event.event} for word, event in words]
+                if replies:
+                    add_replies(self._folder, day, kind, replies)
             added = 0
             for is_text, name in _OPT_OUTS.items():
                 some = {str(each) for each in who if isinstance(each, str) == is_text}
@@ -185,9 +180,8 @@ class OutcomeVerbs:
             raise Problem(HTTPStatus.CONFLICT, f"nothing of {name} was decided yet")
         messages = gathered(parts)
         replies = Replies(messages, _WITHIN_US)
-        files = sorted(map(str, self._folder.glob("by-*.jsonl")))
-        if files:
-            replies.read(files, EventColumns(), lambda _: None)
+        if files := reply_files(self._folder):
+            replies.read([*map(str, files)], EventColumns(), lambda _: None)
         found = facts(measure(messages, replies, _WINDOW_US), told + replies.told)
         own: Any = found["campaigns"]
         return found | {"campaigns": [group for group in own if group["campaign"] == name]}
@@ -230,17 +224,6 @@ def _recipients(store: CampaignStore, events: list[Event]) -> list[Subject]:
         elif (number := number_of(subject, len(str(LARGEST_ID)))) is not None:
             found.append(number)
     return found
-
-
-def _append(path: Path, lines: bytes) -> None:
-    """Add whole lines to a file, or none."""
-    with open(path, "ab", buffering=0, opener=private_opener) as target:
-        lock_file(target.fileno())
-        before = os.fstat(target.fileno()).st_size
-        if target.write(lines) < len(lines):
-            os.truncate(target.fileno(), before)
-            raise OSError(errno.ENOSPC, "there is no room for it")
-        os.fsync(target.fileno())
 
 
 @contextmanager

@@ -27,16 +27,17 @@ def routes(
     local: bool = False,
     queue: str | None = None,
     audiences: str | None = None,
+    replies: str | None = None,
 ) -> dict[str, Route]:
     """The routes of this limiter. Where its store is `local` no policy is set that waits for replicas.
 
-    A subject is erased in the campaigns of `queue` and the uploads at `audiences` too.
+    A subject is erased in the campaigns of `queue`, the uploads at `audiences` and the folder of `replies` too.
     """
     return routes_of(
         Attempts(limiter, subject_bound),
         JointVerbs(limiter, subject_bound),
         Batch(limiter, subject_bound, most_rows),
-        Subjects(limiter, queue, audiences),
+        Subjects(limiter, queue, audiences, replies),
         ConfigurationVerbs(limiter, local=local),
         Trials(limiter),
         LimitedVerbs(limiter),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import msgspec
@@ -97,20 +98,23 @@ class Erased(msgspec.Struct, omit_defaults=True):
     """How many logs the subject had, and what it had in campaigns: rows of audiences, outcomes, batches in work.
 
     `uploads`: from which uploads how many rows were erased; `unread` says why one could not be looked through.
+    `replies`: how many of what came back; an opt-out stays.
     """
 
     erased_logs: int
     campaigns: list[dict[str, str | int]] = []
     uploads: list[dict[str, str | int | None]] = []
+    replies: int = 0
 
 
 class Subjects:
     """See `Limiter` for what each does."""
 
-    def __init__(self, limiter: AsyncLimiter, queue: str | None, audiences: str | None) -> None:
+    def __init__(self, limiter: AsyncLimiter, queue: str | None, audiences: str | None, replies: str | None) -> None:
         self._limiter = limiter
         self._queue = queue
         self._audiences = audiences
+        self._replies = replies
 
     @post("/v1/usage", UsageRequest, Used, roles=LOOK)
     async def usage(self, _request: Request, body: UsageRequest) -> Used:
@@ -170,17 +174,19 @@ class Subjects:
 
     @delete("/v1/subjects/{subject}", Erased)
     async def erase(self, _request: Request, subject: Subject) -> Erased:
-        """Forget the subject: its logs under all policies, in all campaigns and in all uploads."""
+        """Forget the subject: its logs under all policies, in all campaigns, uploads and replies."""
         return Erased(await self._limiter.erase(subject), *await asyncio.to_thread(self._from_campaigns, subject))
 
-    def _from_campaigns(self, subject: Subject) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def _from_campaigns(self, subject: Subject) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
         if self._queue is None:
-            return [], []
+            return [], [], 0
         # Few services have campaigns.
         from capline.campaign.erase import erase, erase_uploads  # noqa: PLC0415
+        from capline.campaign.response.folder import erase_replies  # noqa: PLC0415
         from capline.campaign.store.open import open_store  # noqa: PLC0415
 
         uploads = [] if self._audiences is None else erase_uploads(self._audiences, subject)
         with closing(open_store(self._queue, make=True, patience_s=0.0)) as store:
             found = erase(store, subject)
-        return [*map(msgspec.structs.asdict, found)], [*map(msgspec.structs.asdict, uploads)]
+        replies = 0 if self._replies is None else erase_replies(Path(self._replies), subject)
+        return [*map(msgspec.structs.asdict, found)], [*map(msgspec.structs.asdict, uploads)], replies

@@ -21,6 +21,7 @@ from tests.profiles import DEEP, size, sized
 
 from capline import Configuration, Policy
 from capline.campaign.store.open import open_store
+from capline.segment import Publisher
 
 WITHIN_S = 600
 PROGRAMS = {"java": ("java", "Client.java"), "go": ("go", "run", "client.go")}
@@ -55,13 +56,16 @@ OURS: dict[str, object] = {
 
 @pytest.fixture
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A service with all of its parts: a configuration store, overrides, segments."""
+    """A service with all of its parts: a configuration store, overrides, published segments."""
     folder = tmp_path_factory.mktemp("serving")
     store = f"lmdb://{folder}/configuration"
     with Configuration(store) as configuration:
         configuration.set_policies([Policy("promo", ["3/day"], reservations=True), Policy("psp", ["10/s"])])
         configuration.override("promo", "u", ["5/day"])
-    segments = str(make(folder, "monday", active=range(9)))
+    segments = f"{folder}/published"
+    with Publisher(Path(segments)) as publisher:
+        for version in ("monday", "tuesday"):
+            publisher.publish(make(folder, version, active=range(9)), version=version)
     queue = f"sqlite://{folder}/queue.sqlite"
     with closing(open_store(queue, make=True)) as campaigns:
         filled(campaigns)
@@ -89,6 +93,7 @@ def test_every_answer_is_as_described(serving: Serving) -> None:
 
 def _ask(operation: Any, seen: Counter[str]) -> None:
     of_path = {"name": "active", "id": "7"} if "segments" in operation.label else {}
+    of_path |= {"to": "monday", "if_current": None} if "rollback" in operation.label else {}
     of_path |= {"name": "sale", "id": "1"} if "campaigns" in operation.label else {}
     of_path |= {"name": "day.csv"} if "audiences" in operation.label else {}
     of_path |= {"subject": "u", "effective_at": None} if "overrides" in operation.label else {}

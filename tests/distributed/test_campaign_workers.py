@@ -304,7 +304,8 @@ def test_killed_while_messages_yield_each_user_gets_the_one_that_wins(
             for requests in (320, 450, 580):
                 until(lambda requests=requests: far.requests >= requests, "requests", 90)
                 kill_one()
-            until(lambda: status(server)["state"] == "finished", "the end", 90)
+            for name, end in (("summer-sale", "finished"), ("notice", "cancelled" if cancelled else "finished")):
+                until(lambda name=name, end=end: status(server, name)["state"] == end, "the end", 90)
         finally:
             for process in processes:
                 process.kill()

@@ -462,8 +462,8 @@ def test_random_histories_end_as_the_rule_says(
     store, clock = opened
     monkeypatch.setattr(room, "LOOK_AGAIN_US", HOUR_US)
     for seed in range(size(4, 8 if yielding else 25, 25)):
-        kills = pytest.MonkeyPatch() if dies else None
-        history(tmp_path / str(seed), store, clock, random.Random(seed), kills, yielding)
+        with pytest.MonkeyPatch.context() as kills:
+            history(tmp_path / str(seed), store, clock, random.Random(seed), kills if dies else None, yielding)
 
 
 def history(

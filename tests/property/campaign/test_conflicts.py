@@ -142,7 +142,7 @@ class Naive:
             message.limit = str(limit)
             inside_of = {name for _, _, name, _ in inside if name}
             message.takers = frozenset(inside_of if is_full else inside_of | higher)
-        if is_full and (never or not file.holds_over_cap):
+        if is_full and (not file.holds_over_cap or (never and not higher)):
             return 0
         if higher:
             first_us = min(self.due_us[name] for name in higher)

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from capline.observe import Observer
 
 LEAST_TAKEOVER_S, LONGEST_TAKEOVER_S = 1.0, 86_400.0
-START_S = 5.0
+START_S = 10.0
 """How long a starting worker waits for the queue's server: longer than a restart takes."""
 _POLL_S = 0.5
 _AWAY_S = 1.0

@@ -20,7 +20,7 @@ from capline.model.errors import CampaignError, CampaignStoreError, CaplineError
 from capline.store.redis.cluster.router import Router
 from capline.store.redis.io.server_check import info_of
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
-from capline.store.redis.io.wire import Exchange, Pause, Read, Request, Write, pack
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Request, Write, pack
 from capline.store.redis.scripting.keys import slot_of
 from capline.store.redis.scripting.scripts import Call, Script
 
@@ -88,6 +88,9 @@ class Server:
         warnings: list[str] = []
         for node in self._router.topology.primaries():
             reply = self._transport.drive(_info(node))
+            if isinstance(reply, NoReply):  # what is away now was looked at by others, or will be
+                self._router.topology.doubt()
+                continue
             if not isinstance(reply, bytes):
                 raise self._failed(reply.text)
             info = info_of(reply)
@@ -133,6 +136,8 @@ class Server:
             if not is_away or time.monotonic() + wait_s > until:
                 # Without what the router says of attempts: a call may be repeated, so nothing is in doubt.
                 raise self._failed(str(error).rpartition("; ")[0])
+            # A server that is left alone says nothing of who has its keys now.
+            router.topology.doubt()
             self._pause(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 

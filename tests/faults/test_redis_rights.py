@@ -437,7 +437,8 @@ def test_who_cannot_prove_who_they_are_hear_nothing(
         with pytest.raises(StoreUnavailableError, match="nothing was recorded"):
             limiter.decide("p", "s")
         assert heard, "it has to have been the certificate that was looked at"
-    assert not any(b"NOAUTH" in piece or b"ERR" in piece for piece in heard)
+    # Three bytes come in what is encrypted now and then.
+    assert not any(b"-NOAUTH " in piece or b"-ERR " in piece for piece in heard)
     direct = limiters(f"rediss://127.0.0.1:{server.port}?ca={ca}&{SLOW}", *policies("subject"))
     assert direct.peek("p", "s").remaining == 8
 

@@ -43,7 +43,9 @@ def names(first: int, last: int) -> list[str]:
 
 def ready(service: Service, status: int) -> bool:
     answer = service("GET", "/readyz")
-    return (answer.status_code, "nothing was recorded" in answer.text) == (status, True)
+    # Of a try that is still under way at the deadline, as on a busy machine, nobody knows.
+    told = "nothing was recorded" in answer.text or "whether the attempt was recorded is not known" in answer.text
+    return answer.status_code == status and told
 
 
 @pytest.mark.parametrize("choice", first(1, CHOICES))
@@ -106,7 +108,7 @@ def test_a_server_that_takes_no_writes_is_not_ready(server: Server, choice: str,
         assert soon(lambda: service("GET", "/readyz").json() == {"status": "ok"})
         server.command("CONFIG", "SET", setting, SETTINGS[setting])
         try:
-            assert soon(lambda: ready(service, CHOICES[choice]))  # 200 ms may be too short once
+            assert soon(lambda: ready(service, CHOICES[choice]))
         finally:
             server.command("CONFIG", "SET", setting, "0")
         assert soon(lambda: service("GET", "/readyz").json() == {"status": "ok"})

@@ -31,9 +31,17 @@ def error(text: str) -> ServerError:
 
 
 def run(
-    engine: Router, calls: list[Call], answer: Callable[[Request], list[Reply]], seconds: float = 0.3, replicas: int = 0
+    engine: Router,
+    calls: list[Call],
+    answer: Callable[[Request], list[Reply]],
+    seconds: float = 0.3,
+    replicas: int = 0,
+    late: float = 1.0,
 ) -> list[Any]:
-    """Drive the engine against servers that are a function from a request to its replies; only pauses take time."""
+    """Drive the engine against servers that are a function from a request to its replies; only pauses take time.
+
+    A pause takes `late` times as long as was asked for.
+    """
     now = time.monotonic()
     steps = engine.run(calls, now + seconds, replicas)
     written: list[list[list[Reply]]] = []
@@ -45,7 +53,7 @@ def run(
         except StopIteration as done:
             return done.value
         if isinstance(asked, Pause):
-            now += asked.seconds
+            now += asked.seconds * late
             back = None
         elif isinstance(asked, Work):
             back = asked.run()
@@ -54,7 +62,8 @@ def run(
         else:
             replies: list[list[Reply]] = []
             for request in asked.requests:
-                replies.append([SLOTS] if b"CLUSTER" in request.payload else answer(request))
+                with patch("time.monotonic", return_value=now):
+                    replies.append([SLOTS] if b"CLUSTER" in request.payload else answer(request))
                 assert len(replies[-1]) == request.replies
             back = replies if isinstance(asked, Exchange) else written.append(replies)
             assert isinstance(asked, (Exchange, Write))
@@ -113,6 +122,20 @@ def test_what_may_have_run_stays_unknown_whatever_becomes_of_the_second_sending(
     [outcome] = run(single(), [Call(0, A, ONE, repeatable=True)], servers, 0.05)
     assert len(servers.requests) >= 2
     assert isinstance(outcome, StoreUnknownError)
+
+
+@pytest.mark.parametrize("milliseconds", [20, 50, 80, 200])
+def test_a_refusal_stays_known_in_a_process_that_wakes_late(milliseconds: int) -> None:
+    begun: list[float] = []
+
+    def answer(_request: Request) -> list[Reply]:
+        begun.append(time.monotonic())
+        in_time = begun[-1] < begun[0] + milliseconds / 1000
+        return [error("LOADING Redis is loading")] if in_time else [GONE]
+
+    [outcome] = run(single(), [Call(0, A, ONE)], answer, milliseconds / 1000, late=1.9)
+    assert isinstance(outcome, StoreUnavailableError)
+    assert "nothing was recorded" in str(outcome)
 
 
 def test_what_may_have_run_stays_unknown_when_the_breaker_opens() -> None:

@@ -196,11 +196,11 @@ class Router:
             redirects += 1
             if wait or redirects == MOST_REDIRECTS:
                 redirects = 0
+                wait_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
                 # A resend too late for its answer would turn "not recorded" into "unknown".
-                left = until - time.monotonic() - 2 * round_trip_s
-                if left <= 0:
+                if time.monotonic() + wait_s + max(wait_s, 2 * round_trip_s) > until:
                     return flight.outcomes
-                yield Pause(min(pause_s * random.uniform(0.5, 1.0), left))  # noqa: S311 - jitter, not a secret
+                yield Pause(wait_s)
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             flight.todo = again
             yield from self._know(until)

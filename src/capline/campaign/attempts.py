@@ -42,12 +42,10 @@ class Attempts:
     def begin(self, part: Part) -> BatchRows:
         """The rows of a batch that is to be decided, less those who are excluded or held out."""
         rows = BatchRows.undecided(part.number, self.limiter.now_us(), part.ids, part.codes)
-        if self.file.holdout is not None:
-            rows.state[self.file.holdout.among(part.ids)] = HELD_OUT
-        if self.file.exclude is not None:
-            rows.state[self.file.exclude.among(part.ids)] = EXCLUDED
-        if (held_out := rows.where(HELD_OUT)).size:
-            rows.take_decisions(held_out, self.peek(part, held_out))
+        excluded, held_out = self.file.left_out(part.ids)
+        rows.state[excluded], rows.state[held_out] = EXCLUDED, HELD_OUT
+        if (peeked := np.flatnonzero(held_out)).size:
+            rows.take_decisions(peeked, self.peek(part, peeked))
         return rows
 
     def decide(

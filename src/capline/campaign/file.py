@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
+import numpy as np
 
 from capline.campaign.exclusion import Exclusion
 from capline.campaign.holdout import Holdout
@@ -73,7 +74,10 @@ from capline.support.instant import instant_us
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from capline.campaign.senders.find import BuiltSender
+    from capline.campaign.store.packed import Ids
     from capline.model.limit import Limit
 
 LARGEST_FILE_BYTES = 1 << 20
@@ -141,6 +145,12 @@ class CampaignFile:
     def holds_any(self) -> bool:
         """Whether it holds what is refused, by some limit or for the sake of others at least."""
         return self.holds_over_cap or self.holds_quiet or self.yields
+
+    def left_out(self, ids: Ids) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which of these are excluded, and which of the others are held out."""
+        nobody = np.zeros(len(ids), bool)
+        excluded = nobody if self.exclude is None else self.exclude.among(ids)
+        return excluded, nobody if self.holdout is None else self.holdout.among(ids) & ~excluded
 
     def holds(self, limit: Limit) -> bool:
         """Whether it holds what this limit refuses."""

@@ -7,7 +7,7 @@ have some of the subjects are read: 1 ms for 10,000 rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,8 +87,7 @@ def pending(store: CampaignStore, now_us: int, within_s: float = float("inf")) -
         if run is None or run.facts.is_test:
             continue
         state = store.state(name)
-        is_over = state.finished or state.cancelled or 0 < state.until_us <= now_us
-        if not is_over and state.due_us != float("inf") and state.refused is None:
+        if state.goes_on(now_us) and state.refused is None:
             yield Pending(run, state)
 
 
@@ -110,8 +109,7 @@ def _file(text: str, path: str) -> CampaignFile | None:
 
 def _left_out(file: CampaignFile, ids: Ids) -> NDArray[np.bool_]:
     """Which of these it does not send to, as far as that can be read here."""
-    out = np.zeros(len(ids), bool) if file.holdout is None else file.holdout.among(ids)
     try:
-        return out if file.exclude is None else out | file.exclude.among(ids)
-    except CaplineError:
-        return out
+        return np.logical_or(*file.left_out(ids))
+    except CaplineError:  # who is excluded cannot be read here
+        return replace(file, exclude=None).left_out(ids)[1]

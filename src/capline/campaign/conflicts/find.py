@@ -152,7 +152,7 @@ class _Audiences:
                 part = each.part(number)
                 if part is None:
                     continue
-                excluded, held_out = each.left_out(part.ids)
+                excluded, held_out = each.file.left_out(part.ids)
             except CaplineError as error:
                 raise _UnreadError(each, error) from None
             for place, more in enumerate((len(part), int(excluded.sum()), int(held_out.sum()))):

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.file import CampaignFile
     from capline.campaign.prepare import Job
-    from capline.campaign.store.packed import Ids
     from capline.campaign.store.protocol import CampaignStore
     from capline.campaign.store.records import StoredRun
     from capline.model.policy import Policy
@@ -100,12 +99,6 @@ class Planned:
         codes = part.codes.astype(np.int64) * zones
         return codes + 1 if zones == 1 or part.zone_codes is None else codes + part.zone_codes + 1
 
-    def left_out(self, ids: Ids) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which of these are excluded, and which of the others are held out."""
-        none = np.zeros(len(ids), bool)
-        excluded = none if self.file.exclude is None else self.file.exclude.among(ids)
-        return excluded, none if self.file.holdout is None else self.file.holdout.among(ids) & ~excluded
-
 
 def planned_in(store: CampaignStore, now_us: int, *, but: str = "") -> tuple[list[Planned], dict[str, str]]:
     """The campaigns in a store that are not over or paused, but for one; and why others cannot be told, by name.
@@ -127,8 +120,7 @@ def planned_in(store: CampaignStore, now_us: int, *, but: str = "") -> tuple[lis
 
 def _planned(store: CampaignStore, run: StoredRun, now_us: int) -> Planned | None:
     name, state = run.facts.campaign, store.state(run.facts.campaign)
-    is_over = state.cancelled or 0 < state.until_us <= now_us
-    if is_over or run.facts.is_test or math.isinf(state.due_us):
+    if run.facts.is_test or not state.goes_on(now_us):
         return None
     if state.refused is not None:
         raise CampaignError(f"its audience is refused: {state.refused}")

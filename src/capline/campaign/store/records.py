@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -241,6 +242,11 @@ class State:
         *("batches", "queued", "settled", "done", "elapsed_us", "due_us", "until_us", "changes", "changed_us"),
     )
     """The numbers that each store keeps by these names."""
+
+    def goes_on(self, now_us: int) -> bool:
+        """Whether there is more to do, and it is not paused."""
+        is_over = self.finished or self.cancelled or 0 < self.until_us <= now_us
+        return not is_over and math.isfinite(self.due_us)
 
     @property
     def waiting(self) -> int:

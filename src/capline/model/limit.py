@@ -12,6 +12,7 @@ fixed length and are refused; `30 days` says what is meant.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 import msgspec
@@ -229,6 +230,45 @@ class QuietHours(Limit, frozen=True, gc=False):
 
     def __str__(self) -> str:
         return f"not between {_clock_text(self.from_us)} and {_clock_text(self.until_us)}"
+
+
+class _Owned:
+    """Says whose it is, among the limits of several policies."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"{self.owner}{_OF}{super().__str__()}"  # type: ignore[attr-defined]
+
+
+class OwnedLimit(_Owned, Limit, frozen=True, gc=False):
+    """A limit of one of several policies."""
+
+    owner: str
+
+
+class _OwnedCalendar(_Owned, CalendarLimit, frozen=True, gc=False):
+    owner: str
+
+
+class _OwnedHours(_Owned, QuietHours, frozen=True, gc=False):
+    owner: str
+
+
+OWNED: dict[type[Limit], Callable[..., Limit]] = {
+    Limit: OwnedLimit,
+    CalendarLimit: _OwnedCalendar,
+    QuietHours: _OwnedHours,
+}
+"""What says whose it is, by what it is of."""
+_OF = ": "
+
+
+def limit_of_text(text: str) -> Limit:
+    """What was printed, with its owner if it has one: `global: 3/day`."""
+    owner, _, own = text.rpartition(_OF)
+    limit = Limit.parse(own)
+    return OWNED[type(limit)](*msgspec.structs.astuple(limit), owner) if owner else limit
 
 
 _PERIODS = {DAY_US: "day", 7 * DAY_US: "week"}

@@ -125,6 +125,7 @@ class LogLimits(msgspec.Struct, frozen=True, gc=False):
     places: tuple[int, ...] = ()
     shared: bool = False
     keep_free: tuple[int, ...] | None = None
+    part: int = 0
 
 
 def places_of(logs: Sequence[LogLimits]) -> list[int]:
@@ -281,6 +282,16 @@ class Policy:
             return self.channels[channel]
         except KeyError:
             raise _unknown("channel", channel, self.name, self.channels) from None
+
+    def logs_for(self, segment: str | None, channel: str | None) -> list[tuple[str, str, tuple[Limit, ...]]]:
+        """The logs of an attempt: name, title and limits of each, in the order of `decision.limits`."""
+        logs = [(self.log, self.name, self.limits_for(segment))]
+        if channel is not None:
+            logs.append((f"{self.log}/{channel}", f"{self.name}/{channel}", self.limits_on(channel)))
+        elif not logs[0][2]:
+            known = listed(sorted(self.channels))
+            raise UnknownNameError(f"policy {self.name!r} limits channels only; name one: {known}")
+        return logs
 
     def having(self, **changes: Any) -> Policy:
         """The same policy with these arguments changed."""

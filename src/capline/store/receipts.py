@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capline.model.errors import IdConflictError
-from capline.model.limit import Limit
+from capline.model.limit import limit_of_text
 from capline.store.columns import plain
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from capline.model.limit import Limit
     from capline.model.policy import BoundPolicy
     from capline.store.protocol import Batch
 else:
@@ -94,7 +95,7 @@ def batch_digest(batch: Batch) -> bytes:
 
 def limits_of_texts(texts: Sequence[str]) -> tuple[Limit, ...]:
     """The limits that were kept as text beside the answers that they bound."""
-    return tuple([Limit.parse(text) for text in texts])
+    return tuple([limit_of_text(text) for text in texts])
 
 
 def receipt_conflict(receipt: str) -> IdConflictError:

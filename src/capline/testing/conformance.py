@@ -14,6 +14,7 @@ from capline.testing.law.bulk.looked_up import LookedUpLaw
 from capline.testing.law.bulk.many import ManyLaw
 from capline.testing.law.bulk.receipts import ReceiptLaw
 from capline.testing.law.joint.attempts import JointLaw
+from capline.testing.law.joint.policies import JointPolicyLaw
 from capline.testing.law.joint.slots import JointSlotLaw
 from capline.testing.law.joint.time import JointTimeLaw
 from capline.testing.law.limits.algorithms import AlgorithmLaw
@@ -71,6 +72,7 @@ class StoreConformance(
     JointLaw,
     JointTimeLaw,
     JointSlotLaw,
+    JointPolicyLaw,
     CountedLaw,
     LookedUpLaw,
     StateLaw,

@@ -246,7 +246,8 @@ class Reference:
         if rule.algorithm != "sliding_log":
             return rule
         beside = f"{rule.logs[0].log}/"
-        names = [name for name, whose in self._logs if whose == subject and name.startswith(beside)]
+        known = [name for name, whose in self._logs if whose == subject]
+        names = [name for name in known if name.startswith(beside) or name in rule.channel_logs]
         channels = (LogLimits(name, (), rule.logs[0].retention_us) for name in names)
         return msgspec.structs.replace(rule, logs=(rule.logs[0], *channels))
 

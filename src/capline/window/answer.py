@@ -37,6 +37,25 @@ def newest_of(logs: Sequence[BoundLog]) -> int:
     return max([bound.log.newest_us() for bound in logs])
 
 
+TOGETHER_US = 1000
+"""Logs of several policies whose times are no further apart are taken to be at one: a burst leaves them so."""
+
+
+def parts_of(logs: Sequence[BoundLog], now_us: int) -> list[list[BoundLog]]:
+    """The logs by policy, each at a time of its own; all as one where there is one policy, or their times are as one.
+
+    A clock that stepped back leaves logs apart (decision 10): by the time of another log a hit would leave its window
+    too early.
+    """
+    if not logs[-1].log_limits.part:
+        return [[*logs]]
+    parts: list[list[BoundLog]] = [[] for _ in range(logs[-1].log_limits.part + 1)]
+    for bound in logs:
+        parts[bound.log_limits.part].append(bound)
+    times_us = [time_of(part, now_us) for part in parts]
+    return parts if max(times_us) - min(times_us) > TOGETHER_US else [[*logs]]
+
+
 def stamp_from(logs: Sequence[BoundLog], time_us: int, newest_us: int) -> int:
     """The first stamp at or after this instant that is later than every hit with units and free in every log."""
     stamp_us = max(time_us, newest_us + 1)

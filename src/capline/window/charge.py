@@ -12,7 +12,7 @@ import msgspec
 from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError
-from capline.window.answer import build_answer, replayed_answer, stamp_from, time_of
+from capline.window.answer import build_answer, parts_of, replayed_answer, stamp_from, time_of
 from capline.window.bound_log import BoundLog
 from capline.window.log import NEVER
 from capline.window.recording import give_back, has_room, record_hit, shift_units
@@ -31,11 +31,19 @@ def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decis
     stamp_us = stamp_from(logs, time_us, NEVER)
     if stamp_us >= LATEST_US:
         raise too_many(logs[0].cost)
-    check_room(logs, time_us, stamp_us)
-    for number, bound in enumerate(logs):
-        record_hit(bound, time_us, stamp_us, 0 if number else fingerprint)
+    record_all(logs, now_us, stamp_us, fingerprint)
     after = build_answer([(logs, stamp_us)], now_us)
     return msgspec.structs.replace(after, allowed=True, retry_after_us=0, hit=stamp_us)
+
+
+def record_all(logs: Sequence[BoundLog], now_us: int, stamp_us: int, fingerprint: int) -> None:
+    """Record a hit in all of these logs at the time of each, its id in the first; raises as `check_room` does."""
+    parts = [(part, time_of(part, now_us)) for part in parts_of(logs, now_us)]
+    for part, time_us in parts:
+        check_room(part, time_us, stamp_us)
+    for part, time_us in parts:
+        for bound in part:
+            record_hit(bound, time_us, stamp_us, fingerprint if bound is logs[0] else 0)
 
 
 def check_room(logs: Sequence[BoundLog], time_us: int, stamp_us: int) -> None:

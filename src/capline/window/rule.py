@@ -41,13 +41,14 @@ from capline.window.answer import (
     fits_all,
     newest_of,
     opens_from,
+    parts_of,
     replayed_answer,
     stamp_from,
     tightest_of,
     time_of,
 )
 from capline.window.bound_log import BoundLog, draft_logs
-from capline.window.charge import check_room
+from capline.window.charge import record_all
 from capline.window.log import DENIED, NEVER, Log, LogBefore
 from capline.window.recording import record_hit
 
@@ -109,14 +110,9 @@ def attempt(
     replayed = replayed_answer(logs, fingerprint, time_us, now_us, slot=slot is not None)
     if replayed is not None:
         return replayed
-    if slot is None:
-        decision = allowed_now(logs, now_us) or judge([logs], now_us)[0]
-    else:
-        decision = take_slot([logs], now_us, slot)
+    decision = _judged(logs, now_us) if slot is None else take_slot([logs], now_us, slot)
     if decision.hit is not None:
-        check_room(logs, time_us, decision.hit)
-        for number, bound in enumerate(logs):
-            record_hit(bound, time_us, decision.hit, 0 if number else fingerprint)
+        record_all(logs, now_us, decision.hit, fingerprint)
     elif denied_units and slot is None and not _fits_unkept(logs, now_us):
         counted = _deny(logs, time_us, now_us, denied_units)
         return decision if counted is None else counted
@@ -162,7 +158,7 @@ def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decisio
     replayed = replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
     if replayed is not None:
         return replayed
-    return msgspec.structs.replace(allowed_now(logs, now_us) or judge([logs], now_us)[0], hit=None)
+    return msgspec.structs.replace(_judged(logs, now_us), hit=None)
 
 
 def step(
@@ -222,6 +218,22 @@ def judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, l
         return build_answer([*zip(parts, hits, strict=True)], now_us, allowed=True), hits
     binding = longest.binding or quiet or (tightest_of(longest.logs, longest.stamp_us) if holds_us != NEVER else None)
     return build_answer(stamped, now_us, binding=binding, retry_at_us=opens_us), []
+
+
+def _judged(logs: Sequence[BoundLog], now_us: int) -> Decision:
+    """The answer to an attempt on these logs. Of several policies each is judged at its own time; the stamp is one.
+
+    It is the latest of theirs. In a log that is behind, the hit is as a slot in the future: it counts from now on, and
+    nobody jumps the queue before its stamp.
+    """
+    parts = parts_of(logs, now_us)
+    if len(parts) == 1:
+        return allowed_now(logs, now_us) or judge(parts, now_us)[0]
+    decision, hits = judge(parts, now_us)
+    if not hits:
+        return decision
+    stamp_us = stamp_from(logs, max(hits), NEVER)
+    return build_answer([(part, stamp_us) for part in parts], now_us, allowed=True)
 
 
 def _fits_unkept(logs: Sequence[BoundLog], now_us: int) -> bool:

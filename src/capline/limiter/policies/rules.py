@@ -19,6 +19,7 @@ from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyErro
 from capline.model.limit import QuietHours
 from capline.model.policy import NUMBERS, RESERVED, BoundPolicy, LogLimits, Policy, check_name
 from capline.model.zone import check_zone
+from capline.policy.joint import JointPolicy
 from capline.policy.shared_log import check_shared_log
 
 if TYPE_CHECKING:
@@ -73,7 +74,11 @@ class Rules:
             raise InvalidTypeError(
                 f"policies come as a list, like policies=[Policy('promo', ['3/day'])], not {quoted(policies)}"  # pyright: ignore[reportUnknownArgumentType]
             )
+        self._joint: dict[str, Policy] = {}
         for policy in policies:
+            if isinstance(policy, JointPolicy):
+                self._joint[policy.name] = policy
+                continue
             if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
                 raise PolicyError(
                     f"policies are Policy objects, not {type(policy).__name__}; write Policy('promo', ['3/day'])"
@@ -161,6 +166,8 @@ class Rules:
         try:
             return self.policies[name]
         except (KeyError, TypeError):
+            if isinstance(name, str) and name in self._joint:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+                return self._joint[name]
             known = listed(self.in_order.names)
             raise UnknownNameError(f"no policy {quoted(name)}; there are: {known}") from None
 
@@ -212,19 +219,23 @@ class Rules:
             policy.limits_for(segment)
             own = {"granularity": granularity} if granularity and policy.grain_us else {}
             policy, segment = policy.having(limits=limits, by_segment={}, **own), None
+        if isinstance(policy, JointPolicy):
+            return self._joint_rule(policy, segment, channel, zone)
         facts = self._of_log(policy.log)
         log, retention_us = f"{self.namespace}:{policy.log}", facts.retention_us
-        in_force = policy.limits_for(segment)
         if not policy.keeps_log:
+            policy.limits_for(segment)
             logs = _apart(log, policy, retention_us, shared=len(self._sharing[policy.log]) > 1)
-        elif policy.grain_us:
-            logs = (LogLimits(log, in_force, retention_us, "sums", policy.grain_us, name),)
+            if channel is not None:
+                policy.limits_on(channel)
         else:
-            logs = (LogLimits(log, in_force, retention_us, title=name),)
-        if channel is not None:
-            logs += (LogLimits(f"{log}/{channel}", policy.limits_on(channel), retention_us, title=f"{name}/{channel}"),)
-        elif not in_force:
-            raise UnknownNameError(f"policy {name!r} limits channels only; name one: {listed(sorted(policy.channels))}")
+            grain_us = policy.grain_us
+            logs = tuple(
+                LogLimits(
+                    f"{self.namespace}:{own}", limits, retention_us, "sums" if grain_us else "hits", grain_us, title
+                )
+                for own, title, limits in policy.logs_for(segment, channel)
+            )
         needs_zone = any(limit.needs_zone for log_limits in logs for limit in log_limits.limits)
         return BoundPolicy(
             name,
@@ -238,6 +249,29 @@ class Rules:
             2 * facts.largest if policy.count_denied else 0,
             f"{log}/{RESERVED}" if policy.reservations else "",
             "" if policy.keeps_log and len(self._sharing[policy.log]) > 1 else f"{log}/{NUMBERS}",
+        )
+
+    def _joint_rule(
+        self, policy: JointPolicy, segment: str | None, channel: str | None, zone: str | None
+    ) -> BoundPolicy:
+        """All their logs keep hits as long as the widest window of any: no hit is too old for one of them."""
+        facts = [self._of_log(member.log) for member in policy.members]
+        retention_us = max(of_log.retention_us for of_log in facts)
+        part_of = {member.log: part for part, member in enumerate(policy.members)}
+        logs = tuple(
+            LogLimits(f"{self.namespace}:{log}", limits, retention_us, title=title, part=part_of[log.partition("/")[0]])
+            for log, title, limits in policy.logs_for(segment, channel)
+        )
+        others = [f"{self.namespace}:{member.log}" for member in policy.members[1:]]
+        needs_zone = any(limit.needs_zone for log_limits in logs for limit in log_limits.limits)
+        return BoundPolicy(
+            policy.name,
+            logs,
+            (*others, *(name for of_log in facts for name in of_log.channel_logs)),
+            policy.layout,
+            policy.wait_replicas,
+            policy.population,
+            zone=(zone or policy.zone) if needs_zone else "",
         )
 
     def log_rule(self, log: str) -> BoundPolicy:

@@ -167,7 +167,7 @@ def logs_path(rule: BoundPolicy) -> Quick | None:
     steps = [_units_path(compiled, rule) for compiled in found if compiled is not None]
     if len(steps) < len(found):
         return None
-    return steps[0] if len(steps) == 1 else _channel_path(rule.logs[0], *steps)
+    return steps[0] if len(steps) == 1 else _logs_path(rule, steps)
 
 
 def _period_of(limit: Limit, zone: str) -> Period | None:
@@ -319,27 +319,39 @@ def _record(log: StoredLog, log_limits: LogLimits, cost: int, fingerprint: int, 
         log.extend(stamp_us, cost, stamp_us)
 
 
-def _channel_path(log_limits: LogLimits, of_own: Quick, of_channel: Quick) -> Quick:
-    """The step on the policy's log and the channel's: one stamp in both, the id in the first."""
+def _logs_path(rule: BoundPolicy, steps: Sequence[Quick]) -> Quick:  # noqa: C901 - one flat step
+    """The step on several logs that are all behind now: one stamp in each, the id in the first."""
+    others, last = [*zip(steps, rule.logs, strict=True)][:-1], steps[-1]
 
     def step(
         logs: Sequence[StoredLog], cost: int, fingerprint: int, kind: Kind, _max_wait_us: int | None, now_us: int
     ) -> Decision | None:
-        own, channel = logs
-        if own.high_water_us >= now_us or channel.high_water_us >= now_us:  # else both are stamped now
+        for log in logs:
+            if log.high_water_us >= now_us:  # else all are stamped now
+                return None
+        answers: list[Decision] = []
+        name = fingerprint
+        for (of_log, _), log in zip(others, logs, strict=False):
+            answer = of_log(log, cost, name, "peek", None, now_us)
+            if answer is None or not answer.allowed:
+                return None
+            answers.append(answer)
+            name = 0
+        answer = last(logs[-1], cost, 0, kind, None, now_us)
+        if answer is None or not answer.allowed:
             return None
-        one = of_own(own, cost, fingerprint, "peek", None, now_us)
-        if one is None or not one.allowed:
-            return None
-        other = of_channel(channel, cost, 0, kind, None, now_us)
-        if other is None or not other.allowed:
-            return None
-        if kind != "peek":
-            _record(own, log_limits, cost, fingerprint, now_us, now_us)
-        least: Any = other if other.remaining < one.remaining else one
-        reset_us = max(one.reset_after_us or 0, other.reset_after_us or 0)
-        seen = _states_of_all, (one, other)
-        return Decision(True, least.limit, least.remaining, 0, reset_us, other.hit, "store", 0, 0, seen)
+        answers.append(answer)
+        least, reset_us, name = answers[0], 0, fingerprint
+        for one in answers:
+            if one.remaining < least.remaining:
+                least = one
+            if one.reset_after_us > reset_us:  # type: ignore[operator]
+                reset_us: Any = one.reset_after_us
+        for (_, log_limits), log in zip(others if kind != "peek" else (), logs, strict=False):
+            _record(log, log_limits, cost, name, now_us, now_us)
+            name = 0
+        seen = _states_of_all, answers
+        return Decision(True, least.limit, least.remaining, 0, reset_us, answer.hit, "store", 0, 0, seen)
 
     return step
 

@@ -164,7 +164,7 @@ class MemoryStore(LocalStore, LogTransaction):
         """One lock, one look-up, the fast path; the general rule where it has no answer."""
         own, numbers = compiled.refs[0], compiled.numbers
         if numbers is None and len(compiled.refs) > 1:
-            return self._ask_channel(compiled, quick)
+            return self._ask_several(compiled, quick)
         # A subject who has hits with an id has a log beside the numbers, one with reservations has a record of them.
         beside = own if numbers else compiled.record
         values, others = _logs(numbers or own), {} if beside is None else _logs(beside)
@@ -217,10 +217,10 @@ class MemoryStore(LocalStore, LogTransaction):
 
         return ask
 
-    def _ask_channel(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:
-        """The same on the policy's log and the channel's."""
-        (own, channel), record = compiled.refs, compiled.record
-        of_own, of_channel, pending = _logs(own), _logs(channel), {} if record is None else _logs(record)
+    def _ask_several(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:
+        """The same on several logs, as the policy's and the channel's."""
+        refs, record = compiled.refs, compiled.record
+        tables, pending = [_logs(ref) for ref in refs], {} if record is None else _logs(record)
         now_us_of, lock = self._clock.now_us, self._lock
         try_acquire, wait, release = lock.try_acquire, lock.wait, lock.release
 
@@ -233,13 +233,13 @@ class MemoryStore(LocalStore, LogTransaction):
             try:
                 now_us = now_us_of()
                 if subject not in pending:
-                    known = of_own.get(subject), of_channel.get(subject)
+                    known = [table.get(subject) for table in tables]
                     logs: Any = known if None not in known else [ColumnLog() if log is None else log for log in known]
                     decision = quick(logs, cost, fingerprint, kind, max_wait_us, now_us)
                     if decision is not None:
                         if decision.hit is not None and logs is not known:
-                            self.save(own, subject, logs[0])
-                            self.save(channel, subject, logs[1])
+                            for ref, log in zip(refs, logs, strict=True):
+                                self.save(ref, subject, log)
                         return decision
                 operation = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
                 return step(self, operation, now_us)

@@ -70,9 +70,12 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
     if pending is not None:
         _end_reservations(logs, pending, now_us)
         # A channel's hit has the units of the policy's own, as in rule.lua.
-        own = {stamp_us: units for stamp_us, units, _ in logs[0].hits}
-        for log in logs[1:]:
-            log.hits[:] = [(stamp_us, own.get(stamp_us, units), mark) for stamp_us, units, mark in log.hits]
+        own, part = dict[int, int](), -1
+        for log, of in zip(logs, compiled.rule.logs, strict=True):
+            if of.part != part:
+                own, part = {stamp_us: units for stamp_us, units, _ in log.hits}, of.part
+            else:
+                log.hits[:] = [(stamp_us, own.get(stamp_us, units), mark) for stamp_us, units, mark in log.hits]
     return [_within(log, now_us, family.retention_us) for log in logs]
 
 

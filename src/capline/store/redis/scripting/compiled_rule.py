@@ -101,6 +101,10 @@ class RedisRule(msgspec.Struct):
     kept: dict[object, RedisRule] = {}
     judged: list[list[object]] | None = None
     """`limits_of` with quotas less what must stay free; None if nothing must."""
+    parts: list[int] | None = None
+    """The number of the policy of each log, if there are several."""
+    units: list[tuple[int, int, int]] | None = None
+    """Least quota, its number and widest window of each log, where there are several and all are plain."""
 
     def zone(self, now: bytes) -> list[int] | None:
         """The zone's offsets around now (empty: this host's clock, which is close enough: a table covers years)."""
@@ -120,6 +124,9 @@ class RedisRule(msgspec.Struct):
 
     def row(self, now: bytes) -> list[object]:
         """The terms as attempt.lua takes them."""
+        if self.parts is not None or self.units is not None:
+            head = [*self.head[:5], self.storage, self.rule.denied_units]
+            return [*head, self.zone(now), self.judged, self.parts, self.units]
         if self.judged is not None:
             return [*self.head, self.zone(now), self.judged]
         return [*self.head, self.zone(now)] if self.rule.zone else self.head
@@ -217,7 +224,21 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         usable or flat > 0,
         _unbound,
         judged=judged,
+        parts=[log_limits.part for log_limits in logs] if logs[-1].part else None,
+        units=_units(logs) if plain and len(logs) > 1 else None,
     )
+
+
+def _units(logs: Sequence[LogLimits]) -> list[tuple[int, int, int]] | None:
+    """What unit.lua takes of each log; None where it does not apply to one."""
+    units: list[tuple[int, int, int]] = []
+    for log_limits in logs:
+        quotas = [limit.quota for limit in log_limits.limits]
+        if not quotas or not min(quotas) or not all(map(gt, quotas, log_limits.keep_free or [0] * len(quotas))):
+            return None
+        widest_us = max(limit.window_us for limit in log_limits.limits)
+        units.append((min(quotas), quotas.index(min(quotas)), widest_us))
+    return units
 
 
 def _terms(

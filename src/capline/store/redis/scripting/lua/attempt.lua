@@ -14,7 +14,8 @@
 --             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
 --             1 if the log may be long]; `by` is a window in us, or an array, see limit_reader.lua. A least quota of 0:
 --             the fast path does not apply. Where they are needed, then [storage of each log, denied, zone, judged of
---             each log], see rule.lua and limit_reader.lua.
+--             each log, number of the policy of each log, where there are several; least quota, its number and widest
+--             window of each log, where all of several are plain], see rule.lua and limit_reader.lua.
 --        2  now in us; empty: the server's clock
 --        3  rows of each group, 2 bytes each; empty: one row a group
 --        4  code of each row, 2 bytes each; empty: 0 for all
@@ -150,6 +151,7 @@ end
 -- A slot that is free now is the same as a decision; any other slot needs the general rule.
 local plain = (mode == 0 or mode == 2 and not_before == 0) and width == 1 and asked == '' and same_cost == 1
 local function in_time(kind, stamp) return kind == 1 and (max_wait < 0 or stamp - now <= max_wait) end
+local several = mode == 0 and width > 1 and asked == '' and same_cost == 1
 local uniform = codes == '' and asked == ''   -- the rows differ in nothing but their subject
 local cost, id = same_cost, nil
 
@@ -189,7 +191,7 @@ local function general(values, first, long, term, field)
     if not log then return say(3, 255, 0, 0, 0) end
     logs[k] = {
       log = log, limits = term[1][k], judged = term[9] and term[9][k], cost = cost, retention = retention,
-      storage = term[6] and term[6][k] or 0, zone = term[8], denied = term[7] or 0,
+      storage = term[6] and term[6][k] or 0, zone = term[8], denied = term[7] or 0, part = term[10] and term[10][k],
     }
   end
   local numbers = library.take_numbers(logs, now, KEYS[first], field or '')
@@ -233,6 +235,25 @@ local function general(values, first, long, term, field)
     end
   end
   if changed then return new end
+end
+
+-- One unit on several plain logs that all have room and no hit at this instant or later: the new value of each, and the
+-- row is answered. Else nil, and nothing is changed.
+local function all_units(values, term)
+  local new, left, tightest, empty, all, before = {}, MOST_UNITS, nil, 0, '', 0
+  for k = 1, width do
+    local v, limits, own = values[k], term[1][k], term[11][k]
+    if type(v) == 'table' or v and #v >= LONG_BYTES then return nil end
+    local value, kind, limit, remaining, when, reset, own_states =
+      unit(v, limits, own[1], own[2], own[3], term[9] and {term[9][k]})
+    if not value or kind ~= 1 or when ~= now then return nil end
+    if remaining < left then left, tightest = remaining, before + limit end
+    if reset > empty then empty = reset end
+    new[k], all, before = value, all .. own_states, before + #limits / 2
+  end
+  say(1, tightest, left, now, empty, term[4])
+  add_states(all)
+  return new
 end
 
 -- Subjects with one row each, read by one MGET. A key of another kind reads as missing; SET with NX then fails on it.
@@ -294,7 +315,7 @@ local function subjects()
         if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then
-        new = general(values, (g - 1) * width + 1, long, term)
+        new = several and term[11] and all_units(values, term) or general(values, (g - 1) * width + 1, long, term)
         for k = 1, new and width or 0 do
           if new[k] == 0 then
             remove(keys[k], '')
@@ -371,7 +392,7 @@ local function buckets()
       if new == false then
         local own = {}
         for k = 1, width do own[k] = values[k].err and values[k] or values[k][r] end
-        new = general(own, (g - 1) * width + 1, false, term, names[r])
+        new = several and term[11] and all_units(own, term) or general(own, (g - 1) * width + 1, false, term, names[r])
         for k = 1, new and width or 0 do
           local list = lists[k]
           if new[k] == 0 then

@@ -26,6 +26,25 @@ local function time_and_newest(logs, now)
   return time, last
 end
 
+local TOGETHER = 1000
+
+-- The logs by policy, each at a time of its own; all as one where there is one policy, or their times are no further
+-- apart than a burst leaves them, in us. `part` of a bound log is the number of its policy, if there are several.
+local function parts_of(logs, now)
+  if not logs[1].part then return {logs} end
+  local parts, first, last = {}, math.huge, -1
+  for k, bound in ipairs(logs) do
+    if k == 1 or bound.part ~= logs[k - 1].part then parts[#parts + 1] = {} end
+    local part = parts[#parts]
+    part[#part + 1] = bound
+  end
+  for _, part in ipairs(parts) do
+    local time = time_and_newest(part, now)
+    first, last = math.min(first, time), math.max(last, time)
+  end
+  return last - first > TOGETHER and parts or {logs}
+end
+
 -- The first stamp at or after `time` that is later than every hit with units and free in every log.
 local function free_stamp(logs, time, last)
   local stamp = math.max(time, last + 1)
@@ -59,10 +78,12 @@ end
 -- Give each hit in the channels' logs the units that it has in the policy's own: it may have been refunded or settled
 -- while its channel was not one of the policy's. In short logs alone, as each hit is looked at.
 local function match_channels(logs)
-  local own = logs[1].log
-  for k = 2, logs[1].storage == 0 and not own.key and #logs or 1 do
+  local own = nil
+  for k = 1, logs[1].storage == 0 and #logs or 0 do
     local log, i = logs[k].log, 1
-    for j = 1, log.key and 0 or log.n do
+    local of_policy = k == 1 or logs[k].part ~= logs[k - 1].part
+    if of_policy then own = log end
+    for j = 1, (of_policy or own.key or log.key) and 0 or log.n do
       while i < own.n and own.s[i] < log.s[j] do i = i + 1 end
       if own.s[i] == log.s[j] and units_of(own, i) ~= units_of(log, j) then amend(log, j, units_of(own, i)) end
     end
@@ -354,12 +375,33 @@ local function can_count(logs, time, stamp)
   return true
 end
 
+-- Record a hit in all logs at the time of each, its id in the first; false, and nothing recorded, if one cannot count it.
+local function record_all(logs, now, stamp, id)
+  local parts, times = parts_of(logs, now), {}
+  for p, part in ipairs(parts) do
+    times[p] = (time_and_newest(part, now))
+    if not can_count(part, times[p], stamp) then return false end
+  end
+  for p, part in ipairs(parts) do put_all(part, times[p], stamp, p == 1 and id or nil) end
+  return true
+end
+
+-- The answer to an attempt, and what it is recorded under. Of several policies each is judged at its own time; the stamp
+-- is the latest of theirs.
+local function judge_all(logs, now)
+  local parts = parts_of(logs, now)
+  local said, hits = judge(parts, now)
+  if not hits or #parts == 1 then return said end
+  local stamp, stamped = free_stamp(logs, math.max(unpack(hits)), -1), {}
+  for p, part in ipairs(parts) do stamped[p] = {part, stamp} end
+  return answer(stamped, now, true)
+end
+
 -- Record the cost whatever the limits say, now and before slots that are taken, and answer as of after it.
 local function charge(logs, id, now)
   local time = time_and_newest(logs, now)
   local stamp = free_stamp(logs, time, -1)
-  if stamp >= MOST_UNITS or not can_count(logs, time, stamp) then return {NO_ROOM, 0, 0, 0, 0} end
-  put_all(logs, time, stamp, id)
+  if stamp >= MOST_UNITS or not record_all(logs, now, stamp, id) then return {NO_ROOM, 0, 0, 0, 0} end
   local after = answer({{logs, stamp}}, now, false)
   return {ALLOWED, after[2], after[3], stamp, after[5]}
 end
@@ -381,12 +423,11 @@ local function attempt(logs, mode, id, now, max_wait, not_before)
   end
   local said
   if mode == 3 then return charge(logs, id, now), false end
-  if mode == 2 then said = place({logs}, now, max_wait, not_before) else said = judge({logs}, now) end
+  if mode == 2 then said = place({logs}, now, max_wait, not_before) else said = judge_all(logs, now) end
   if mode == 1 then
     if said[1] == ALLOWED then said[4] = 2 ^ 60 end
   elseif said[1] == ALLOWED then
-    if not can_count(logs, time, said[4]) then return {NO_ROOM, 0, 0, 0, 0}, false end
-    put_all(logs, time, said[4], id)
+    if not record_all(logs, now, said[4], id) then return {NO_ROOM, 0, 0, 0, 0}, false end
   elseif mode == 0 and logs[1].denied > 0 and not fits_unkept(logs, now) then
     said = deny(logs, now) or said
   end

@@ -43,6 +43,7 @@ PROGRAMS = {
     "overrides": "--overrides=1000 --calls=1000 --rounds=1",
     "service": "--requests=2000 --rounds=1 --batches=4",
     "service_parts": "--rounds=10",
+    "console": "--seconds=5 --decisions=1000",
     "instances": "--requests=2000 --rounds=1",
     "envoy_grpc": "--calls=500 --rounds=1",
     "envoy_filter": "--requests=500 --rounds=1",

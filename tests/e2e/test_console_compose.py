@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.e2e.test_console import AXE, BAD, VIOLATIONS, Visitor
 from tests.kit.chromium import Chromium
+from tests.kit.segments import make
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 from tests.profiles import first
@@ -131,6 +132,113 @@ def test_the_forecast_is_the_plan_and_is_begun_once(service: Serving, ann: Visit
     again = ann.post(PAGE, data=form | {"key": "other"})
     assert (again.status_code, "was begun before" in again.text) == (422, True)
     assert "was begun before" in ann.get(PAGE, params=GOOD, headers=JSON).json()["faults"]["campaign"]
+
+
+UPLOAD = "/console/campaigns/audience"
+
+
+@pytest.mark.parametrize("script", first(1, [True, False]))
+def test_in_a_browser_one_uploads_an_audience_and_has_its_forecast(
+    tmp_path: Path, service: Serving, tokens: dict[str, str], *, script: bool
+) -> None:
+    (file := tmp_path / "our users.csv").write_text("id,zone\n7,UTC\nx,UTC\n")
+    with Chromium(tmp_path / "profile", width=390, script=script) as browser:
+        browser.go(f"{service.admin}{PAGE}?message=mail&campaign=autumn&priority=9")
+        browser.fill("input[name=secret]", tokens["ann"])
+        browser.press("main button")
+        if script:  # what was typed since stays too
+            browser.fill("input[name=holdout]", "50%")
+        browser.told("(document.querySelector('details.upload').open = true)")
+        browser.attach("input[type=file]", file)
+        browser.press("details.upload button")
+        assert "our-users.csv, row 2" in browser.text, browser.text
+        file.write_text("id,zone\n" + "".join(f"{user},UTC\n" for user in range(300, 310)))
+        browser.attach("input[type=file]", file)
+        browser.press("details.upload button")
+        assert "The file is uploaded; each row has an id." in browser.text
+        if script:
+            browser.ask("Runtime.evaluate", expression=AXE)
+            assert browser.told(VIOLATIONS) == []
+        assert browser.told("document.documentElement.scrollWidth") <= 390
+        assert browser.told("document.querySelector('form.compose').priority.value") == "9"
+        assert browser.told("document.querySelector('form.compose').holdout.value") == ("50%" if script else "")
+        browser.told("(document.querySelector('form.compose').message.value = 'push', true)")
+        browser.press("form.compose > p button")
+        assert soon(lambda: "goes to our-users.csv at once" in browser.text, WITHIN_S), browser.text
+        assert ("to 10 of 10" in browser.text) is not script
+        assert browser.notes == []
+    assert (tmp_path / "uploads" / "our-users.csv").read_text() == file.read_text()
+
+
+def test_an_upload_of_the_page_is_checked_as_one_of_the_api(
+    service: Serving, ann: Visitor, tokens: dict[str, str], tmp_path: Path
+) -> None:
+    forgery = ann.forgery(PAGE)
+    rows = b"id\n1\n2\n"
+
+    def sent(name: str, body: bytes, form: dict[str, str], visitor: Visitor = ann) -> tuple[int, str]:
+        data = {"forgery": forgery, "typed": "?message=push&campaign=new"} | form
+        answer = visitor.post(UPLOAD, data=data, files={"file": (name, body)})
+        return answer.status_code, answer.headers.get("Location") or answer.text
+
+    for name, body, form, status, said in (
+        ("new.csv", rows, {}, 303, f"{PAGE}?message=push&campaign=new&kind=upload&audience=new.csv&done=uploaded"),
+        ("new.csv", rows, {}, 422, "new.csv was uploaded before"),
+        ("new.csv", b"mail\n1\n", {"replaces": "yes", "column": "mail"}, 303, "&column=mail&"),
+        ("C:\\x\\..\\.more.csv", rows, {}, 303, "audience=more.csv"),
+        ("big.csv", b"id\n" + b"".join(b"%d\n" % user for user in range(300_000)), {}, 303, "big.csv"),
+        ("edge.csv", b"id\n1\n\r\n--", {}, 422, "edge.csv"),
+        ("none.csv", b"", {}, 422, "none.csv"),
+        ("none.csv", b"user\n1\n", {}, 422, "none.csv"),
+        ("none.exe", rows, {}, 422, "ends in .csv"),
+        ("none.csv", rows, {"forgery": "x"}, 403, "another session"),
+        ("none.csv", rows, {"column": "x" * 9000}, 413, "more than 8192 bytes"),
+        ("none.csv", rows, {"more": "x"}, 422, "other fields"),
+        ("none.csv", rows, {"typed": "?more=x"}, 422, "no parameter"),
+        ("none.csv", rows, {"typed": "\u202e"}, 400, "the query is not"),
+    ):
+        assert sent(name, body, form)[0] == status, (name, form)
+        again = sent(name, body, form) if status != 303 else (status, ann.get(PAGE).text)
+        assert said in unescape(again[1]) or status == 303, (name, form)
+    assert ann.post(UPLOAD, data={"forgery": forgery}, files={"file": ("", b"")}).status_code == 422
+    assert ann.post(UPLOAD, data={"forgery": forgery}).status_code == 415
+    head = {"Content-Type": "multipart/form-data; boundary=b"}
+    field = f'--b\r\nContent-Disposition: form-data; name="forgery"\r\n\r\n{forgery}\r\n'
+    start = f'{field}--b\r\nContent-Disposition: form-data; name="file"; filename="cut.csv"\r\n\r\nid\r\n1\r\n'
+    for body in (start, f"{start}--", field, "", "--b\r\n\r\nx\r\n--b--"):
+        assert ann.post(UPLOAD, content=body, headers=head).status_code == 400, body
+    assert ann.post(UPLOAD, content=f"{start}\r\n--b--\r\n", headers=head).status_code == 303
+    for name in ("ben", "hal"):
+        with Visitor(service) as visitor:
+            visitor.sign_in(tokens[name])
+            form = {"forgery": visitor.forgery("/console/campaigns")}
+            assert sent("none.csv", rows, form, visitor)[0] == 403
+    kept = {file.name for file in (tmp_path / "uploads").iterdir() if file.is_file()}
+    assert kept == {"summer.csv", "new.csv", "more.csv", "big.csv", "cut.csv"}
+    assert not [*(tmp_path / ".capline" / "uploads").iterdir()]
+
+
+def test_each_at_their_own_time_and_without_who_is_excluded(service: Serving, ann: Visitor, tmp_path: Path) -> None:
+    rows = b"id,zone\n201,UTC\n202,Asia/Tokyo\n203,UTC\n"
+    form = {"forgery": ann.forgery(PAGE)}
+    assert ann.post(UPLOAD, data=form, files={"file": ("zoned.csv", rows)}).status_code == 303
+    typed = GOOD | {"audience": "zoned.csv", "holdout": "", "send_at": "2031-07-01T00:00", "send_at_local": "16:00"}
+    view = ann.get(PAGE, params=typed, headers=JSON).json()
+    assert "zone_column" in view["faults"]["send_at_local"]
+    assert (
+        "zone_column" in ann.get(PAGE, params=typed | {"zone_column": "id"}, headers=JSON).json()["faults"]["audience"]
+    )
+    typed |= {"zone_column": "zone"}
+    assert ann.get(PAGE, params=typed, headers=JSON).json()["forecast"]["total"]["audience"] == 3
+    assert "UTC, to each at their next 16:00: to 3 of 3" in ann.get(PAGE, params=typed).text
+    assert "exclude" in ann.get(PAGE, params=typed | {"exclude": "vip"}, headers=JSON).json()["faults"]
+    segments = make(tmp_path, "monday", vip=[202]).name
+    settings = tmp_path / "capline.yaml"
+    settings.write_text(SETTINGS.replace("policies.yaml, policy", f"policies.yaml, segments: {segments}, policy"))
+    with Serving(tmp_path, "--config", "capline.yaml") as other, Visitor(other) as visitor:
+        key = {"Authorization": service.client.headers["Authorization"]}
+        view = visitor.get(PAGE, params=typed | {"exclude": "vip"}, headers=JSON | key).json()
+        assert (view["faults"], view["forecast"]["total"]["excluded"]) == ({}, 1)
 
 
 FAULTS = [

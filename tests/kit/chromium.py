@@ -104,6 +104,12 @@ class Chromium:
         assert self.told(f"(document.querySelector({json.dumps(selector)})?.focus(), true)")
         self.ask("Input.insertText", text=text)
 
+    def attach(self, selector: str, file: Path) -> None:
+        """Choose a file in a field."""
+        root = self.ask("DOM.getDocument")["root"]["nodeId"]
+        node = self.ask("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.ask("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
+
     def press(self, selector: str) -> None:
         """Press a button that leads to another page."""
         assert self.told(f"!!document.querySelector({json.dumps(selector)})"), selector

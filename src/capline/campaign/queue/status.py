@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.campaign.ledger import Ledger
-from capline.campaign.report import OutcomeCounts, Report, state_now
+from capline.campaign.report import OutcomeCounts, Report, Steering, state_now
 from capline.campaign.store.protocol import UnreadableRunError, names_of
 from capline.campaign.store.records import PREPARE, InWork
 
@@ -103,6 +103,7 @@ class Listed(msgspec.Struct, frozen=True):
     done: int
     batches: int
     settled: int
+    send_at: str | None = None
 
 
 def listed(store: CampaignStore, campaign: str) -> Listed | None:
@@ -115,7 +116,15 @@ def listed(store: CampaignStore, campaign: str) -> Listed | None:
         return None
     facts, now = run.facts, store.state(campaign)
     return Listed(
-        campaign, facts.run_id, state_now(now), facts.policy, facts.audience, now.done, now.batches, now.settled
+        campaign,
+        facts.run_id,
+        state_now(now),
+        facts.policy,
+        facts.audience,
+        now.done,
+        now.batches,
+        now.settled,
+        Steering.of(now).send_at,
     )
 
 

@@ -1,6 +1,7 @@
 """Composing a campaign in a form: one of the messages of the settings, to whom, when; what that would send and refuse.
 
 /console/campaigns/new?message=push&campaign=&...    the form, with a forecast once it is filled in; POST begins it
+/console/campaigns/audience                          POST uploads a file, as PUT /v1/audiences/{name} does
 
 The rule: the page does what `POST /v1/campaigns/plan` and `/v1/campaigns` do with the same campaign, as somebody. What
 their reader finds wrong stands at its field; what has no field stands above them all.
@@ -17,25 +18,28 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from capline.model.errors import CampaignNotFoundError, CaplineError
+from capline.model.errors import CampaignNotFoundError, CaplineError, InvalidValueError
 from capline.model.zone import check_zone
 from capline.service.http.forms import number_of
 from capline.service.http.problems import Problem
 from capline.support.instant import instant_text, instant_us
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from capline.service.access.tokens import Token
     from capline.service.console.verbs import Verbs
 
 CREATE, ONE, PLAN = "/v1/campaigns", "/v1/campaigns/{name}", "/v1/campaigns/plan"
+UPLOADS, UPLOAD = "/v1/audiences", "/v1/audiences/{name}"
 _INSTANTS = ("send_at", "until")
-_AS_TYPED = ("policy", "rate", "holdout", "over_cap", "quiet")
-TYPED = ("message", "campaign", "kind", "audience", "column", *_INSTANTS, "zone", "priority", *_AS_TYPED)
+_AS_TYPED = ("policy", "rate", "holdout", "over_cap", "quiet", "send_at_local")
+_COLUMNS = ("column", "zone_column")
+TYPED = ("message", "campaign", "kind", "audience", "exclude", *_COLUMNS, *_INSTANTS, "zone", "priority", *_AS_TYPED)
 """The fields of the form; most are keys of a campaign file."""
 _KINDS = ("upload", "segments", "csv", "parquet", "bitmap")
-_LISTED = 200
+_LISTED, _MOST_LISTED = 200, 10_000
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _AT_THE_FIELD = re.compile(r"(?:campaign\.json(?::\d+)?: )?(?:(\w+): )?(.*)", re.DOTALL)
 _MISTYPED = re.compile(r"(.*) - at `\$\.(\w+)`", re.DOTALL)
 
@@ -90,6 +94,35 @@ class Composing:
                 faults = faults_of(error)
         return faults
 
+    def may_upload(self, token: Token) -> bool:
+        """Whether it may upload an audience."""
+        return self._verbs.may(token, "PUT", UPLOAD)
+
+    async def upload(
+        self, token: Token, said: Mapping[str, str], file: str, pieces: Callable[[], AsyncGenerator[bytes]]
+    ) -> tuple[dict[str, str], Faults]:
+        """Take the file of this name: the fields that name it, and what is wrong with it."""
+        self._check(token)
+        if not self._verbs.has(UPLOAD):
+            raise Problem(HTTPStatus.NOT_FOUND, "this service takes no uploads; 'audiences:' in its file says where")
+        name = _NOT_IN_A_NAME.sub("-", file.replace("\\", "/").rpartition("/")[2]).lstrip("._-")
+        rows = self._messages.get(said.get("message", ""), {}).get("audience", {})
+        column = said.get("column", "").strip()
+        if not file:
+            return {}, {"file": "choose a file"}
+        if "replaces" not in said:
+            before = await self._verbs(token, "GET", UPLOADS, after=name[:-1] or None, limit=_MOST_LISTED)
+            if any(one["name"] == name for one in before["audiences"]):
+                return {}, {
+                    "file": f"{name} was uploaded before; give the file another name, or say that it takes its place"
+                }
+        try:
+            query = {"column": column or rows.get("column"), "ids": rows.get("ids")}
+            await self._verbs(token, "PUT", UPLOAD, name, pieces=pieces, **query)
+        except InvalidValueError as error:
+            return {}, {"file": str(error)}
+        return {"kind": "upload", "audience": name, "column": column}, {}
+
     def _check(self, token: Token) -> None:
         if not self._verbs.has(CREATE):
             raise Problem(HTTPStatus.NOT_FOUND, "this service has no campaign store")
@@ -106,7 +139,7 @@ class Composing:
     async def _choices(self, token: Token) -> dict[str, list[str]]:
         """What fields offer: the first names of each kind that this service knows."""
         found: dict[str, list[str]] = {}
-        for kind, path in (("policies", "/v1/policies"), ("audiences", "/v1/audiences")):
+        for kind, path in (("policies", "/v1/policies"), ("audiences", UPLOADS)):
             listed: dict[str, Any] = {}
             if self._verbs.may(token, "GET", path):
                 listed = await self._verbs(token, "GET", path, limit=_LISTED)
@@ -123,7 +156,7 @@ class Composing:
         document = {**message, "campaign": said.get("campaign", "")}
         if said.get("kind", _KINDS[0]) not in _KINDS or "audience" not in said:
             faults["audience"] = "who gets it?"
-        document["audience"] = _audience(message, said)
+        document |= _recipients(message, said)
         for name in _INSTANTS:
             if name in said:
                 try:
@@ -144,13 +177,13 @@ class Composing:
         return document, faults
 
 
-def _audience(message: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
-    """Where recipients come from; of rows the message says what it needs of them."""
+def _recipients(message: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
+    """Where recipients come from, and who is excluded; of rows the message says what it needs of them."""
     kind = said.get("kind", _KINDS[0])
     columns: dict[str, Any] = {} if kind in ("segments", "bitmap") else message.get("audience", {})
-    if "column" in said:
-        columns = {**columns, "column": said["column"]}
-    return {**columns, kind: said.get("audience", "")}
+    columns = {**columns, **{name: said[name] for name in _COLUMNS if name in said}}
+    exclude = {"exclude": {**message.get("exclude", {}), "segments": said["exclude"]}} if "exclude" in said else {}
+    return {"audience": {**columns, kind: said.get("audience", "")}, **exclude}
 
 
 def _instant(text: str, zone: str) -> str:

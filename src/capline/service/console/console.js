@@ -53,6 +53,8 @@ async function forecast() {
 if (composed) {
   const zone = composed.querySelector("[data-zone]");
   if (zone) zone.value = Intl.DateTimeFormat().resolvedOptions().timeZone || zone.value;
+  const typed = document.querySelector("form [name=typed]");
+  typed?.form.addEventListener("submit", () => { typed.value = new URLSearchParams(new FormData(composed)); });
   composed.addEventListener("input", () => {
     const shown = document.querySelector("[data-part=forecast]");
     shown.classList.add("stale-forecast");

@@ -4,6 +4,7 @@
     GET   /console/subject?id=42   one subject; POST …/erase and …/override
     GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on; /console/response?name=
     GET   /console/campaigns/new   a campaign that is composed, with its forecast; POST begins it
+    POST  /console/campaigns/audience   a file, as a form sends it
     GET   /console/policies        and /console/policy?name=, /console/audit
     GET   /console/segments?left=  what two share, versions; POST …/rollback
     GET   /console/limited         who is refused most, and who uses most
@@ -39,8 +40,9 @@ from capline.service.console.sessions import READ, Caller, Sessions, check_form
 from capline.service.console.settings import SettingsPages
 from capline.service.console.subject import SubjectPage
 from capline.service.console.verbs import Verbs
-from capline.service.http.app import Reply, Route
+from capline.service.http.app import AUDIENCE_BYTES, Reply, Route
 from capline.service.http.forms import query_of
+from capline.service.http.multipart import Multipart
 from capline.service.http.problems import Problem, problem_of
 from capline.service.record.counted import SPANS
 from capline.support.status_title import status_title
@@ -59,12 +61,13 @@ if TYPE_CHECKING:
 
 TOP = "/console"
 SUBJECT, CAMPAIGNS, CAMPAIGN = f"{TOP}/subject", f"{TOP}/campaigns", f"{TOP}/campaign"
-COMPOSE = f"{CAMPAIGNS}/new"
+COMPOSE, UPLOAD = f"{CAMPAIGNS}/new", f"{CAMPAIGNS}/audience"
 POLICIES, POLICY, TRY, LIMITED, SEGMENTS, AUDIT = (
     f"{TOP}/{name}" for name in ("policies", "policy", "try", "limited", "segments", "audit")
 )
 LINK = f"{TOP}/link"
 _FORM_BYTES = 8192
+_OF_UPLOAD = ("forgery", "typed", "column", "replaces")
 _AT_ONCE = 4
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
 _DONE = {
@@ -73,6 +76,7 @@ _DONE = {
     "set": "These limits are in force.",
     "rolled": "It is served; other instances follow within seconds.",
     "conflict": "It was changed meanwhile: look at what is in force now, and decide again.",
+    "uploaded": "The file is uploaded; each row has an id.",
     "begun": "It is begun: workers send it when it is due.",
     "pause": "Nothing more of it is sent until it is resumed.",
     "resume": "It goes on.",
@@ -142,6 +146,7 @@ class Console:
             CAMPAIGN: route(GET=self._page(self._campaign)),
             f"{TOP}/response": route(GET=self._page(self._response)),
             COMPOSE: route(GET=self._page(self._compose), POST=self._form(self._begin, *compose.TYPED, "key")),
+            UPLOAD: Route({"POST": self._page(self._upload)}, AUDIENCE_BYTES, types=None, roles=(), streamed=True),
             f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
             LINK: route(GET=self._follow, POST=self._link),
             f"{TOP}/sign-out": route(POST=self._form(self._sign_out)),
@@ -281,8 +286,27 @@ class Console:
         return self._shown(request, caller, "campaigns.html", view, after=after, may_compose=may)
 
     async def _compose(self, request: Request, caller: Caller) -> Reply:
-        typed = query_of(request.query, compose.TYPED)
-        return await self._composed(request, caller, await self._composing.view(caller.token, typed))
+        typed = query_of(request.query, (*compose.TYPED, "done"))
+        view = await self._composing.view(caller.token, typed)
+        return await self._composed(request, caller, view, done=_DONE.get(typed.get("done", "")))
+
+    async def _upload(self, request: Request, caller: Caller) -> Reply:
+        form = Multipart(request.headers, request.pieces())
+        said: dict[str, str] = {}
+        while (part := await form.part()) and part[1] is None:
+            said[part[0]] = await form.text()
+            if len(said) > len(_OF_UPLOAD) or part[0] not in _OF_UPLOAD:
+                raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "this form has other fields")
+        check_form(request, caller, said.get("forgery", ""))
+        typed = query_of(said.get("typed", "").lstrip("?").encode(), (*compose.TYPED, "done"))
+        named, faults = await self._composing.upload(
+            caller.token, {"message": typed.get("message", ""), **said}, (part and part[1]) or "", form.file
+        )
+        if not faults:
+            return moved(link(COMPOSE, **(typed | named | {"done": "uploaded"})))
+        return await self._composed(
+            request, caller, await self._composing.view(caller.token, typed, faults), status=422
+        )
 
     async def _begin(self, request: Request, caller: Caller, form: dict[str, str]) -> Reply:
         faults = await self._composing.begin(caller.token, form, form.get("key", ""))
@@ -290,8 +314,13 @@ class Console:
             return moved(link(CAMPAIGN, name=form["campaign"].strip(), done="begun"))
         return await self._composed(request, caller, await self._composing.view(caller.token, form, faults), status=422)
 
-    async def _composed(self, request: Request, caller: Caller, view: dict[str, Any], *, status: int = 200) -> Reply:
-        around = {"drawn": campaigns.drawn, "key": secrets.token_hex(16)}
+    async def _composed(
+        self, request: Request, caller: Caller, view: dict[str, Any], *, status: int = 200, done: str | None = None
+    ) -> Reply:
+        may_upload = caller.changes and self._composing.may_upload(caller.token)
+        typed = urlencode({name: word for name, word in view["form"].items() if word})
+        around = {"drawn": campaigns.drawn, "key": secrets.token_hex(16), "may_upload": may_upload}
+        around |= {"typed": typed, "done": done}
         return self._shown(request, caller, "compose.html", view, status=status, **around)
 
     async def _campaign(self, request: Request, caller: Caller) -> Reply:

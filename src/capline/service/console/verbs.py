@@ -11,7 +11,7 @@ from capline.service.access.guard import check_role, may
 from capline.service.http.app import Reply, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from capline.service.access.tokens import Token
     from capline.service.http.app import Route
@@ -44,11 +44,12 @@ class Verbs:
         *names: str,
         form: object = None,
         key: str | None = None,
+        pieces: Callable[[], AsyncGenerator[bytes]] | None = None,
         **query: str | int | None,
     ) -> Any:
         """What the verb at this template answers, as plain values; raises the `Problem` or error that it does.
 
-        The `key` is for a verb that does the same request once.
+        The `key` is for a verb that does the same request once, `pieces` are a body that says where it ends.
         """
         self.check(token, method, path)
         route = self._routes[path]
@@ -57,6 +58,8 @@ class Verbs:
         headers = [] if key is None else [(b"idempotency-key", key.encode())]
         request = Request(method, path.encode(), asked.encode(), headers, "console", lambda: False, body)
         request.route, request.who = path, token.name
+        if pieces is not None:
+            request.pieces, request.is_framed = pieces, True
         request.names = tuple(quote(name, safe="").encode() for name in names)
         answer = await route.handlers[method](request)
         return msgspec.to_builtins(answer.body if isinstance(answer, Reply) else answer)

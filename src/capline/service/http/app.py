@@ -61,7 +61,7 @@ class Request:
     `route` is the path's template, like /v1/policies/{name}, "" before one is found; `names` is what stands for its
     names. `parameters` are those of the query, where the verb reads them. `packed` says that the body is msgpack; `who`
     is the name of its token, "" without tokens; `client` is the client's address, by X-Forwarded-For where proxies are
-    trusted; `has_left` says whether the client has closed its connection.
+    trusted; `has_left` says whether the client has closed its connection. `is_framed`: pieces that were cut raise.
     """
 
     __slots__ = (
@@ -69,6 +69,7 @@ class Request:
         "client",
         "has_left",
         "headers",
+        "is_framed",
         "method",
         "names",
         "packed",
@@ -96,7 +97,7 @@ class Request:
         self.parameters: dict[str, str] = {}
         self.pieces: Callable[[], AsyncGenerator[bytes]]
         self.route = self.who = ""
-        self.packed = False
+        self.packed = self.is_framed = False
 
 
 class Reply:

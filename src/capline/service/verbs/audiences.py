@@ -131,7 +131,7 @@ class AudienceVerbs:
         ids, column = request.parameters.get("ids"), request.parameters.get("column", "id")
         if ids not in (None, "number", "text"):
             raise InvalidValueError(f"ids {quoted(ids)}: number or text")
-        kind, digests = _kind_of(name), _digests_of(request.headers)
+        kind, digests = _kind_of(name), {} if request.is_framed else _digests_of(request.headers)
         if self._turns.locked():
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,

@@ -113,7 +113,7 @@ _REPORT: dict[str, Any] = {
     },
     "queue": {"url": "redis://127.0.0.1:6379/0", **_QUEUE},
 }
-_LISTED = {**_LINE, "audience": 3, "done": 3, "batches": 1, "settled": 1}
+_LISTED = {**_LINE, "audience": 3, "done": 3, "batches": 1, "settled": 1, "send_at": "2026-11-21T16:00:00Z"}
 _WAITS = {"policy": "promo", "priority": 50, "audience": 3, "excluded": 0, "held_out": 0, "later": 0}
 _CONFLICTS: dict[str, Any] = {
     "history": False,

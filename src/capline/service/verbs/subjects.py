@@ -148,20 +148,16 @@ class Subjects:
         found: list[dict[str, Any]] = []
         for name in names:
             policy = policies[name]
-            within = self._segment_of(name, subject)
-            if segment is not None:
-                within = segment if segment in policy.by_segment else None
+            try:
+                within = self._limiter.segment_of(name, subject) if segment is None else segment
+            except InvalidValueError:  # a text, where segments have numbers: this policy cannot be asked about it
+                continue
+            within = within if within in policy.by_segment else None
             for channel in (None, *policy.channels):
                 why = await self._explained(name, subject, within, channel, zone)
                 found.append(why | {"channel": channel})
                 await asyncio.sleep(0)  # others come in between
         return {"subject": subject, "now_us": await self._limiter.now_us(), "policies": found, "next": following}
-
-    def _segment_of(self, policy: str, subject: Subject) -> str | None:
-        try:
-            return self._limiter.segment_of(policy, subject)
-        except InvalidValueError:  # it can be in none
-            return None
 
     async def _explained(
         self, policy: str, subject: Subject, segment: str | None, channel: str | None, zone: str | None

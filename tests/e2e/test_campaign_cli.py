@@ -212,7 +212,7 @@ BAD: dict[str, tuple[dict[str, str], Callable[[Site], object], str]] = {
         lambda site: shutil.copy(site.path / "users.csv", site.path / "users.parquet"),
         "users.parquet: cannot be read",
     ),
-    "no sender": ({"sender": "{pigeon: {}}"}, lambda _: None, "no such sender; there are: file, smtp, webhook"),
+    "no sender": ({"sender": "{pigeon: {}}"}, lambda _: None, "no such sender; there are: file, kafka"),
     "bad options": ({"sender": "{webhook: {url: nowhere}}"}, lambda _: None, "it is not a URL like"),
     "no file": ({}, lambda site: site.file.unlink(), "campaign.yaml: cannot read it"),
     "bad store": ({"store": "lmdb:///dev/null/x"}, lambda _: None, "/dev/null/x/data.mdb: Not a directory"),

@@ -3,18 +3,16 @@
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.kit.campaign import AT_US, Site, answer, capline, command, environment, receiver
-from tests.kit.servers import single
 from tests.kit.serving import Serving
-from tests.unit.campaign.test_senders import RUN, messages
 
 from capline.campaign import load_campaign
-from capline.campaign.senders.protocol import PERMANENT
 from capline.service.access.tokens import TokenFile
 
 ROOT = Path(__file__).parents[2]
@@ -27,10 +25,11 @@ def test_the_campaign_file_of_the_docs_is_one(tmp_path: Path) -> None:
     assert (campaign.campaign, campaign.channel, campaign.batch, campaign.cost) == ("summer-sale", "push", 10_000, 1)
 
 
-@pytest.mark.parametrize("kind", ["file", "webhook", "smtp"])
+@pytest.mark.parametrize("kind", ["file", "webhook", "smtp", "redis_streams", "kafka", "sqs"])
 def test_the_senders_of_the_docs_are_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("PUSH_KEY", "k")
     monkeypatch.setenv("SMTP_PASSWORD", "p")
+    monkeypatch.setenv("KAFKA_PASSWORD", "p")
     section = DOC.split(f"### {kind}\n", 1)[1].split("###", 1)[0]
     settings = "".join(line[4:] + "\n" for line in section.splitlines() if line.startswith("    "))
     site = Site(tmp_path)
@@ -47,47 +46,28 @@ def test_the_two_more_keys_of_the_docs(tmp_path: Path) -> None:
     assert campaign.retry.attempts == 4
 
 
-def test_a_sender_of_your_own_as_the_docs_have_it() -> None:
-    names: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)[0], names)  # noqa: S102 - our own example
-
-    class Options:
-        def text(self, key: str) -> str:
-            return {"loft": "north"}[key]
-
-    sender = names["PigeonSender"](Options())
-    sender.open(RUN)
-    assert sender.send(messages(*range(100))).codes.tolist() == [0] * 100
-    assert sender.send(messages(*range(101))).codes.tolist() == [0] * 100 + [PERMANENT]
-    sender.close()
-
-
-def test_the_sender_of_the_examples_is_found_by_its_entry_point_and_fills_its_streams(tmp_path: Path) -> None:
+def test_the_sender_of_the_examples_is_found_by_its_entry_point_and_fills_its_table(tmp_path: Path) -> None:
     package = tmp_path / "site" / "loft-1.0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: loft\nVersion: 1.0\n")
-    module = ROOT / "examples/campaign/redis_stream.py"
-    (point,) = re.findall(r"redis_stream = \".*?\"", module.read_text())
+    module = ROOT / "examples/campaign/outbox.py"
+    (point,) = re.findall(r"outbox = \".*?\"", module.read_text())
     (package / "entry_points.txt").write_text("[capline.senders]\n" + point.replace('"', "") + "\n")
     shutil.copy(module, package.parent)
     site = Site(tmp_path)
 
-    def run(*more: str | Path) -> subprocess.CompletedProcess[str]:
+    def run(sender: str, *more: str | Path, **settings: str) -> subprocess.CompletedProcess[str]:
         path = environment(PYTHONPATH=f"{ROOT / 'src'}:{package.parent}")
-        words = command("campaign", "run", site.file, *more)
+        words = command("campaign", "run", site.write(sender=sender, **settings), *more)
         return subprocess.run(words, env=path, capture_output=True, text=True, check=False)
 
-    with single("redis") as server:
-        site.write(sender=f"{{redis_stream: shop, url: '{server.url}', partitions: 4}}")
-        done = run()
-        assert done.returncode == 0, done.stderr
-        partitions = [server.command("XRANGE", f"shop:{number}", "-", "+") for number in range(4)]
-    entries = [entry for partition in partitions for _, entry in partition]
-    assert min(map(len, partitions)) > 50
-    assert sorted(int(entry[3]) for entry in entries) == list(range(400))
-    assert {entry[1].decode().rpartition("/")[2] for entry in entries} == set(map(str, range(400)))
-    site.write(campaign="second", sender=site.file.read_text().rpartition("sender: ")[2].strip())
-    gone = run("--ledger", tmp_path / "second")
+    done = run("{outbox: outbox.sqlite}")
+    assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(tmp_path / "outbox.sqlite")) as outbox:
+        rows = outbox.execute("SELECT key, id FROM outbox").fetchall()
+    assert sorted(int(subject) for _, subject in rows) == list(range(400))
+    assert {key.rpartition("/")[2] for key, _ in rows} == set(map(str, range(400)))
+    gone = run("{outbox: nowhere/outbox.sqlite}", "--ledger", tmp_path / "second", campaign="second")
     assert (gone.returncode, "nothing of second was sent" in gone.stderr) == (2, True)
 
 

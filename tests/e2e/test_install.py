@@ -39,6 +39,8 @@ NEEDS = {
         "from capline.segment import IdSet; from capline.segment.build.by_rules import _duckdb; _duckdb()",
     ],
     "campaign": ["from capline.campaign.senders.find import _load; _load('webhook')"],
+    "kafka": ["from capline.campaign.senders.find import _load; _load('kafka')"],
+    "sqs": ["from capline.campaign.senders.find import _load; _load('sqs')"],
     "http": ["import capline.middleware.httpx"],
     "requests": ["import capline.middleware.requests"],
     "prometheus": ["from capline.observe import PrometheusObserver; PrometheusObserver()"],
@@ -54,6 +56,8 @@ HIDDEN = {
     "segments": ("pyroaring", "pyarrow", "obstore"),
     "rules": ("duckdb",),
     "campaign": ("httpx",),
+    "kafka": ("confluent_kafka",),
+    "sqs": ("botocore",),
     "http": ("httpx",),
     "requests": ("requests",),
     "prometheus": ("prometheus_client",),
@@ -252,4 +256,6 @@ def test_the_wheel_in_a_new_environment(wheel: Path, extra: str | None, tmp_path
                 assert "pip install" not in done.stderr
             else:
                 # These stand on segments: what is missing first is told first.
-                says_what_to_install(done, other, *(["segments"] if other in ("campaign", "rules") else []))
+                says_what_to_install(
+                    done, other, *(["segments"] if other in ("campaign", "rules", "kafka", "sqs") else [])
+                )

@@ -21,8 +21,9 @@ START_SECONDS = 30
 class S3:
     """The server; buckets are made with it. `restart(auth=True)` takes its place with one that denies everybody."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: str = "s3") -> None:
         self.port = 0
+        self._services = services
         self._directory = Path(tempfile.mkdtemp(prefix="capline-s3-"))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -53,7 +54,7 @@ class S3:
             "BIND_HOST": HOST,
             "MINISTACK_HOST": HOST,
             "GATEWAY_PORT": str(self.port),
-            "SERVICES": "s3",
+            "SERVICES": self._services,
             "LOG_LEVEL": "WARNING",
             "AUTH": str(auth).lower(),
             "S3_DATA_DIR": str(self._directory / "s3"),

@@ -12,7 +12,7 @@
     outcomes   what became of one recipient, or of all as a file; `response`: what came back after them
     queue      campaigns across workers: `enqueue` fills a store, `worker` delivers, `status` reports;
                `part` is a batch as bytes
-    senders    deliver the messages: file, webhook, smtp, or a third party's
+    senders    deliver the messages: file, webhook, smtp, queues, or a third party's
 
 A job is a list of batches, each with its own receipt, steps and sends; no batch refers to another.
 """

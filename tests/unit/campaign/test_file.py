@@ -87,7 +87,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
         (11, "retry: {attempts: 0}", "attempts: expected a whole number from 1"),
         (11, "retry: {wait: 0}", "wait: expected a number of seconds above 0"),
         (11, "retry: {wait: nan}", "wait: expected a number of seconds"),
-        (12, "sender: {pigeon: {}}", "no such sender; there are: file, smtp, webhook"),
+        (12, "sender: {pigeon: {}}", "no such sender; there are: file, kafka"),
         (12, "sender: out/", "sender: expected a mapping"),
         (12, "sender: {file: out, format: xml}", "'xml' is not known; use parquet or csv"),
         (12, "sender: {file: out, formt: csv}", "sender file: unknown key 'formt'; did you mean format?"),

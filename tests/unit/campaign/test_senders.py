@@ -421,7 +421,7 @@ def test_a_sender_of_another_package_is_found(tmp_path: Path, monkeypatch: pytes
     assert not isinstance(build(tmp_path, "{file: out}"), Pigeon)
     with pytest.raises(CampaignError, match="it needs no_such, which is not installed"):
         build(tmp_path, "{broken: {}}")
-    with pytest.raises(CampaignError, match="no such sender; there are: broken, file, pigeon, smtp, webhook"):
+    with pytest.raises(CampaignError, match="there are: broken, file, kafka, pigeon, redis_streams, smtp, sqs,"):
         build(tmp_path, "{carrier: {}}")
 
 

@@ -29,8 +29,15 @@ _GROUP = "capline.senders"
 DEFAULT_BREAKER = 20
 """Messages in a row that were not sent, after which a campaign stops early."""
 _LARGEST_THRESHOLD = 1_000_000
-_OURS = {"file": "FileSender", "webhook": "WebhookSender", "smtp": "SmtpSender"}
-"""Found without installed metadata, and never replaced by another package's."""
+_OURS = {
+    "file": ("file:FileSender", "campaign"),
+    "webhook": ("webhook:WebhookSender", "campaign"),
+    "smtp": ("smtp:SmtpSender", "campaign"),
+    "redis_streams": ("queues.redis_streams:RedisStreamsSender", "redis"),
+    "kafka": ("queues.kafka:KafkaSender", "kafka"),
+    "sqs": ("queues.sqs:SqsSender", "sqs"),
+}
+"""Each with its extra. Found without installed metadata, and never replaced by another package's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +128,12 @@ def _options(section: Fields, name: str, main: str) -> Fields:
 def _load(name: str) -> SenderType:
     try:
         if name in _OURS:
-            return getattr(import_module(f"capline.campaign.senders.{name}"), _OURS[name])
+            module, _, kind = _OURS[name][0].partition(":")
+            return getattr(import_module(f"capline.campaign.senders.{module}"), kind)
         (point,) = entry_points(group=_GROUP, name=name)
         return cast("SenderType", point.load())
     except ModuleNotFoundError as error:
-        hint = ': pip install "capline[campaign]"' if name in _OURS else ""
+        hint = f': pip install "capline[{_OURS[name][1]}]"' if name in _OURS else ""
         raise CampaignError(f"it needs {error.name}, which is not installed{hint}") from None
     except (ImportError, AttributeError, ValueError) as error:
         raise CampaignError(f"it cannot be loaded ({type(error).__name__}: {error})") from None

@@ -69,6 +69,19 @@ class Message:
     fields: Mapping[str, str]
 
 
+def envelope(run: RunInfo, message: Message) -> dict[str, object]:
+    """A message as webhooks and queues get it, in JSON."""
+    return {
+        "campaign": run.campaign,
+        "run": run.run_id,
+        "key": message.key,
+        "id": message.id,
+        "segment": message.segment,
+        "channel": run.channel,
+        "fields": message.fields,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Messages:
     """Messages of one batch as columns: message i is for `ids[i]`, in the segment `segments[codes[i]]`."""

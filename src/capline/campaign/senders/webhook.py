@@ -30,7 +30,7 @@ from msgspec.json import encode as _encode
 
 from capline.campaign.senders.body import JSON, Body
 from capline.campaign.senders.http_post import clients, post
-from capline.campaign.senders.protocol import DELIVERED, Message, Messages, Outcomes, RunInfo
+from capline.campaign.senders.protocol import DELIVERED, Message, Messages, Outcomes, RunInfo, envelope
 from capline.campaign.senders.template import from_environment
 from capline.campaign.senders.webhook_batch import answers_of, longest_answer_bytes
 from capline.model.errors import CampaignError
@@ -75,7 +75,6 @@ class WebhookSender:
         self.most: int | None = self._concurrency * (self._batch or _HAND_OVER)
         self._runner: asyncio.Runner | None = None
         self._clients: list[httpx.AsyncClient] = []
-        self._run: RunInfo | None = None
         problem = _why_no_url(self._url)
         if self._url and problem:
             options.fault("url", problem)
@@ -85,9 +84,8 @@ class WebhookSender:
         if self._body is not None:
             self._body.check(columns)
 
-    def open(self, run: RunInfo) -> None:
+    def open(self, run: RunInfo) -> None:  # noqa: ARG002 - the protocol's
         """Make the loop and the clients; nothing is sent."""
-        self._run = run
         self._runner = asyncio.Runner()
         self._clients = clients(self._concurrency, self._timeout_s, self._headers)
 
@@ -117,7 +115,7 @@ class WebhookSender:
         async def work(client: httpx.AsyncClient) -> None:
             for start in starts:
                 rows = range(start, min(start + size, len(messages)))
-                answers = await self._post(client, [messages[row] for row in rows])
+                answers = await self._post(client, messages.run, [messages[row] for row in rows])
                 for row, answer in zip(rows, answers, strict=True):
                     if answer.code != DELIVERED:
                         outcomes.fail(row, answer.code, answer.reason)
@@ -128,28 +126,18 @@ class WebhookSender:
                 group.create_task(work(client))
         return outcomes
 
-    async def _post(self, client: httpx.AsyncClient, messages: list[Message]) -> list[Answer]:
+    async def _post(self, client: httpx.AsyncClient, run: RunInfo, messages: list[Message]) -> list[Answer]:
         if self._batch:
-            data, longest_bytes = _encode(list(map(self._envelope, messages))), longest_answer_bytes(len(messages))
+            data, longest_bytes = (
+                _encode([envelope(run, each) for each in messages]),
+                longest_answer_bytes(len(messages)),
+            )
             answer = await post(client, self._url, data, {"Content-Type": JSON}, self._timeout_s, longest_bytes)
             return answers_of(answer, [message.key for message in messages])
         (message,), body = messages, self._body
-        data = _encode(self._envelope(message)) if body is None else body.fill(message)
+        data = _encode(envelope(run, message)) if body is None else body.fill(message)
         headers = {"Content-Type": JSON if body is None else body.content_type, "Idempotency-Key": message.key}
         return [await post(client, self._url, data, headers, self._timeout_s, _LONGEST_BODY_BYTES)]
-
-    def _envelope(self, message: Message) -> dict[str, object]:
-        if self._run is None:
-            raise CampaignError("this sender is not open")
-        return {
-            "campaign": self._run.campaign,
-            "run": self._run.run_id,
-            "key": message.key,
-            "id": message.id,
-            "segment": message.segment,
-            "channel": self._run.channel,
-            "fields": message.fields,
-        }
 
 
 def _body(options: Fields) -> Body | None:

@@ -22,6 +22,8 @@ _FOR = {
     "segments": "segments, Parquet",
     "campaign": "campaigns",
     "redis": "stores on Redis and Valkey",
+    "kafka": "campaigns into Kafka",
+    "sqs": "campaigns into SQS",
     "http": "httpx that waits for its slot",
     "requests": "requests that waits for its slot",
     "report": "capline demo",

@@ -1,0 +1,1 @@
+"""Senders that put messages into queues, for other programs to take: Redis Streams, Kafka, SQS."""

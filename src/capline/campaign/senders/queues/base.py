@@ -1,0 +1,87 @@
+"""What senders to queues share: the form of an entry, and from answers to outcomes.
+
+    key        the message's key: consumers drop one that they have seen
+    partition  by the subject, so that what is for one subject stays in order
+    data       the JSON that a webhook gets
+
+The rule: an entry counts as delivered once the queue has confirmed it. What was not answered is put again with its key;
+after a kill that is what was handed over since the last entry in the ledger: at most `most`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec.json import encode
+
+from capline.campaign.senders.protocol import DELIVERED, Messages, Outcomes, RunInfo, envelope
+from capline.campaign.senders.template import from_environment
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.forms.fields import Fields
+
+Answer = tuple[int, str]
+"""What became of an entry: a code of `protocol`, and why where it was not delivered."""
+GIVEN: Answer = DELIVERED, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message as queues take it."""
+
+    subject: str
+    key: str
+    data: bytes
+
+
+class QueueSender(ABC):
+    """A sender that puts all messages of a hand-over, then waits for what became of each."""
+
+    name: ClassVar[str]
+    tuning: ClassVar[frozenset[str]] = frozenset({"timeout"})
+    most: int | None
+
+    def __init__(self, options: Fields, timeout_s: float) -> None:
+        self._timeout_s = options.seconds("timeout", timeout_s, 600)
+
+    def open(self, run: RunInfo) -> None:
+        """Connect; nothing is sent."""
+        why = self._connect()
+        if why:
+            raise CampaignError(f"sender {self.name}: {why}; nothing of {run.campaign} was sent")
+
+    def send(self, messages: Messages) -> Outcomes:
+        """Put them all, and wait for every answer."""
+        outcomes = Outcomes.delivered(len(messages))
+        of_all = map(messages.__getitem__, range(len(messages)))
+        entries = [Entry(str(each.id), each.key, encode(envelope(messages.run, each))) for each in of_all]
+        for row, (code, reason) in enumerate(self._put(entries, outcomes)):
+            if code != DELIVERED:
+                outcomes.fail(row, code, reason)
+        return outcomes
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+    @abstractmethod
+    def _connect(self) -> str:
+        """Why nothing can be sent; empty where it can."""
+
+    @abstractmethod
+    def _put(self, entries: Sequence[Entry], outcomes: Outcomes) -> Sequence[Answer]:
+        """Put these, and return the answer to each; `outcomes.wait_s` may be set."""
+
+
+def filled(options: Fields, key: str, text: str) -> str:
+    """The text with values from the environment; what is missing is noted as a fault."""
+    try:
+        return from_environment(text)
+    except CampaignError as error:
+        options.fault(key, str(error))
+        return ""

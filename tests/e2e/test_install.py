@@ -62,7 +62,7 @@ HIDDEN = {
     "requests": ("requests",),
     "prometheus": ("prometheus_client",),
     "otel": ("opentelemetry",),
-    "serve": ("uvicorn", "httptools", "uvloop", "jinja2"),
+    "serve": ("uvicorn", "httptools", "uvloop", "jinja2", "multipart"),
     "grpc": ("grpc", "grpc_health", "grpc_reflection", "envoy"),
 }
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from capline.model.errors import CaplineError
 from capline.support.system import ELSEWHERE
 
-_PARTS = ("uvicorn", "httptools", "uvloop", "jinja2", "prometheus_client", "numpy")
+_PARTS = ("uvicorn", "httptools", "uvloop", "jinja2", "multipart", "prometheus_client", "numpy")
 
 
 def check_service_parts() -> None:

@@ -35,6 +35,8 @@ else:
 
 _STRIDE = 64
 _REBASE_AT = 1 << 62
+_LIFT = 1 << 40
+"""Units before a log that gets hits in front of others, so that those before these can be less."""
 
 
 class StoredLog(OpenLog, Protocol):
@@ -107,7 +109,7 @@ class ColumnLog(msgspec.Struct, gc=False, eq=False):
         return stamp_us
 
     def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
-        """Add one hit, with a stamp that no other has; at the end in O(1), before a refunded slot in O(n)."""
+        """Add one hit, with a stamp that no other has; at the end in O(1), else in O(hits in front, or behind)."""
         if units != 1 and self.before is None:
             self._count_units()
         stamps, before = self.stamps, self.before
@@ -115,20 +117,44 @@ class ColumnLog(msgspec.Struct, gc=False, eq=False):
             stamps.append(stamp_us)
             if before is not None:
                 before.append(self.total)
-        else:
+                self.total += units
+        elif not self._record_in_front(stamp_us, units):
             i = bisect_left(stamps, stamp_us, self.start)
             self.stamps = stamps[:i] + array("Q", (stamp_us,)) + stamps[i:]
             if before is not None:
                 before.insert(i, before[i])
                 self._shift(i + 1, units)
-        if before is not None:
-            self.total += units
-            if self.total > _REBASE_AT:
-                self._rebase()
+                self.total += units
+        if self.total > _REBASE_AT:
+            self._rebase()
         if high_water_us > self.high_water_us:  # noqa: PLR1730 - a call of `max` takes as long as the look-up
             self.high_water_us = high_water_us
         if fingerprint:
             self.name(stamp_us, fingerprint)
+
+    def _record_in_front(self, stamp_us: int, units: int) -> bool:
+        """Add a hit where few are in front of it: they move onto trimmed ones, and count its units less.
+
+        False, and nothing recorded, where the later ones are to move. O(hits in front of it), but once in a while O(n).
+        """
+        in_front = bisect_left(self.stamps, stamp_us, self.start) - self.start
+        if in_front + _STRIDE > len(self) - in_front:
+            return False
+        if self.before is None:
+            self._count_units()
+        if not self.start:
+            self.start = len(self) >> 5 or 1
+            self.stamps = array("Q", bytes(8 * self.start)) + self.stamps
+            counted = np.frombuffer(self.before or b"", np.uint64) + np.uint64(_LIFT)
+            self.before, self.total = array("Q", bytes(8 * self.start) + counted.tobytes()), self.total + _LIFT
+        stamps, before, first = self.stamps, self.before or array("Q"), self.start
+        if before[first] < units:
+            return False
+        i = first + in_front
+        stamps[first - 1 : i] = stamps[first:i] + array("Q", (stamp_us,))
+        before[first - 1 : i] = array("Q", [at - units for at in (*before[first:i], before[i])])
+        self.start = first - 1
+        return True
 
     def name(self, stamp_us: int, fingerprint: int) -> None:
         """Give the hit with this stamp a fingerprint or a mark."""

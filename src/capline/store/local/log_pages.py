@@ -2,16 +2,17 @@
 
     head    kind PAGED, lead words [first, next, sealed, mixed, epoch], then the newest 4 to 36 hits, as in
     `capline.store.local.log_bytes`
-    page p  lead word [base], then 32 hits, for each p in first..next-1; with BLOCKS some more, where `mixed` is 1
+    page p  lead word [base], then 32 hits, for each p in first..next-1; some more, where `mixed` is 1
     ahead   with BLOCKS, at page 2^32 - 1: [first block], then what is added to the bases of each 16 pages, modulo 2^64
 
-`base` is the units sealed before the page, and `sealed` those in all pages ever sealed, so each unit has a number in
-the whole log. While every page holds 32 units (`mixed` is 0) that number gives the page. The widest window ends in the
-first page, since pages out of it are removed. So a decision reads the head and one page, and writes the head: its cost
-does not grow with the quota. The end of a narrower window, or a unit among mixed pages, is found by bisection over
-pages, some 12 reads in a log of 100,000. A refund of a hit in a sealed page rewrites that page, and the base of each
-later one: by blocks only of those in its block, and `ahead`. With `forms=next` the first change with more than a block
-behind it begins them. An id is looked up in a table of the process (`PageIds`), so each page is read for it once.
+`base` is the units sealed before the page, and `sealed` those in all pages ever sealed, from some number on: each unit
+has a number in the whole log. While every page holds 32 units (`mixed` is 0) that number gives the page. The widest
+window ends in the first page, since pages out of it are removed. So a decision reads the head and one page, and writes
+the head: its cost does not grow with the quota. The end of a narrower window, or a unit among mixed pages, is found by
+bisection over pages, some 12 reads in a log of 100,000. A refund of a hit in a sealed page, or a hit that comes into
+one, rewrites that page, and the base of each later or of each earlier one, whichever are fewer: by blocks only of those
+in its block, and `ahead`. With `forms=next` the first change with more than a block behind it begins them. An id is
+looked up in a table of the process (`PageIds`), so each page is read for it once.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ BLOCK_PAGES = 16
 AHEAD = (1 << 32) - 1
 """The number of the page that is none: what the bases of each block are ahead."""
 _WORD = (1 << 64) - 1
+_LIFT = 1 << 40
+"""What all bases get, once, that those in front of a change can get less."""
 
 LEAD_WORDS = 5
 MIXED_WORD, EPOCH_WORD = 3, 4
@@ -200,12 +203,8 @@ class PagedLog:
         return self.tail.free_stamp(stamp_us)
 
     def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
-        """A hit more, as `ColumnLog` records it; O(1) amortised at the end of the log.
-
-        Before slots that are taken it goes into a page, with `forms=next`: else all that is behind it is written anew.
-        """
-        sealed = self._first < self._next and stamp_us < self.tail.stamps[self.tail.start]
-        if sealed and (self._blocks or self._next_forms):
+        """A hit more, as `ColumnLog` records it; O(1) amortised at the end. Before slots it goes into a page."""
+        if self._first < self._next and stamp_us < self.tail.stamps[self.tail.start]:
             page, epoch = self._page_of(stamp_us), self._epoch
             if len(page) < MOST_IN_PAGE and fingerprint != DENIED and not page.denied:
                 self._change(stamp_us, lambda page: page.record(stamp_us, units, stamp_us, fingerprint))
@@ -372,20 +371,30 @@ class PagedLog:
         units = page.units_after(NEVER)
         change(page)
         more = page.units_after(NEVER) - units
-        self._write(number, page, base)
         after = self._next
         if self._blocks or (self._next_forms and after - number > BLOCK_PAGES):
             after = min(after, (number // BLOCK_PAGES + 1) * BLOCK_PAGES)
             self._move_blocks(number // BLOCK_PAGES + 1, more)
-        for later in range(number + 1, after):
-            kind, words = _page_words(self._pages, later)
-            place = kind & UNITS  # the base: behind the total, where there is one
-            words[place] = (words[place] + more) & _WORD
-            self._pages.write(later, pack_words(kind, words, page_key(self._pages.key, later)))
+        elif number - self._first < after - number - 1:  # fewer pages are in front: their bases move the other way
+            if more > self._read(self._first)[1]:
+                self._move_bases(self._first, after, more + _LIFT)
+                self._sealed, base = self._sealed + more + _LIFT, base + more + _LIFT
+            self._move_bases(self._first, number, -more)
+            self._sealed, base, after = self._sealed - more, base - more, number + 1
+        self._write(number, page, base)
+        self._move_bases(number + 1, after, more)
         self._seen = {number: (page, base)}
         self._sealed += more
         self._mixed = 1
         self._epoch = _new_epoch()
+
+    def _move_bases(self, first: int, after: int, more: int) -> None:
+        """Add to the bases of these pages."""
+        for number in range(first, after):
+            kind, words = _page_words(self._pages, number)
+            place = kind & UNITS  # the base: behind the total, where there is one
+            words[place] = (words[place] + more) & _WORD
+            self._pages.write(number, pack_words(kind, words, page_key(self._pages.key, number)))
 
     def _write(self, number: int, page: ColumnLog, base: int) -> None:
         """Keep a page, before which so many units are sealed."""

@@ -249,6 +249,31 @@ def test_charges_before_thousands_of_slots(beside: Callable[..., Beside], kind: 
     pair.same_history()
 
 
+@pytest.mark.parametrize("forms", ["present", "next"])
+@pytest.mark.parametrize("named", first(1, [True, False]), ids=["with ids", "plain"])
+def test_charges_on_the_room_in_front_of_thousands_of_slots(
+    beside: Callable[..., Beside], named: bool, forms: str
+) -> None:
+    """The first moves what is behind it and leaves room for some more, until that is used up, and hits have aged."""
+    pair = beside(shared("redis").url, ["1/ms"], "subject", START_US, forms)
+    chance = random.Random(f"{named} {forms}")
+    for i in range(5_300):
+        pair.ask("schedule", id=f"id{i}" if named and i % 3 else None)
+    pair.clock.advance_us(300)
+    pair.settle(pair.hits[700], 90)  # by blocks, some are ahead
+    for step in range(300):
+        pair.ask("charge", chance.choice((1, 1, 3)), f"charged {step}" if named and step % 2 else None)
+        if step % 20 == 0:
+            pair.ask("peek")
+            pair.settle(pair.hits[step], 1 + step)
+            pair.refund(pair.hits[chance.randrange(1_500)])
+            pair.ask("charge", 1, f"charged {step - 1}" if named else None)
+            pair.clock.advance_us(chance.choice((1, 900, 2_000, 30_000)))
+        if step % 100 == 99:
+            pair.same_history()
+            pair.ask("schedule")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("forms", ["present", "next"])
 @pytest.mark.parametrize("named", first(1, [True, False]), ids=["with ids", "plain"])

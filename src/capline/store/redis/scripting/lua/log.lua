@@ -41,6 +41,7 @@ local LONGEST = 3660 * 86400000000   -- no window is longer
 local BLOCK = 32    -- hits fetched at a time from a longer value
 local SEARCHED = 4096   -- the same, where an id is looked for
 local MOVED = 32768     -- bytes that move at a time
+local SPARE = 128       -- entries that a long log gets in front of its hits
 local FIRST_BASE = 2 ^ 40   -- of a long log, so that a hit in front of slots can take its units off those before it
 local next_forms = false   -- whether a log may begin to be one by blocks
 
@@ -474,33 +475,41 @@ local function record(log, stamp, units, floor, id)
   if floor > log.floor then log.floor = floor end
 end
 
--- Insert one hit in front of others of a long log as it is stored; `save` moves their bytes. False if it has to be written
--- anew (`record`).
-local function insert(log, stamp, units, floor, id)
+-- Insert one hit in front of others of a long log as it is stored; `save` moves their bytes, or those of the hits before
+-- it, onto the first, where that is as old as the horizon. False if it has to be written anew (`record`).
+local function insert(log, stamp, units, floor, id, horizon)
   local at, n, ahead = upto(log.s, log.n, stamp) + 1, log.n, log.ahead
   if not log.key or at > n or at <= log.narrow or id and not log.f or log.dirty or log.moved then return false end
-  local s, c, f, edges = log.s, log.c, log.f, {}
+  local s, c, f, edges, gone = log.s, log.c, log.f, {}, 0
   if c[n] + units > (ahead and MOST_AHEAD - math.abs(ahead_of(log, math.huge)) - units or MOST_UNITS) then return false end
-  -- The last hit of each block becomes the first of the next.
+  if s[1] <= horizon and at < n / 2 and log.narrow == 0 and id ~= DENIED then gone = 1 end
   local least = c[at - 1] + units - ahead_of(log, at)
-  for block = ahead and block_of(log, at) + 1 or BLOCKS, ahead and block_of(log, n + 1) or 0 do
+  at = at - gone
+  -- The last hit of each block behind it becomes the first of the next; or the first of each in front the last of the one
+  -- before.
+  local in_block = ahead and block_of(log, at)
+  for block = ahead and (gone == 1 and 1 or in_block + 1) or 1, ahead and (gone == 1 and in_block or block_of(log, n + 1)) or 0 do
     local i = block * IN_BLOCK - log.skipped
-    edges[i + 1] = c[i] - ahead_of(log, i + 1)
-    least = math.min(least, edges[i + 1])
+    local from, to = i + gone, i + 1 - gone
+    if to ~= at then
+      edges[to] = c[from] - ahead_of(log, to)
+      least = math.min(least, edges[to])
+    end
   end
   if least < 0 then
     rewrite(log)
     return false
   end
+  local function place(i) return i < at and i + gone or i - 1 + gone end
   local function before(a, more)
-    return setmetatable({}, {__index = function(_, i) if i < at then return a[i] end return a[i - 1] + more end})
+    return setmetatable({}, {__index = function(_, i) return a[place(i)] + (i < at and 0 or more) end})
   end
-  log.s, log.c, log.n = before(s, 0), before(c, units), n + 1
-  log.s[at], log.c[at], log.c[0] = stamp, c[at - 1] + units, c[0]
+  log.s, log.c, log.n = before(s, 0), before(c, units), n + 1 - gone
+  log.s[at], log.c[at], log.c[0] = stamp, c[place(at)] + units, c[gone]
   if f then
-    log.f = setmetatable({[at] = id or false}, {__index = function(_, i) return f[i < at and i or i - 1] end})
+    log.f = setmetatable({[at] = id or false}, {__index = function(_, i) return f[place(i)] end})
   end
-  log.new = {at = at, units = units, edges = edges}
+  log.new = {at = at, units = units, edges = edges, gone = gone, horizon = horizon}
   if floor > log.floor then log.floor = floor end
   return true
 end
@@ -577,25 +586,50 @@ local function shift_blocks(log, i, more)
   return last
 end
 
--- Write the hit that was inserted into a long log: those behind it move by one entry, and count its units more.
+-- Write the hit that was inserted into a long log: those behind it move by one entry, or those in front of it. Where
+-- many move, SPARE entries of no units come before the first, as old as the horizon: the next hits have room by them.
 local function save_new(log, new)
   local key, size, at, n, units, c = log.key, log.size, new.at, log.n, new.units, log.c
-  local first, stop = place_of(log, at), place_of(log, n)
-  while stop > first do
-    local from = math.max(first, stop - MOVED)
-    call('SETRANGE', key, from + size, call('GETRANGE', key, from, stop - 1))
-    stop = from
-  end
-  for i, sum in pairs(new.edges) do call('SETRANGE', key, place_of(log, i) + 7, struct.pack('>I7', sum)) end
   local sum, id = c[at] - ahead_of(log, at), size > 14 and (log.f[at] or NONE) or ''
-  if not log.ahead and c[0] >= units and at < n - at then   -- fewer hits are before it
+  local first, stop, base = place_of(log, at), place_of(log, n), c[0]
+  if new.gone > 0 then
+    call('SETRANGE', key, log.start, call('GETRANGE', key, log.start + size, first + size - 1))
+  elseif n - at > SEARCHED and new.horizon > SPARE and log.narrow == 0 and base >= ahead_of(log, 1)
+    and (not log.ahead or block_of(log, n) < BLOCKS - 1)
+  then
+    local parts, each = {call('GETRANGE', key, 0, HEAD - 1)}, base - ahead_of(log, 1)
+    if log.ahead then
+      if log.skipped < SPARE then log.ahead = string.sub(log.ahead, 1, 8) .. string.sub(log.ahead, 1, -9) end
+      log.skipped = (log.skipped - SPARE) % IN_BLOCK
+      parts[2] = struct.pack('>I4I2', 0, log.skipped) .. log.ahead
+    end
+    for k = 1, SPARE do
+      parts[#parts + 1] = struct.pack('>I7I7', new.horizon - SPARE + k, each) .. (size > 14 and NONE or '')
+    end
+    parts[#parts + 1] = call('GETRANGE', key, log.start, first + size - 1)
+    parts[#parts + 1] = call('GETRANGE', key, first, -1)
+    call('SET', key, table.concat(parts), 'KEEPTTL')
+    at, n, first = at + SPARE, n + SPARE, first + SPARE * size
+    log.n = n
+  else
+    while stop > first do
+      local from = math.max(first, stop - MOVED)
+      call('SETRANGE', key, from + size, call('GETRANGE', key, from, stop - 1))
+      stop = from
+    end
+  end
+  for i, edge in pairs(new.edges) do
+    call('SETRANGE', key, place_of(log, i + at - new.at) + 7, struct.pack('>I7', edge))
+  end
+  if not log.ahead and base >= units and at < n - at then   -- fewer hits are before it
     sum = sum - units
-    call('SETRANGE', key, 15, struct.pack('>I7', c[0] - units) .. shifted(log, 1, at - 1, size, -units))
+    call('SETRANGE', key, 15, struct.pack('>I7', base - units) .. shifted(log, 1, at - 1, size, -units))
   else
     local last = shift_blocks(log, at, units)
     call('SETRANGE', key, place_of(log, at + 1), shifted(log, at + 1, last, size, units))
+    if new.gone > 0 then call('SETRANGE', key, 15, struct.pack('>I7', base)) end
   end
-  call('SETRANGE', key, first, struct.pack('>I7I7', log.s[at], sum) .. id)
+  call('SETRANGE', key, first, struct.pack('>I7I7', log.s[new.at], sum) .. id)
 end
 
 -- Write the changed part of a long log, to expire in `ttl` ms.

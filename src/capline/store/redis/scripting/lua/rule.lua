@@ -331,7 +331,7 @@ local function put(bound, time, stamp, id, units)
   elseif storage > 0 and (not id or id == DENIED) and n > 0 and log.s[n] < stamp and (log.f and log.f[n] or nil) == id
     and math.floor(log.s[n] / storage) == math.floor(stamp / storage) then
     extend(log, stamp, units, floor)
-  elseif not insert(log, stamp, units, floor, id) then
+  elseif not insert(log, stamp, units, floor, id, time - bound.retention) then
     record(log, stamp, units, floor, id)
   end
   bound.changed = true

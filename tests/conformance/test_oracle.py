@@ -224,6 +224,25 @@ def test_what_a_log_kept_while_numbers_counted_may_be_settled() -> None:
         oracle.settled("p", "s", START_US, 0, done=True, now_us=clock.now_us())
 
 
+def test_what_numbers_left_to_hits_moves_a_log_past_an_id_at_the_edge_of_its_window() -> None:
+    numbers, logs = (Policy("p", ["5/20us"], algorithm=algorithm) for algorithm in ("sliding_counter", "sliding_log"))
+    clock, oracle = ManualClock(START_US), Oracle([numbers])
+    with Limiter("memory://", [numbers], clock=clock) as limiter:
+
+        def ask(id: str | None = None) -> int:
+            decision = limiter.decide("p", "s", id=id)
+            oracle.decided(Attempt("p", "s", 1, id), clock.now_us(), decision)
+            return (decision.hit or 0) - START_US
+
+        assert ask("z") == 0
+        clock.advance_us(18)
+        assert [ask(), ask("x")] == [18, 19]
+        limiter.use([logs])
+        oracle.use([logs])
+        clock.advance_us(-9)
+        assert [ask("z"), ask("x")] == [21, 19]
+
+
 def test_what_aged_beside_a_refusal_that_counts_is_not_known_under_a_wider_window() -> None:
     """The refusal was recorded, so hits went that were out of every window then."""
     narrow, wide = (

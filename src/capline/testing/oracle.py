@@ -110,6 +110,7 @@ class Oracle:
     def __init__(self, policies: Iterable[Policy]) -> None:
         self._policies: dict[str, Policy] = {}
         self._blinded = False
+        self._carried = 0  # by how many microseconds changes may have moved the time of a log
         self.use(policies)
         self._accounts: dict[Key, _Account] = {}
 
@@ -120,6 +121,7 @@ class Oracle:
             # What numbers took over, what hits do not know of numbers, and refusals that count, are not judged.
             if name in before and (policy.algorithm != before[name].algorithm or before[name].count_denied):
                 self._blinded = True
+                self._carried += 1  # what is taken over is recorded at the log's next instant
 
     def decided(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
         """An answer to `decide`, or a row of a batch."""
@@ -336,7 +338,10 @@ class Oracle:
     def _of(self, attempt: Attempt, now_us: int) -> tuple[_Account, _Told | None]:
         account = self._account(attempt.policy, attempt.subject, now_us)
         counted = self._policies[attempt.policy].count_denied
-        return account, None if counted else account.known(attempt.id, now_us)
+        first = None if counted else account.known(attempt.id, now_us)
+        if first is not None and first.stamp_us <= account.time_us(now_us) + self._carried - account.retention_us:
+            first.id, first = None, None  # it may have aged, or not
+        return account, first
 
     def _blind(self, attempt: Attempt) -> bool:
         """Whether the policy's refusals and slots are not judged."""
@@ -390,7 +395,8 @@ class Oracle:
         # A slot in the future is nothing that the log has seen; the next microsecond of a burst is.
         if stamp_us <= account.seen_us + 1:
             account.seen_us = stamp_us
-        account.hits.append(_Told(stamp_us, attempt.cost, attempt.id, attempt.channel))
+        if not self._carried or all(hit.stamp_us != stamp_us for hit in account.hits):
+            account.hits.append(_Told(stamp_us, attempt.cost, attempt.id, attempt.channel))
 
     def _age(self, account: _Account, now_us: int) -> None:
         """Something is recorded at this time: from here on nothing looks further back than the log's hits are kept.

@@ -416,6 +416,65 @@ def test_ids_of_text_and_of_64_bits_are_the_same_in_each_way(ways: Ways, ids: li
         assert (total["audience"], total["undecided"]) == (len(ids) - 1, 0)
 
 
+SEVERAL = """\
+namespace: marketing
+policies:
+  global: {limits: [2/day, 9/week]}
+  promo-tag: {limits: [2/day], channels: {push: [1/hour]}}
+  summer: {limits: [1/30 days], by_segment: {new: [2/30 days]}}
+"""
+PLACES = {"global: 2/day": 60, "promo-tag: 2/day": 60, "promo-tag/push: 1/hour": 10, "summer: 1/30 days": 10}
+
+
+def test_several_policies_must_all_allow_a_message_in_each_way(ways: Ways) -> None:
+    """A refusal names the policy and the limit, and takes nothing; what fails for good is given back in all logs."""
+    now_us = time.time_ns() // 1000
+    with receiver(lambda subject, _tries: 410 if subject % 100 == 77 else 200) as receiving:
+        sender = f"{{webhook: {receiving.url}}}"
+        there = ways(policy="[global, promo-tag, summer]", channel="push", sender=sender, as_of=None)
+        said: list[Any] = []
+        for way in there:
+            _forget(receiving)
+            (way.site.path / "policies.yaml").write_text(SEVERAL)
+            with way.site.limiter(now_us - 60_000_000) as limiter:
+                for policy, lowest, times in (("global", 0, 2), ("promo-tag", 100, 2), ("summer", 150, 1)):
+                    for _ in range(times):
+                        limiter.decide_many(policy, list(range(lowest, lowest + 60)))
+                limiter.decide_many("promo-tag", list(range(300, 310)), channel="push")
+            plan = way.plan()["total"]
+            assert (plan["sent"], plan["refused"], plan["refused_by"]) == (260, 140, PLACES)
+            way.begin()
+            way.work()
+            total = report(way)["total"]
+            assert (total["sent"], total["refused"], total["failed"]) == (256, 140, 4)
+            assert total["refused_by"] == PLACES
+            assert len(receiving.delivered()) == 256
+            with way.site.limiter(now_us) as limiter:
+                hits = {
+                    subject: [
+                        sum(hit.units for hit in limiter.explain(policy, subject).hits)
+                        for policy in ("global", "promo-tag", "summer")
+                    ]
+                    for subject in (0, 100, 155, 177, 199, 205, 250, 277, 305)
+                }
+            assert hits == {
+                0: [2, 0, 0],
+                100: [0, 2, 0],
+                155: [0, 2, 1],
+                177: [0, 0, 1],
+                199: [1, 1, 2],
+                205: [0, 0, 1],
+                250: [1, 1, 1],
+                277: [0, 0, 0],
+                305: [0, 1, 0],
+            }
+            looks = [way.ask("outcome", subject)["limit"] for subject in ("0", "100", "205", "305", "250")]
+            assert looks == ["global: 2/day", "promo-tag: 2/day", "summer: 1/30 days", "promo-tag/push: 1/hour", None]
+            assert "under policy global+promo-tag+summer" in way.say("status")
+            said.append({**report(way)["total"], "delays": None})
+        assert said[0] == said[1] == said[2]
+
+
 def _forget(receiving: Receiver) -> None:
     for kept in (receiving.tries, receiving.taken, receiving.keys, receiving.bodies):
         kept.clear()

@@ -1,8 +1,8 @@
 """The campaign file: YAML in, a `CampaignFile` out, or every fault with its line.
 
     campaign: summer-sale                     its name: part of every message's key
-    policies: policies.yaml                   the policy file, and the policy of it that caps this campaign
-    policy: promo
+    policies: policies.yaml                   the policy file, and the policy of it that caps this campaign; or several,
+    policy: promo                             like [global, promo-tag, summer], which must all allow a message
     channel: push                             optional
     store: lmdb:///var/lib/capline            optional; default lmdb://.capline/store beside the file; `${NAME}` in it
                                               stands for an environment variable
@@ -67,6 +67,7 @@ from capline.model.attempt import check_cost
 from capline.model.errors import CampaignError, CaplineError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA, QuietHours, parse_span
 from capline.model.policy import check_name
+from capline.policy.joint import MARK
 from capline.segment.files import read
 from capline.segment.objects.address import REMOTE
 from capline.support.instant import instant_us
@@ -101,6 +102,8 @@ class Retry:
 @dataclass(frozen=True, slots=True)
 class CampaignFile:
     """What a campaign file says. Paths are resolved; the sender is made but not opened.
+
+    `policy`: the name of several has `+` between theirs (`policy_names`).
 
     `text` is the file's text, `store_text` its store with each `${NAME}` as written, `as_of_us` the instant of a
     rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only. `send_at_us`: when it is due, 0
@@ -140,6 +143,11 @@ class CampaignFile:
     batch: int
     retry: Retry
     sender: BuiltSender
+
+    @property
+    def policy_names(self) -> list[str]:
+        """Those that it is under."""
+        return self.policy.split(MARK)
 
     @property
     def holds_any(self) -> bool:
@@ -199,7 +207,7 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         text=text,
         campaign=fields.checked("campaign", lambda name: check_name(name, "campaign")),
         policies=fields.path("policies", "policies.yaml"),
-        policy=fields.text("policy", like="promo"),
+        policy=_policy(fields),
         channel=fields.optional("channel"),
         store_text=(store := fields.text("store", DEFAULT_URL)),
         store=_beside(path, _from_environment(fields, "store", store)),
@@ -245,6 +253,13 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
     fields.close()
     campaign = replace(campaign, rate_key=campaign.rate_key or campaign.campaign)
     return _test_send(campaign) if campaign.only else campaign
+
+
+def _policy(fields: Fields) -> str:
+    names = fields.texts("policy", like="promo")
+    if any(MARK in name for name in names):
+        fields.fault("policy", f"write several policies as a list: [{', '.join(MARK.join(names).split(MARK))}]")
+    return MARK.join(names)
 
 
 def _only(fields: Fields) -> tuple[str, ...]:

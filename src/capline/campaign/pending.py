@@ -93,10 +93,11 @@ def pending(store: CampaignStore, now_us: int, within_s: float = float("inf")) -
 
 def on_one_log(store: CampaignStore, one: StoredRun, other: StoredRun) -> bool:
     """Whether the messages of both count on one log; which store it is in, their files say until they are opened."""
+    logs = [{*run.facts.log.split(" ")} for run in (one, other)]
     opened = [store.store(run.facts.campaign) for run in (one, other)]
     if None in opened:
         opened = [next((each for each in run.inputs if each.name == "store"), None) for run in (one, other)]
-    return one.facts.log == other.facts.log and opened[0] == opened[1]
+    return not logs[0].isdisjoint(logs[1]) and opened[0] == opened[1]
 
 
 @lru_cache(64)

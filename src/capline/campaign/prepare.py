@@ -36,8 +36,9 @@ from capline.forms.tree import each_in_a_line
 from capline.limiter.arguments.checks import MOST_CODES
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock, SystemClock
-from capline.model.errors import CampaignError, CaplineError, UnknownNameError
+from capline.model.errors import CampaignError, CaplineError, PolicyError, UnknownNameError
 from capline.policy.file import PolicyFileError, loads, read_bytes
+from capline.policy.joint import JointPolicy, members_of
 from capline.segment import expand, fetch_snapshot
 from capline.segment.build.inputs import stamp_of
 from capline.segment.publish.follow import DEFAULT_CACHE
@@ -112,7 +113,8 @@ class Accepted:
 
     @property
     def _log(self) -> str:
-        return f"{self.policies.namespace}/{self.policy.log}"
+        namespace = self.policies.namespace
+        return " ".join(f"{namespace}/{member.log}" for member in members_of(self.policy))
 
     def heed(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:
         """Take over the file of a run that was begun: when it is due and over, unless someone changed that since.
@@ -216,9 +218,10 @@ def open_limiter(
     With `create` off, a missing store raises `NoStoreError`.
     """
     clock = None if file.as_of_us is None else ManualClock(start_us=file.as_of_us)
+    several = [pick_policy(file, policies)] if len(file.policy_names) > 1 else []
     return Limiter(
         url or file.store,
-        policies.policies,
+        [*policies.policies, *several],
         clock=clock,
         namespace=file.campaign if file.only else policies.namespace,  # a test send counts for nobody else
         create=create,
@@ -403,9 +406,14 @@ def begun_version(inputs: Iterable[Input]) -> str | None:
 def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
     """The policy that the campaign names; raises a `CaplineError` if there is none, or it cannot cap a campaign."""
     by_name = {policy.name: policy for policy in policies.policies}
-    policy = by_name.get(file.policy)
-    if policy is None:
-        raise UnknownNameError(f"{file.policies}: no policy {file.policy!r}; there are: {', '.join(sorted(by_name))}")
+    for name in file.policy_names:
+        if name not in by_name:
+            raise UnknownNameError(f"{file.policies}: no policy {name!r}; there are: {', '.join(sorted(by_name))}")
+    members = [by_name[name] for name in file.policy_names]
+    try:
+        policy = JointPolicy(members) if members[1:] else members[0]
+    except PolicyError as error:
+        raise CampaignError(f"{file.path}: {error}") from None
     channels = ", ".join(sorted(policy.channels))
     if file.channel is not None and file.channel not in policy.channels:
         raise UnknownNameError(

@@ -54,6 +54,8 @@ def room_for_higher(
         if (higher.run.facts.ids == "text") != (run.facts.ids == "text"):
             continue
         shares = own if higher.run.facts.channel != run.facts.channel else np.ones_like(own)
+        if higher.run.facts.log != run.facts.log:
+            shares = shares & _on_logs_of(higher.run.facts.log, attempts, part, rows)
         for wanted in higher.wants(store, first, last, now_us):
             both: Any = np.intersect1d(ids, wanted.ids, assume_unique=True, return_indices=True)
             mine: NDArray[np.intp] = both[1]
@@ -73,21 +75,32 @@ def fits(kept: NDArray[np.int64], attempts: Attempts, part: Part, rows: NDArray[
     return kept.shape[1] == 1 + ends_us.shape[1] and not kept[:, 1:][ends_us == 0].any()
 
 
+def _on_logs_of(theirs: str, attempts: Attempts, part: Part, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """For each row and limit whether it is over one of these logs."""
+    logs = {log.partition("/")[2] for log in theirs.split(" ")}
+    names, _, codes = attempts.kinds(part)
+    kinds: list[list[bool]] = []
+    for name in names:
+        of_kind = attempts.policy.logs_for(name, attempts.file.channel)
+        kinds.append([log.partition("/")[0] in logs for log, _, limits in of_kind for _ in limits])
+    most = max(map(len, kinds))
+    return np.array([[*each, *[False] * (most - len(each))] for each in kinds], bool)[codes[rows]]
+
+
 def ends_us_of(
     attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """For each row and limit when a hit of now leaves the window, 0 for none; and whether it is on the policy's log."""
     policy, channel = attempts.policy, attempts.file.channel
     names, zones, codes = attempts.kinds(part)
-    on_channel = () if channel is None else policy.limits_on(channel)
     kinds: list[list[int]] = []
     owns: list[list[bool]] = []
     for place, name in enumerate(names):
         zone = (None if zones is None else zones[place]) or policy.zone
         table = zone_table(zone, now_us) if policy.needs_zone else ()
-        limits = (*policy.limits_for(name), *on_channel)
-        kinds.append([_leaves_us(limit, table, now_us) for limit in limits])
-        owns.append([place < len(limits) - len(on_channel) for place in range(len(limits))])
+        logs = policy.logs_for(name, channel)
+        kinds.append([_leaves_us(limit, table, now_us) for _, _, limits in logs for limit in limits])
+        owns.append(["/" not in log for log, _, limits in logs for _ in limits])
     most = max(map(len, kinds))
     ends_us = np.array([[*each, *[0] * (most - len(each))] for each in kinds], np.int64)
     own = np.array([[*each, *[True] * (most - len(each))] for each in owns], bool)

@@ -76,6 +76,11 @@ class JointPolicy(Policy):
         if max(map(len, sets)) + max(map(len, self.channels.values()), default=0) > MOST_IN_ALL:
             raise PolicyError(f"policies {self.name} have more than {MOST_IN_ALL} limits together; name fewer")
 
+    @property
+    def needs_zone(self) -> bool:
+        """Whether any limit of any of them depends on the subject's local time."""
+        return any(policy.needs_zone for policy in self.members)
+
     def logs_for(self, segment: str | None, channel: str | None) -> list[tuple[str, str, tuple[Limit, ...]]]:
         """Those of each policy, one policy after the other."""
         if channel is not None and channel not in self.channels:
@@ -89,6 +94,11 @@ class JointPolicy(Policy):
                 segment if segment in policy.by_segment else None, channel if channel in policy.channels else None
             )
         ]
+
+
+def members_of(policy: Policy) -> tuple[Policy, ...]:
+    """The policies that this one is made of: itself, where it is one."""
+    return policy.members if isinstance(policy, JointPolicy) else (policy,)
 
 
 def _check(members: Sequence[Policy]) -> None:

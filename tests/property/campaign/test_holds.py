@@ -29,6 +29,8 @@ from capline.campaign.store.records import Claimed, Over
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.campaign.store_facts import store_input
 from capline.model.errors import CampaignError
+from capline.policy.file import load
+from capline.policy.joint import JointPolicy
 
 SECOND_US = 1_000_000
 START_US = (time.time_ns() // 1000 // (24 * HOUR_US) - 5000) * 24 * HOUR_US + 16 * HOUR_US
@@ -74,7 +76,10 @@ class World:
         policies = self.path / "policies.yaml"
         promo = f"promo: {{limits: [{self.limits}], channels: {{push: [9/24h]}}}}"
         policies.write_text(f"namespace: marketing\npolicies: {{{promo}{self.others}}}")
-        self.limiter = Limiter.from_file(policies, self.site.store, clock=self.clock)
+        file = load(policies)
+        by_name = {policy.name: policy for policy in file.policies}
+        both = [JointPolicy([by_name["promo"], by_name["tag"]])] if "tag" in by_name else []
+        self.limiter = Limiter(self.site.store, [*file.policies, *both], namespace=file.namespace, clock=self.clock)
 
     def begin(self, name: str, ids: Sequence[int], *, due_us: int = 0, **settings: str) -> None:
         def note(ids: list[int]) -> None:
@@ -152,6 +157,7 @@ class Message:
     cost: int = field(compare=False)
     due_us: int = field(compare=False)
     yields: bool = field(compare=False)
+    policies: tuple[str, ...] = field(compare=False)
     begun: bool = field(default=False, compare=False)
 
 
@@ -159,44 +165,71 @@ class Message:
 class Naive:
     """The rule, one message at a time: no batches, no stores."""
 
-    limits: list[tuple[int, int]]
+    limits: dict[str, list[tuple[int, int]]]
     now_us: int
-    hits: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    hits: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     held: list[Message] = field(default_factory=list[Message])
     sent: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
     paused: set[str] = field(default_factory=set[str])
 
-    def stamp_us(self, subject: int, at_us: int) -> int:
-        """The stamps of a log are all different, and a hit is judged at its own."""
-        return max(at_us, 1 + max((stamp_us for stamp_us, _ in self.hits[subject]), default=0))
+    def stamp_us(self, policies: Sequence[str], subject: int, at_us: int) -> int:
+        """The stamps of a log are all different, a hit is judged at its own, and has one in all logs."""
+        stamps = [stamp_us for policy in policies for stamp_us, _ in self.hits[policy, subject]]
+        return max(at_us, 1 + max(stamps, default=0))
 
-    def fits(self, subject: int, cost: int, at_us: int, higher: Sequence[Message] = ()) -> bool:
-        at_us = self.stamp_us(subject, at_us)
+    def fits(
+        self, policies: Sequence[str], subject: int, cost: int, at_us: int, higher: Sequence[Message] = ()
+    ) -> bool:
+        at_us = self.stamp_us(policies, subject, at_us)
         return all(
             cost
-            + sum(units for stamp_us, units in self.hits[subject] if at_us - stamp_us < window_us)
-            + sum(each.cost for each in higher if each.due_us < self.now_us + window_us)
+            + sum(units for stamp_us, units in self.hits[policy, subject] if at_us - stamp_us < window_us)
+            + sum(each.cost for each in higher if policy in each.policies and each.due_us < self.now_us + window_us)
             <= quota
-            for quota, window_us in self.limits
+            for policy in policies
+            for quota, window_us in self.limits[policy]
         )
 
-    def fits_at(self, subject: int, cost: int, higher: Sequence[Message]) -> int:
+    def fits_at(self, policies: Sequence[str], subject: int, cost: int, higher: Sequence[Message]) -> int:
         """When it fits; those of a higher priority may be decided when they are due, or go within a minute."""
-        ends = {stamp_us + window_us for stamp_us, _ in self.hits[subject] for _, window_us in self.limits}
-        fits = [end for end in ends if self.fits(subject, cost, end, higher)]
+        ends = {
+            stamp_us + window_us
+            for policy in policies
+            for stamp_us, _ in self.hits[policy, subject]
+            for _, window_us in self.limits[policy]
+        }
+        fits = [end for end in ends if self.fits(policies, subject, cost, end, higher)]
         next_us = (self.now_us // SECOND_US + 1) * SECOND_US
         fits += [min(max(each.due_us, next_us), self.now_us + room.LOOK_AGAIN_US) for each in higher]
         return -(-min(fits) // SECOND_US) * SECOND_US
 
-    def record(self, subject: int, cost: int) -> None:
-        self.hits[subject].append((self.stamp_us(subject, self.now_us), cost))
+    def record(self, policies: Sequence[str], subject: int, cost: int) -> None:
+        stamp_us = self.stamp_us(policies, subject, self.now_us)
+        for policy in policies:
+            self.hits[policy, subject].append((stamp_us, cost))
 
     def begin(
-        self, name: str, ids: Sequence[int], *, priority: int, cost: int, due_us: int = 0, yields: bool = False
+        self,
+        name: str,
+        ids: Sequence[int],
+        *,
+        priority: int,
+        cost: int,
+        due_us: int = 0,
+        yields: bool = False,
+        policies: tuple[str, ...] = ("promo",),
     ) -> None:
         due_us = due_us or self.now_us
-        self.held += [Message(-priority, due_us, name, subject, cost, due_us, yields) for subject in ids]
+        self.held += [Message(-priority, due_us, name, subject, cost, due_us, yields, policies) for subject in ids]
         self.settle()
+
+    def wants_the_same(self, one: Message, other: Message) -> bool:
+        """Whether the other is due while a hit of now counts, on some log of both."""
+        return any(
+            other.due_us < self.now_us + window_us
+            for policy in {*one.policies} & {*other.policies}
+            for _, window_us in self.limits[policy]
+        )
 
     def settle(self) -> None:
         while ready := [each for each in self.active() if each.due_us <= self.now_us]:
@@ -204,19 +237,19 @@ class Naive:
             if not one.begun:
                 one.begun, one.first_us = True, self.now_us
             others = [each for each in self.active() if each.subject == one.subject and each is not one]
+            others = [each for each in others if {*each.policies} & {*one.policies}]
             before = [each for each in others if each.begun and each < one]
-            widest_us = max(window_us for _, window_us in self.limits)
             higher = [each for each in others if one.yields and each.rank < one.rank]
-            higher = [each for each in higher if each.due_us < self.now_us + widest_us]
+            higher = [each for each in higher if self.wants_the_same(one, each)]
             if before:
                 later = (self.now_us // SECOND_US + 1) * SECOND_US
                 one.due_us = max(each.due_us + 1000 if each.due_us > self.now_us else later for each in before)
-            elif self.fits(one.subject, one.cost, self.now_us, higher):
-                self.record(one.subject, one.cost)
+            elif self.fits(one.policies, one.subject, one.cost, self.now_us, higher):
+                self.record(one.policies, one.subject, one.cost)
                 self.sent.append((self.now_us, one.campaign, one.subject))
                 self.held.remove(one)
             else:
-                one.due_us = self.fits_at(one.subject, one.cost, higher)
+                one.due_us = self.fits_at(one.policies, one.subject, one.cost, higher)
 
     def active(self) -> list[Message]:
         return [each for each in self.held if each.campaign not in self.paused]
@@ -451,19 +484,32 @@ def test_what_cannot_be_held(tmp_path: Path, settings: dict[str, str], what: str
 
 @sized
 @pytest.mark.parametrize("dies", [False, True])
-@pytest.mark.parametrize("yielding", [0, 0.8])
+@pytest.mark.parametrize(("yielding", "several"), [(0, 0), (0.8, 0), (0, 0.5), (0.8, 0.5)])
 def test_random_histories_end_as_the_rule_says(
     opened: tuple[CampaignStore, ManualClock],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     dies: bool,
     yielding: float,
+    several: float,
 ) -> None:
     store, clock = opened
     monkeypatch.setattr(room, "LOOK_AGAIN_US", HOUR_US)
-    for seed in range(size(4, 8 if yielding else 25, 25)):
+    for seed in range(size(4 if not several else 2, 8 if yielding or several else 25, 25)):
         with pytest.MonkeyPatch.context() as kills:
-            history(tmp_path / str(seed), store, clock, random.Random(seed), kills if dies else None, yielding)
+            history(tmp_path / str(seed), store, clock, random.Random(seed), kills if dies else None, yielding, several)
+
+
+def beginning(
+    path: Path, store: CampaignStore, clock: ManualClock, rng: random.Random, several: float
+) -> tuple[World, Naive]:
+    """Two policies, of which campaigns have one or, where there are several, both."""
+    limits = {"promo": rng.choice([[(2, 24)], [(3, 24), (4, 48)], [(1, 1), (3, 12)], [(2, 6)]])}
+    limits["tag"] = rng.choice([[(2, 12)], [(2, 8), (3, 72)]]) if several else limits["promo"]
+    texts = [", ".join(f"{quota}/{hours}h" for quota, hours in own) for own in limits.values()]
+    of_policies = {name: [(quota, hours * HOUR_US) for quota, hours in own] for name, own in limits.items()}
+    world = World(path, store, clock, texts[0], f", tag: {{limits: [{texts[1]}]}}")
+    return world, Naive(of_policies, clock.now_us())
 
 
 def history(
@@ -473,11 +519,11 @@ def history(
     rng: random.Random,
     kills: pytest.MonkeyPatch | None,
     yielding: float,
+    several: float,
 ) -> None:
     path.mkdir()
-    limits = rng.choice([[(2, 24)], [(3, 24), (4, 48)], [(1, 1), (3, 12)], [(2, 6)]])
-    world = World(path, store, clock, ", ".join(f"{quota}/{hours}h" for quota, hours in limits))
-    naive = Naive([(quota, hours * HOUR_US) for quota, hours in limits], clock.now_us())
+    world, naive = beginning(path, store, clock, rng, several)
+    least = min(quota for own in naive.limits.values() for quota, _ in own)
     names: list[str] = []
     if kills is not None:
         dying(world, kills, rng)
@@ -489,18 +535,20 @@ def history(
         if kind == "begin":
             names.append(name := f"{path.name}-{len(names)}")
             ids, priority = sorted(rng.sample(range(8), rng.randrange(1, 6))), rng.choice([20, 50, 50, 80])
-            cost = rng.choice([1, 1, 1, min(quota for quota, _ in limits)])
+            cost = rng.choice([1, 1, 1, least])
             yields, later_us = rng.random() < yielding, rng.randrange(1, 20 * HOUR_US)
             due_us = clock.now_us() + later_us if rng.random() < yielding else 0
             named = {"over_cap": "hold", "priority": str(priority), "cost": str(cost), "yields": str(yields).lower()}
+            policies = ("promo",) if rng.random() >= several else rng.choice([("promo", "tag"), ("tag",)])
+            named["policy"] = f"[{', '.join(policies)}]"
             world.begin(name, ids, due_us=due_us, **named)
-            naive.begin(name, ids, priority=priority, cost=cost, due_us=due_us, yields=yields)
+            naive.begin(name, ids, priority=priority, cost=cost, due_us=due_us, yields=yields, policies=policies)
         elif kind == "call":
-            subject = rng.randrange(8)
-            allowed = world.limiter.decide("promo", subject).allowed
-            assert allowed == naive.fits(subject, 1, naive.now_us)
+            subject, policy = rng.randrange(8), "tag" if rng.random() < several else "promo"
+            allowed = world.limiter.decide(policy, subject).allowed
+            assert allowed == naive.fits([policy], subject, 1, naive.now_us)
             if allowed:
-                naive.record(subject, 1)
+                naive.record([policy], subject, 1)
         elif names:
             name = rng.choice(names)
             world.steer(name, kind)

@@ -4,7 +4,7 @@ import pytest
 from tests.kit.campaign import AT_US, Site
 
 from capline.campaign import load_campaign
-from capline.model.errors import CampaignError
+from capline.model.errors import CampaignError, CaplineError
 
 GOOD = """\
 campaign: summer-sale
@@ -46,6 +46,55 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     assert campaign.store == f"lmdb://{tmp_path}/.capline/store"
     assert (campaign.channel, campaign.segments, campaign.as_of_us) == (None, None, None)
     assert (campaign.cost, campaign.batch, campaign.send_at_us, campaign.priority) == (1, 10_000, 0, 50)
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [("promo", ["promo"]), ("[promo]", ["promo"]), ("[global, 'GET:/a', summer]", ["global", "GET:/a", "summer"])],
+)
+def test_a_policy_is_one_or_several(tmp_path: Path, written: str, names: list[str]) -> None:
+    (tmp_path / "c.yaml").write_text(GOOD.replace("policy: promo", f"policy: {written}"))
+    assert load_campaign(tmp_path / "c.yaml").policy_names == names
+
+
+SEVERAL = """\
+namespace: marketing
+policies:
+  a: {limits: [3/day]}
+  b: {limits: [2/day], channels: {push: [1/hour]}}
+  same: {limits: [9/day], log: a}
+  met: {limits: [1/day], algorithm: gcra}
+  barred: {limits: [1/day], count_denied: true}
+  pending: {limits: [1/day], reservations: true}
+  bucket: {limits: [1/day], layout: bucket}
+  few: {limits: [1/day], population: 9}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("[a, met]", "policy 'met' is gcra; beside others all must be sliding_log"),
+        ("[a, barred]", "policy 'barred' has count_denied"),
+        ("[a, pending]", "policy 'pending' has reservations"),
+        ("[a, same]", "log 'a' would count a message twice"),
+        ("[a, a]", "log 'a' would count a message twice"),
+        ("[a, bucket]", "several layouts or populations"),
+        ("[a, few]", "several layouts or populations"),
+        ("[a, other]", "no policy 'other'; there are: a, b"),
+        ("a+b", r"write several policies as a list: \[a, b\]"),
+        ("[]", r"expected a list of texts, like \[promo\]"),
+    ],
+)
+def test_what_cannot_be_beside_others_is_refused_in_one_line(tmp_path: Path, written: str, said: str) -> None:
+    site = Site(tmp_path)
+    (tmp_path / "policies.yaml").write_text(SEVERAL)
+    with pytest.raises(CaplineError, match=said) as refused:
+        site.job(policy=written)
+    assert "\n" not in str(refused.value)
+    site.job(policy="[a, b]", channel="push")
+    with pytest.raises(CaplineError, match="policy 'a\\+b' has no channel 'mail'; it has: push"):
+        site.job(policy="[a, b]", channel="mail")
 
 
 @pytest.mark.parametrize(

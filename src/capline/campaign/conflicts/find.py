@@ -98,7 +98,8 @@ def conflicts_of(job: Job, store: CampaignStore) -> tuple[list[Conflict], dict[s
     mine = Planned.of_job(job, now_us, file.send_at_us, file.until_us or 0)
     on_its_log = [each for each in others if each.log == mine.log]
     if not on_its_log or file.only or file.as_of_us is not None:
-        return [], unread
+        several = {file.campaign: "it is under several policies, which are not simulated"}
+        return [], unread if len(file.policy_names) == 1 or not others else {**unread, **several}
     found = conflicts([mine, *on_its_log], unread, now_us)
     return [each for each in found.conflicts if mine.name in (each.campaign, each.taken_by)], found.unread
 

@@ -127,6 +127,8 @@ def _planned(store: CampaignStore, run: StoredRun, now_us: int) -> Planned | Non
     file = loads_campaign(run.text, Path(run.path))
     if file.as_of_us is not None:  # a rehearsal waits for nothing
         return None
+    if len(file.policy_names) > 1:
+        raise CampaignError(f"it is under several policies ({', '.join(file.policy_names)}), which are not simulated")
     due_us = int(state.due_us)
     if not state.is_whole:
         job = prepare(file, begun_version(run.inputs), run.policies)

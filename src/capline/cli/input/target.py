@@ -24,6 +24,7 @@ from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError, quoted
 from capline.model.subject import LARGEST_ID, Subject, parse_subject, subject_text
 from capline.model.zone import UTC_ZONE
+from capline.policy.joint import members_of
 
 if TYPE_CHECKING:
     import typer
@@ -184,9 +185,12 @@ def _of_campaign(
 
     begun = Ledger.begun_inputs(default_directory(path))
     job = prepare(load_campaign(path), begun_version(begun))
-    file, policy = job.file, job.policy
-    if name != policy.name:
-        raise InvalidValueError(f"{path}: this campaign is under policy {policy.name!r}, not {name!r}")
+    file = job.file
+    policy = next((one for one in members_of(job.policy) if one.name == name), None)
+    if policy is None:
+        raise InvalidValueError(
+            f"{path}: this campaign is under policy {' and '.join(map(repr, file.policy_names))}, not {name!r}"
+        )
     if isinstance(subject, str) != (job.audience.kind == "text"):
         raise InvalidValueError(
             f"subject {subject_text(subject)}: this campaign's ids are {job.audience.kind}; write i:42 for the number "
@@ -205,7 +209,8 @@ def _of_campaign(
     if policy.by_segment:
         segment = _found(policy, subject, segment, file.segments or path, remarks)
     cost = file.cost if cost is None else cost
-    return job, Attempt(policy.name, subject, cost, id, segment, file.channel, zone)
+    channel = file.channel if len(file.policy_names) == 1 or file.channel in policy.channels else None
+    return job, Attempt(policy.name, subject, cost, id, segment, channel, zone)
 
 
 def _with_messages(why: Explanation, file: CampaignFile, ids: Sequence[str], remarks: list[str]) -> Explanation:

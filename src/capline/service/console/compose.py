@@ -167,7 +167,7 @@ class Composing:
             document["priority"] = number_of(said["priority"], 3)
             if document["priority"] is None:
                 faults["priority"] = "a whole number from 0 to 100"
-        document |= {name: said[name] for name in _AS_TYPED if name in said}
+        document |= {name: _listed(name, said[name]) for name in _AS_TYPED if name in said}
         if "policy" not in document:
             faults["policy"] = "which limits hold for it?"
         if not faults:  # in a file, and so in a message, all is text
@@ -175,6 +175,11 @@ class Composing:
 
             document = msgspec.to_builtins(msgspec.convert(document, CampaignForm, strict=False))
         return document, faults
+
+
+def _listed(name: str, word: str) -> str | list[str]:
+    """What was typed; several policies have commas between them."""
+    return [part.strip() for part in word.split(",")] if name == "policy" and "," in word else word
 
 
 def _recipients(message: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, Any]:

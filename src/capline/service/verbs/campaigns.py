@@ -142,7 +142,7 @@ class CampaignForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     """A campaign as its file writes it."""
 
     campaign: str
-    policy: str
+    policy: str | list[str]
     policies: str
     audience: dict[str, Any]
     sender: dict[str, Any]

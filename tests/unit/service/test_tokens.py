@@ -135,7 +135,7 @@ async def test_forty_who_guess_keep_out_neither_the_right_secret_nor_other_names
     monkeypatch.setattr("capline.service.access.guard.is_of", quickly)
 
     async def who(header: str, client: str = "2001:db8::1") -> str:
-        return await guard.who([(b"authorization", header.encode())], ("decide",), client)
+        return (await guard.who([(b"authorization", header.encode())], ("decide",), client)).name
 
     async def guess(number: int) -> None:
         nonlocal refused
@@ -179,7 +179,7 @@ async def test_those_who_leave_keep_nobody_out(tokens: TokenFile, monkeypatch: p
 
     async def who(secret: str, *, has_left: bool) -> str:
         headers = [(b"authorization", basic("ann", secret).encode())]
-        return await guard.who(headers, ("decide",), "192.0.2.1", lambda: has_left)
+        return (await guard.who(headers, ("decide",), "192.0.2.1", lambda: has_left)).name
 
     left = [asyncio.create_task(who(f"guess {number}", has_left=True)) for number in range(300)]
     await asyncio.sleep(0)
@@ -244,11 +244,11 @@ async def test_a_secret_that_was_right_for_one_worker_is_known_to_all(
     monkeypatch.setenv(KEPT, str(tmp_path / "shared"))
     tokens.create("ann", ["decide"], CHOSEN)
     header = [(b"authorization", basic("ann", CHOSEN).encode())]
-    assert await Guard(tokens).who(header, ("decide",)) == "ann"
+    assert (await Guard(tokens).who(header, ("decide",))).name == "ann"
     with monkeypatch.context() as patched:
         patched.setattr("capline.service.access.turns._MOST_WAIT", (0, 0, 0))
         other = Guard(TokenFile(tokens.path))
-        assert await other.who(header, ("decide",)) == "ann"
+        assert (await other.who(header, ("decide",))).name == "ann"
         for name, secret in (("ann", CHOSEN + "x"), ("bob", CHOSEN)):
             with pytest.raises(Problem, match="too many"):
                 await other.who([(b"authorization", basic(name, secret).encode())], ("decide",))
@@ -284,8 +284,8 @@ def test_who_asks_is_known_to_handlers(service: Service, tokens: TokenFile) -> N
     shown = tokens.create("billing", ["decide"]).encode()
     guard = Guard(tokens)
     headers = [(b"authorization", b"Bearer " + shown)]
-    assert service.run(guard.who(headers, ("decide",))) == "billing"
-    assert service.run(guard.who([], ())) == ""
+    assert service.run(guard.who(headers, ("decide",))).name == "billing"
+    assert service.run(guard.who([], ())).name == ""
 
 
 def test_the_file_holds_hashes_and_is_its_owners_alone(tokens: TokenFile) -> None:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from capline.cli.input.declare import Commands
@@ -17,12 +18,16 @@ FileOption = Annotated[Path, typer.Option("--file", "-f", envvar="CAPLINE_TOKENS
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its owner, as logs and histories show it.")]
 
 
-@app.answers("capline token create billing --role decide", "capline token create ann --role admin --chosen")
+@app.answers("capline token create billing --role decide", "capline token create ann --role read --policy 'push-*'")
 def create(
     name: NameArgument,
     role: Annotated[
         list[str] | None,
         typer.Option("--role", "-r", help=f"One of {', '.join(ROLES)}; decide, if left out; may be repeated."),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", "-p", help="For this policy alone, or those that begin so: push-*; may be repeated."),
     ] = None,
     chosen: Annotated[bool, typer.Option("--chosen", help="Read a secret of your own from standard input.")] = False,
     file: FileOption = DEFAULT_FILE,
@@ -35,18 +40,22 @@ def create(
     if chosen:
         note.print("the secret, a line:", style="dim") if sys.stdin.isatty() else None
         secret = sys.stdin.readline(LONGEST_CHOSEN + 2).rstrip("\n")
-    shown = TokenFile(file, create=True).create(name, role or ["decide"], secret)
+    shown = TokenFile(file, create=True).create(name, role or ["decide"], secret, policy)
     token = {} if chosen else {"token": shown}
     text = f"{name}: kept in {file}" if chosen else shown
-    return Answer({"name": name, "roles": role or ["decide"], **token}, text)
+    return Answer({"name": name, "roles": role or ["decide"], "policies": policy, **token}, text)
 
 
 @app.answers("capline token list", "capline token list --json")
 def list_(file: FileOption = DEFAULT_FILE) -> Answer:
-    """Print the name, roles and creation time of each token. Secrets are not kept."""
-    tokens = TokenFile(file).tokens.values()
-    lines = [f"{token.name}  {','.join(token.roles)}  {token.created}" for token in tokens]
-    facts = [{"name": token.name, "roles": token.roles, "created": token.created} for token in tokens]
+    """Print the name, roles, policies and creation time of each token. Secrets are not kept."""
+    facts = [msgspec.structs.asdict(token) for token in TokenFile(file).tokens.values()]
+    for token in facts:
+        del token["hash"]
+    lines = [
+        f"{token['name']}  {','.join(token['roles'])}  {token['created']}  {','.join(token['policies'] or ())}".rstrip()
+        for token in facts
+    ]
     return Answer(facts, lambda: [out.print(line, markup=False) for line in lines])
 
 

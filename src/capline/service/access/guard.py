@@ -41,16 +41,16 @@ class Guard:
         roles: tuple[str, ...],
         client: str = "",
         has_left: Callable[[], bool] = lambda: False,
-    ) -> str:
-        """The name of the caller's token, "" where anybody may call; raises the `Problem` that says why not.
+    ) -> Token:
+        """The caller's token, one without a name where anybody may call; raises the `Problem` that says why not.
 
         `client` is the caller's address; `has_left` says whether nobody waits for the answer any more.
         """
         if not roles:
-            return ""
+            return _NOBODY
         token = await self.token(headers, client, has_left)
         check_role(token, roles)
-        return token.name
+        return token
 
     async def token(self, headers: list[tuple[bytes, bytes]], client: str, has_left: Callable[[], bool]) -> Token:
         """The caller's token; raises the `Problem` where it shows none that is known."""

@@ -1,6 +1,7 @@
 """The tokens file: a name, roles and the hash of a secret for each caller.
 
     {"tokens": [{"name": "billing", "roles": ["decide"], "hash": "sha256:…", "created": "2026-11-22T16:00:00Z"}]}
+     "policies": ["promo", "push-*"]        where it is for these alone: names, and beginnings with a * behind
 
 A generated token is `cap_NAME_` and 256 random bits, so SHA-256 is enough. A secret that a person chose is sent as HTTP
 Basic with its name, and kept by scrypt. The rule: the file is replaced whole, with mode 0600, and holds no secret.
@@ -13,14 +14,16 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Container, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError, quoted
+from capline.model.policy import POLICY_FORM
 from capline.segment.files import read, replacing
+from capline.service.http.scope import EVERYTHING, Scope, scope_of
 from capline.support.instant import instant_text
 from capline.support.private import private_opener
 from capline.support.system import lock_file
@@ -37,13 +40,19 @@ _SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 1 << 15, 8, 1
 _SCRYPT_BYTES = 64 << 20
 
 
-class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One who may ask."""
+class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One who may ask; `policies` where it may for these alone."""
 
     name: str
     roles: tuple[str, ...]
     hash: str
     created: str
+    policies: tuple[str, ...] | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """For which policies it may ask."""
+        return EVERYTHING if self.policies is None else scope_of(self.name, self.policies)
 
 
 class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,7 +88,9 @@ class TokenFile:
         self._seen = seen
         return True
 
-    def create(self, name: str, roles: Sequence[str], chosen: str | None = None) -> str:
+    def create(
+        self, name: str, roles: Sequence[str], chosen: str | None = None, policies: Sequence[str] | None = None
+    ) -> str:
         """Add one and return what its holder shows: a generated token, or the secret that was chosen."""
         if not _NAME.fullmatch(name):
             raise InvalidValueError(
@@ -88,6 +99,9 @@ class TokenFile:
         unknown = [role for role in roles if role not in ROLES]
         if unknown or not roles:
             raise InvalidValueError(f"a token has roles of {', '.join(ROLES)}, not {quoted(', '.join(unknown))}")
+        scope = None if policies is None else tuple(dict.fromkeys(policies))
+        if fault := _fault_of(scope):
+            raise InvalidValueError(f"token {name}: {fault}")
         if chosen is not None and not _SHORTEST_CHOSEN <= len(chosen) <= LONGEST_CHOSEN:
             raise InvalidValueError(f"a chosen secret has {_SHORTEST_CHOSEN} to {LONGEST_CHOSEN} characters")
         shown = f"{PREFIX}{name}_{secrets.token_hex(_SECRET_BYTES)}" if chosen is None else chosen
@@ -98,7 +112,7 @@ class TokenFile:
                 raise InvalidValueError(f"there is a token {name}; revoke it first: capline token revoke {name}")
             if len(self.tokens) >= _MOST_TOKENS:
                 raise InvalidValueError(f"more than {_MOST_TOKENS} tokens; revoke some")
-            self.tokens = {**self.tokens, name: Token(name, tuple(dict.fromkeys(roles)), kept, now)}
+            self.tokens = {**self.tokens, name: Token(name, tuple(dict.fromkeys(roles)), kept, now, scope)}
         return shown
 
     def revoke(self, name: str) -> None:
@@ -107,6 +121,16 @@ class TokenFile:
             if name not in self.tokens:
                 raise UnknownNameError(f"no token {quoted(name)} in {self.path}; `capline token list` has them")
             self.tokens = {kept: token for kept, token in self.tokens.items() if kept != name}
+
+    def check_policies(self, there: Container[str]) -> None:
+        """Raise for a token that names a policy that is not there; a beginning may be of policies to come."""
+        for token in self.tokens.values():
+            for policy in token.policies or ():
+                if not policy.endswith("*") and policy not in there:
+                    raise UnknownNameError(
+                        f"{self.path}: token {token.name}: no policy {policy} is in the policy file; "
+                        f"add it there, or revoke the token"
+                    )
 
     def _read(self, state: os.stat_result) -> dict[str, Token]:
         if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -127,6 +151,8 @@ class TokenFile:
                 raise InvalidValueError(
                     f"{self.path}: token {quoted(token.name)}: a bad name, role or hash, or there twice"
                 )
+            if fault := _fault_of(token.policies):
+                raise InvalidValueError(f"{self.path}: token {token.name}: {fault}")
             named[token.name] = token
         self.data = data
         return named
@@ -159,6 +185,14 @@ class TokenFile:
     def _write(self) -> None:
         with replacing(self.path, private_opener) as file:
             file.write(msgspec.json.format(msgspec.json.encode(_Form(list(self.tokens.values()))), indent=1) + b"\n")
+
+
+def _fault_of(policies: tuple[str, ...] | None) -> str:
+    """What is wrong with a scope."""
+    if policies == ():
+        return "policies is empty; name some, or leave it out: then the token is for all"
+    bad = next((one for one in policies or () if not POLICY_FORM.fullmatch(one.removesuffix("*"))), None)
+    return "" if bad is None else f"{quoted(bad)} is no policy's name, nor the beginning of one with a * behind it"
 
 
 def name_of(shown: str) -> str:

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capline.model.errors import StoreError
 from capline.observe.metrics import DECISIONS
-from capline.service.record.counted import HOUR, SPANS, Joined, Key, Span, joined, packed
+from capline.service.http.scope import EVERYTHING
+from capline.service.record.counted import HOUR, SPANS, VERDICTS, Joined, Key, Span, joined, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from capline.config.hours import Hours, Written
+    from capline.service.http.scope import Scope
     from capline.service.metrics.registry import Metrics
 
 log = logging.getLogger("capline.service")
@@ -39,17 +41,25 @@ _MOST_WAITING = 168
 _FRESH_S, _LONGEST_STEPS, _WAIT_S = 5.0, 12, 0.5
 """The store is asked again after so many seconds for each minute of a step; a page waits for it no longer."""
 _SECONDS = "capline_http_seconds"
+_COUNTED = (*VERDICTS, "elsewhere")
 
 
 class Totals(NamedTuple):
-    """Counted since the service began, at an instant: attempts by outcome; requests by the bounds of their seconds."""
+    """Counted since the service began, at an instant.
+
+    Attempts by policy and one of `_COUNTED`; requests by the bounds of their seconds.
+    """
 
     at: float
-    allowed: float
-    refused: float
-    errors: float
-    elsewhere: float
+    attempts: Mapping[tuple[str, str], float]
     requests: tuple[float, ...]
+
+    def of(self, scope: Scope) -> list[float]:
+        """The attempts, by `_COUNTED`."""
+        found: dict[str, float] = dict.fromkeys(_COUNTED, 0.0)
+        for (policy, counted), count in self.attempts.items():
+            found[counted] += count if policy in scope else 0.0
+        return [*found.values()]
 
 
 class Rates(NamedTuple):
@@ -123,23 +133,21 @@ class History:
 
     def _read(self) -> tuple[Totals, dict[Key, float]]:
         rows: dict[Key, float] = defaultdict(float)
-        by_verdict: dict[str, float] = defaultdict(float)
-        elsewhere = 0.0
+        attempts: dict[tuple[str, str], float] = defaultdict(float)
         buckets: dict[str, float] = {}
         for metric in self._metrics.counted():
             for sample in metric.samples:
                 if sample.name == DECISIONS:
                     labels = sample.labels
                     rows[labels["policy"], labels["limit"], labels["verdict"]] += sample.value
-                    by_verdict[labels["verdict"]] += sample.value
+                    attempts[labels["policy"], labels["verdict"]] += sample.value
                     if labels["origin"] not in ("store", ""):
-                        elsewhere += sample.value
+                        attempts[labels["policy"], "elsewhere"] += sample.value
                 elif sample.name == f"{_SECONDS}_bucket":
                     buckets[sample.labels["le"]] = sample.value
         self._bounds = sorted(buckets, key=float)
         counts = tuple(buckets[bound] for bound in self._bounds)
-        by = by_verdict
-        return Totals(self._time(), by["allowed"], by["refused"], by["error"], elsewhere, counts), rows
+        return Totals(self._time(), attempts, counts), rows
 
     def _add(self, rows: dict[Key, float], minute: int) -> None:
         """Add what came since the last look to its minute. The first look may find what a process before it counted."""
@@ -177,7 +185,7 @@ class History:
             if self._waiting.get((hour, name)) is row:
                 del self._waiting[hour, name]
 
-    async def over(self, name: str) -> Joined:
+    async def over(self, name: str, scope: Scope = EVERYTHING) -> Joined:
         """What all instances counted in one of `SPANS`; of others as it was some seconds ago, or a minute."""
         await self.look()
         span, minute = SPANS[name], int(self._time() // 60)
@@ -186,13 +194,14 @@ class History:
             told.task = asyncio.create_task(self._tell(told, span, minute))
         if told.task is not None:
             await asyncio.wait({told.task}, timeout=_WAIT_S)
-        elif span.step > 1 and told.joined is not None:
+        elif span.step > 1 and told.joined is not None and scope.is_all:
             return told.joined
         own = self._waiting | {(self._now.hour, self._now.name): packed(self._now.counts)}
         rows = [(hour, row) for hour, of in told.rows for writer, row in of.items() if (hour, writer) not in own]
         rows += [(hour, row) for (hour, _), row in own.items()]
-        told.joined = await asyncio.to_thread(joined, rows, span, minute)
-        return told.joined
+        found = await asyncio.to_thread(joined, rows, span, minute, scope)
+        told.joined = found if scope.is_all else told.joined
+        return found
 
     async def _tell(self, told: _Told, span: Span, minute: int) -> None:
         hours = [*range((minute - span.minutes) // HOUR, minute // HOUR + 1)]
@@ -211,12 +220,12 @@ class History:
 
     # --- the last minute ----------------------------------------------------------------------------------------
 
-    def lately(self) -> Rates:
+    def lately(self, scope: Scope) -> Rates:
         """The rates of the last minute."""
         now = self._totals[-1]
         before = self._before(60.0)
         over_s = now.at - before.at
-        counts = zip(before[1:5], now[1:5], strict=True)
+        counts = zip(before.of(scope), now.of(scope), strict=True)
         return Rates(now.at, over_s, *(max(0.0, after - one) / over_s if over_s > 0 else 0.0 for one, after in counts))
 
     def share_within(self, shares: Sequence[float]) -> list[float | None]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.policies.segments import SegmentSource
     from capline.service.console.history import History
+    from capline.service.http.scope import Scope
     from capline.service.metrics.registry import Metrics
 
 _LEAST_STEPS, _LEAST_S = 5, 5.0
@@ -31,12 +32,12 @@ class Overview:
     ) -> None:
         self._limiter, self._segments, self._metrics, self._history = limiter, segments, metrics, history
 
-    async def view(self, over: str) -> dict[str, Any]:
+    async def view(self, over: str, scope: Scope) -> dict[str, Any]:
         """The page as plain values: rates are per second of the last minute, counts of one of `SPANS`."""
         if over not in SPANS:
             raise InvalidValueError(f"{quoted(over)} is not a span of the history; use {', '.join(SPANS)}")
-        counted = await self._history.over(over)
-        lately = self._history.lately()
+        counted = await self._history.over(over, scope)
+        lately = self._history.lately(scope)
         median_s, slow_s = self._history.share_within((0.5, 0.99))
         store, configuration = self._metrics.store, self._limiter.configuration
         at = time.time()
@@ -59,11 +60,11 @@ class Overview:
                 for name, servers in self._metrics.servers.states.items()
                 for server in servers
             ],
-            "policy_count": len(self._limiter.policies),
+            "policy_count": len(scope.of(self._limiter.policies.names)),
             "configuration": None if configuration is None else configuration.stats(),
             "segments": None if self._segments is None else figures(self._segments),
         }
-        return state | {"attention": list(self._attention(state))}
+        return state | {"attention": list(self._attention(state, scope))}
 
     async def counted(self) -> tuple[float, dict[str, dict[str, Any]]]:
         """Over how many seconds, at most an hour, and by policy what was allowed and refused in them."""
@@ -76,7 +77,7 @@ class Overview:
         except StoreError:
             return {}
 
-    def _attention(self, state: dict[str, Any]) -> list[dict[str, str]]:
+    def _attention(self, state: dict[str, Any], scope: Scope) -> list[dict[str, str]]:
         found: list[tuple[str, str]] = []
         if not state["store"]["up"] and state["store"]["why"]:
             found.append((f"The store does not answer: {state['store']['why']}", "reference/failures.html"))
@@ -103,6 +104,7 @@ class Overview:
         found += [
             (f"Policy {policy} lists segments that there are not: {', '.join(names)}", "howto/segments.html")
             for policy, names in missing.items()
+            if policy in scope
         ]
         if state["segments"] is not None and state["segments"]["error"]:
             found.append((f"Segments: {state['segments']['error']}", "howto/publishing.html"))

@@ -209,7 +209,9 @@ class Console:
         status: int = 200,
         **around: Any,
     ) -> Reply:
-        around |= {"who": caller, "has_tokens": self._sessions.has_tokens, "nav": _NAV, "path": request.route}
+        sees_segments = not caller or self.verbs.may(caller.token, "GET", segments.LIST)
+        nav = _NAV if sees_segments else [one for one in _NAV if one[1] != SEGMENTS]
+        around |= {"who": caller, "has_tokens": self._sessions.has_tokens, "nav": nav, "path": request.route}
         return shown(request, template, view, status=status, **around)
 
     # --- signing in ---------------------------------------------------------------------------------------------
@@ -249,7 +251,7 @@ class Console:
     # --- pages --------------------------------------------------------------------------------------------------
 
     async def _home(self, request: Request, caller: Caller) -> Reply:
-        view = await self._overview.view(query_of(request.query, ("over",)).get("over", "hour"))
+        view = await self._overview.view(query_of(request.query, ("over",)).get("over", "hour"), caller.token.scope)
         return self._shown(request, caller, "overview.html", view, chart=chart(view), spans=SPANS)
 
     async def _subject(self, request: Request, caller: Caller) -> Reply:

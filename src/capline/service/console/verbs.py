@@ -30,11 +30,13 @@ class Verbs:
     def may(self, token: Token, method: str, path: str) -> bool:
         """Whether there is such a verb, and the token may use it."""
         route = self._routes.get(path)
-        return route is not None and method in route.handlers and may(token, route.roles_of(method))
+        known = route is not None and method in route.handlers and may(token, route.roles_of(method))
+        return known and (token.scope.is_all or method in self._routes[path].scoped)
 
     def check(self, token: Token, method: str, path: str) -> None:
         """Raise the `Problem` where the token may not use the verb."""
         check_role(token, self._routes[path].roles_of(method))
+        self._routes[path].check_scope(method, token.scope)
 
     async def __call__(
         self,
@@ -57,7 +59,7 @@ class Verbs:
         body = b"" if form is None else msgspec.json.encode(form)
         headers = [] if key is None else [(b"idempotency-key", key.encode())]
         request = Request(method, path.encode(), asked.encode(), headers, "console", lambda: False, body)
-        request.route, request.who = path, token.name
+        request.route, request.who, request.scope = path, token.name, token.scope
         if pieces is not None:
             request.pieces, request.is_framed = pieces, True
         request.names = tuple(quote(name, safe="").encode() for name in names)

@@ -63,7 +63,8 @@ def checked_by(guard: Guard, metrics: EnvoyMetrics) -> Any:
         ]
         service = call.method.removeprefix("/").partition("/")[0]
         try:
-            await guard.who(shown, _DECIDES if service == SERVICE else _LOOKS)
+            token = await guard.who(shown, _DECIDES if service == SERVICE else _LOOKS)
+            token.scope.check_all()  # Envoy's limits are of no policy
         except Problem as problem:
             code = _CODES.get(problem.status, "UNAVAILABLE")
             metrics.turned_away(code.lower())

@@ -39,6 +39,7 @@ def check_route(limiter: AsyncLimiter) -> dict[str, Route]:
         refuse = _REFUSALS.get(named.get("refuse", "403"))
         if refuse is None:
             raise InvalidValueError(f"refuse is {' or '.join(_REFUSALS)}, not {quoted(named['refuse'])}")
+        request.scope.check(_needed(named, "policy"))
         decision = await decide(limiter, named)
         headers = decision.headers("legacy") | decision.headers("draft-11") | {"Cache-Control": "no-store"}
         return Reply(b"", headers, status=204 if decision.allowed else refuse, type="text/plain")
@@ -47,6 +48,7 @@ def check_route(limiter: AsyncLimiter) -> dict[str, Route]:
         "/check": Route(
             {"GET": check},
             roles=("decide",),
+            scoped=("GET",),
             query={"GET": _PARAMETERS},
             needs=("policy", "subject"),
             headers=tuple(f"X-Capline-{name.title()}" for name in _NAMES),

@@ -33,6 +33,8 @@ from capline.service.http.body import (
 from capline.service.http.pages import Pages
 from capline.service.http.paths import Paths
 from capline.service.http.problems import PROBLEM, RETRY_AFTER_S, Problem, document, problem_of
+from capline.service.http.scope import EVERYTHING
+from capline.service.http.scope import Scope as PolicyScope
 from capline.service.settings.values import Bounds
 
 Scope = MutableMapping[str, Any]
@@ -59,9 +61,10 @@ class Request:
     """One request: method, headers, path and query as they were sent; the body, b"" until it is read, or its pieces.
 
     `route` is the path's template, like /v1/policies/{name}, "" before one is found; `names` is what stands for its
-    names. `parameters` are those of the query, where the verb reads them. `packed` says that the body is msgpack; `who`
-    is the name of its token, "" without tokens; `client` is the client's address, by X-Forwarded-For where proxies are
-    trusted; `has_left` says whether the client has closed its connection. `is_framed`: pieces that were cut raise.
+    names. `parameters` are those of the query, where the verb reads them. `packed` says that the body is msgpack. `who`
+    is the name of its token, "" without tokens, and `scope` for which policies that is. `client` is the client's
+    address, by X-Forwarded-For where proxies are trusted; `has_left` says whether the client has closed its connection.
+    `is_framed`: pieces that were cut raise.
     """
 
     __slots__ = (
@@ -78,6 +81,7 @@ class Request:
         "pieces",
         "query",
         "route",
+        "scope",
         "who",
     )
 
@@ -97,6 +101,7 @@ class Request:
         self.parameters: dict[str, str] = {}
         self.pieces: Callable[[], AsyncGenerator[bytes]]
         self.route = self.who = ""
+        self.scope = EVERYTHING
         self.packed = self.is_framed = False
 
 
@@ -139,6 +144,7 @@ class Route(msgspec.Struct):
               all; () is anybody
     `streamed`  whether the handler reads the body by `request.pieces`, as it comes
     `direct`  whether its POST may be answered without ASGI: `run.connection` says when
+    `scoped`  the methods whose handlers keep to the scope of the caller's token; others are for a token without one
     `takes`   the form of the body, `gives` that of the answer by method, several in a tuple; a text is a page's type
     `query`   the parameters by method, `needs` those that must be there; `headers` those that are read
     `sends`   the headers of an answer; `also` what other statuses mean, 2xx in place of 200: all for OpenAPI
@@ -152,6 +158,7 @@ class Route(msgspec.Struct):
     streamed: bool = False
     direct: bool = False
     roles: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
+    scoped: tuple[str, ...] = ()
     takes: Any = None
     gives: dict[str, Any] = {}
     query: dict[str, tuple[str, ...]] = {}
@@ -163,14 +170,29 @@ class Route(msgspec.Struct):
     others: tuple[str, ...] = ()
 
     def add(
-        self, method: str, handler: Handler, takes: Any, gives: Any, query: tuple[str, ...], body_bytes: int
+        self,
+        method: str,
+        handler: Handler,
+        takes: Any,
+        gives: Any,
+        query: tuple[str, ...],
+        body_bytes: int,
+        *,
+        scoped: bool,
     ) -> None:
         """Add a method with its handler and its forms; `body_bytes` where the route has no bound yet."""
         self.handlers[method], self.gives[method] = handler, gives
+        if scoped:
+            self.scoped += (method,)
         if query:
             self.query[method] = query
         if takes is not None:
             self.takes, self.body_bytes = takes, self.body_bytes or body_bytes
+
+    def check_scope(self, method: str, scope: PolicyScope) -> None:
+        """Raise the `Problem` where the method keeps to no scope, and there is one."""
+        if method not in self.scoped:
+            scope.check_all()
 
     def roles_of(self, method: str) -> tuple[str, ...]:
         """The roles that may use the method, besides admin; () is anybody."""
@@ -200,6 +222,20 @@ class Observer(Protocol):
         ...
 
 
+class Caller(Protocol):
+    """The token of who calls."""
+
+    @property
+    def name(self) -> str:
+        """Whose it is."""
+        ...
+
+    @property
+    def scope(self) -> PolicyScope:
+        """For which policies it may ask."""
+        ...
+
+
 class Guard(Protocol):
     """Knows who calls; `service.access.guard` is the only one."""
 
@@ -209,8 +245,8 @@ class Guard(Protocol):
         roles: tuple[str, ...],
         client: str,
         has_left: Callable[[], bool],
-    ) -> str:
-        """The caller's name; raises the `Problem` that says why it may not."""
+    ) -> Caller:
+        """The caller; raises the `Problem` that says why it may not."""
         ...
 
 
@@ -319,9 +355,10 @@ class App:
             allowed = ", ".join(sorted(route.handlers))
             raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {allowed}", {"Allow": allowed})
         if self._guard is not None:
-            request.who = await self._guard.who(
-                request.headers, route.roles_of(method), request.client, request.has_left
-            )
+            roles = route.roles_of(method)
+            caller = await self._guard.who(request.headers, roles, request.client, request.has_left)
+            request.who, request.scope = caller.name, caller.scope
+            route.check_scope(method, request.scope)
         if route.body_bytes and method in WITH_BODY:
             most_bytes = self._body_bytes.get(route.body_bytes, route.body_bytes)
             request.packed = check_head(request.headers, most_bytes, route.types)

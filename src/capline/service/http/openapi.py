@@ -63,7 +63,7 @@ _HEADERS = {
 _STATUSES = {
     "400": "The body, path or query cannot be read",
     "401": "No token, or one that is not known",
-    "403": "A token without the role",
+    "403": "A token without the role, or for other policies",
     "404": "Nothing is at this path",
     "405": "Another method",
     "408": "The body came too slowly",

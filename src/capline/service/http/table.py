@@ -11,7 +11,7 @@ query are in `request.parameters`; one that is not named in `query` is refused. 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,16 +31,23 @@ class _Spec(NamedTuple):
     query: tuple[str, ...]
     has_maps: bool
     reads: bool
+    scoped: bool
     route: dict[str, Any]
 
 
 def _verb(method: str, takes_body: bool) -> Callable[..., Callable[[_Function], _Function]]:
     def verb(
-        path: str, *forms: Any, query: tuple[str, ...] = (), has_maps: bool = False, reads: bool = False, **route: Any
+        path: str,
+        *forms: Any,
+        query: tuple[str, ...] = (),
+        has_maps: bool = False,
+        reads: bool = False,
+        scoped: bool = False,
+        **route: Any,
     ) -> Callable[[_Function], _Function]:
         def declare(function: _Function) -> _Function:
             takes, gives = forms if takes_body else (None, *forms)
-            setattr(function, _SPEC, _Spec(method, path, takes, gives, query, has_maps, reads, route))
+            setattr(function, _SPEC, _Spec(method, path, takes, gives, query, has_maps, reads, scoped, route))
             return function
 
         return declare
@@ -53,8 +60,12 @@ get, delete = _verb("GET", False), _verb("DELETE", False)
 post, put, patch = (_verb(method, True) for method in ("POST", "PUT", "PATCH"))
 """`post(path, takes, gives)`, and what else a `Route` has.
 
-`has_maps` is of the form's `Reader`; a verb that `reads` its body itself gets the request and the names.
+`has_maps` is of the form's `Reader`; a verb that `reads` its body itself gets the request and the names. One that is
+`scoped` keeps to `request.scope` itself; of others the policies are known by `_policies`, or they are refused to a
+token that has a scope.
 """
+_OF_A_POLICY = "/v1/policies/{", "/v1/overrides/{"
+"""Paths whose first name is a policy's."""
 
 
 def routes_of(*tables: object) -> dict[str, Route]:
@@ -65,24 +76,53 @@ def routes_of(*tables: object) -> dict[str, Route]:
             spec: _Spec | None = getattr(getattr(table, name), _SPEC, None)
             if spec is None:
                 continue
-            handler = _handler(getattr(table, name), spec)
+            handler, scoped = _handler(getattr(table, name), spec)
             route = routes.get(spec.path)
             if route is None:
                 route = routes[spec.path] = Route({}, **spec.route)
-            route.add(spec.method, handler, spec.takes, spec.gives, spec.query, ONE_BODY_BYTES)
+            route.add(spec.method, handler, spec.takes, spec.gives, spec.query, ONE_BODY_BYTES, scoped=scoped)
     return routes
 
 
-def _handler(function: Callable[..., Awaitable[object]], spec: _Spec) -> Handler:
+def _policies(spec: _Spec) -> Callable[[Any], Iterable[str]] | None:
+    """What names the policies of an attempt in its body; None where the verb has another form, or reads it itself."""
+    named = () if spec.reads else getattr(spec.takes, "__struct_fields__", ())
+    if "policy" in named:
+        return lambda body: (body.policy,)
+    if "attempts" in named:
+        return lambda body: (attempt.policy for attempt in body.attempts)
+    return None
+
+
+def _reader(spec: _Spec, policies: Callable[[Any], Iterable[str]] | None) -> Callable[[Request], Any]:
+    """What reads the body, all of whose policies the caller may ask for."""
+    reader = Reader(spec.takes, has_maps=spec.has_maps)
+
+    def read(request: Request) -> Any:
+        body = reader(request.body, request.packed)
+        if policies is not None and not request.scope.is_all:
+            request.scope.check(*policies(body))
+        return body
+
+    return read
+
+
+def _handler(function: Callable[..., Awaitable[object]], spec: _Spec) -> tuple[Handler, bool]:
+    """What answers, and whether it keeps to a scope."""
     decoders = [subject_of if name == "subject" else word_of for name in names_of(spec.path)]
-    reader = None if spec.takes is None else Reader(spec.takes, has_maps=spec.has_maps)
+    of_one, policies = spec.path.startswith(_OF_A_POLICY), _policies(spec)
+    scoped = spec.scoped or of_one or policies is not None
+    read = None if spec.takes is None else _reader(spec, policies)
 
     def named(request: Request) -> list[Any]:
-        return [decode(word) for decode, word in zip(decoders, request.names, strict=True)]
+        words = [decode(word) for decode, word in zip(decoders, request.names, strict=True)]
+        if of_one:
+            request.scope.check(str(words[0]))
+        return words
 
     if spec.reads and not decoders:
-        return function
-    if reader is None or spec.reads:
+        return function, scoped
+    if read is None or spec.reads:
 
         def handle(request: Request) -> Awaitable[object]:
             request.parameters = query_of(request.query, spec.query)
@@ -91,11 +131,11 @@ def _handler(function: Callable[..., Awaitable[object]], spec: _Spec) -> Handler
     elif decoders:
 
         def handle(request: Request) -> Awaitable[object]:
-            return function(request, *named(request), reader(request.body, request.packed))
+            return function(request, *named(request), read(request))
 
     else:
 
         def handle(request: Request) -> Awaitable[object]:
-            return function(request, reader(request.body, request.packed))
+            return function(request, read(request))
 
-    return wraps(function)(handle)
+    return wraps(function)(handle), scoped

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from capline.observe.metrics import OTHER
+from capline.service.http.scope import EVERYTHING, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -83,7 +84,7 @@ def _row(key: Key, counts: Sequence[int]) -> Row:
 _ROWS = msgspec.msgpack.Decoder(list[Row])
 
 
-def joined(hours: Iterable[tuple[int, bytes]], span: Span, minute: int) -> Joined:
+def joined(hours: Iterable[tuple[int, bytes]], span: Span, minute: int, scope: Scope = EVERYTHING) -> Joined:
     """Rows of these hours joined, over a span that ends with this minute; what is not a row is left out."""
     end, step = minute + 1, span.step
     begin = -(-(end - span.minutes) // step) * step
@@ -94,7 +95,7 @@ def joined(hours: Iterable[tuple[int, bytes]], span: Span, minute: int) -> Joine
         for policy, limit, verdict, from_minute, counts in _read(data):
             base = hour * HOUR + from_minute
             at, until = max(begin, base), min(end, base + len(counts))
-            if at >= until or verdict not in series:
+            if at >= until or verdict not in series or policy not in scope:
                 continue
             first = at if first is None else min(at, first)
             found[policy, limit, verdict] += sum(counts[at - base : until - base])

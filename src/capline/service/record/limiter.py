@@ -17,7 +17,7 @@ import numpy as np
 from capline.limiter.aio import AsyncLimiter
 from capline.model.attempt import Attempt
 from capline.model.decision import Decision
-from capline.model.errors import InvalidValueError
+from capline.model.errors import InvalidTypeError, InvalidValueError
 from capline.service.record.kept import Row
 from capline.store.columns import NO_HIT
 from capline.support.override import override
@@ -162,7 +162,7 @@ class RecordingLimiter(AsyncLimiter):
 
     def segment_now(self, subject: Subject) -> str | None:
         """The segment that the subject is in now, whichever policy asks; None for none."""
-        with suppress(InvalidValueError):  # it can be in none
+        with suppress(InvalidValueError, InvalidTypeError):  # it can be in none
             return None if self._lookup is None else self._lookup.source.current.segment_of(subject)
         return None
 

@@ -242,8 +242,10 @@ def check(settings: Settings) -> int:
         async with parts.stack:
             for policy in parts.limiter.policies.values() if settings.is_local else ():
                 check_no_replicas(policy)
+            _check_scopes(tokens, parts.limiter)
             return len(parts.limiter.policies)
 
+    tokens = None if settings.tokens is None else TokenFile(settings.tokens)
     if settings.segments is not None:
         settings = replace(settings, segments=segments.check_address(settings.segments))
     if settings.config is not None:
@@ -251,12 +253,16 @@ def check(settings: Settings) -> int:
     if settings.grpc is not None:
         check_grpc_parts()
         load(*map(Path, settings.grpc.envoy), merge_domains=settings.grpc.merge_domains)
-    if settings.tokens is not None:
-        TokenFile(settings.tokens)
     for tls in (settings.http.tls, settings.admin.tls, settings.grpc and settings.grpc.tls):
         if tls is not None:
             tls_context(tls)
     return asyncio.run(opened())
+
+
+def _check_scopes(tokens: TokenFile | None, limiter: AsyncLimiter) -> None:
+    """Raise for a token of a policy that is not there; with a configuration store it may come."""
+    if tokens is not None and limiter.configuration is None:
+        tokens.check_policies(limiter.policies)
 
 
 def serve_here(
@@ -277,13 +283,14 @@ async def _serve(
 ) -> None:
     over_http = {name: listening for name, listening in sockets.items() if name != SPOE}
     metrics = Metrics("+".join(over_http))
-    path, guard, followed = settings.tokens, None, list[Followed]()
+    path, guard, tokens, followed = settings.tokens, None, None, list[Followed]()
     if path is not None:
         tokens = LastGood("tokens", lambda kept: TokenFile(path, start=kept), lambda tokens: tokens.data)
         guard = Guard(tokens.used)
         followed.append(Followed("tokens", tokens.keeping(tokens.used.reload)))
     parts = await open_parts(settings, metrics, answers=PUBLIC in sockets, guard=guard)
     async with parts.stack:
+        _check_scopes(tokens and tokens.used, parts.limiter)
         if SPOE in sockets:
             await _haproxy(parts, sockets[SPOE])
         draining = asyncio.Event()

@@ -124,11 +124,13 @@ class Batch:
         self._limiter, self._subject_bound, self._most_rows = limiter, subject_bound, most_rows
         self._reader, self._refund_reader = BatchReader(), Reader(BatchRefundRequest)
 
-    @post("/v1/decide/batch", BatchRequest, Columns, body_bytes=BATCH_BYTES, reads=True)
+    @post("/v1/decide/batch", BatchRequest, Columns, body_bytes=BATCH_BYTES, reads=True, scoped=True)
     async def decide_batch(self, request: Request) -> Reply:
         """Many attempts, each decided by itself, as columns."""
         large = len(request.body) > LOOP_BYTES
         batch, attempts = await _threaded(partial(self._read, request), large=large)
+        if not request.scope.is_all:
+            request.scope.check(*{batch.policy or ""} if attempts is None else {each.policy for each in attempts})
         if self._subject_bound is not None:
             self._subject_bound.check_many(request.who)
         if attempts is not None:
@@ -157,6 +159,7 @@ class Batch:
         RefundedRows,
         body_bytes=BATCH_BYTES,
         reads=True,
+        scoped=True,
         examples={"POST": {"policy": "promo", "subjects": ["ann", 7], "hits": [1763700000000000, 1763700000000007]}},
     )
     async def refund_batch(self, request: Request) -> Reply:
@@ -164,6 +167,7 @@ class Batch:
         large = len(request.body) > LOOP_BYTES
         read = partial(self._refund_reader, request.body, request.packed)
         body: BatchRefundRequest = await _threaded(read, large=large)
+        request.scope.check(body.policy)
         self._check_rows(len(body.subjects))
         refunded = await self._limiter.refund_many(body.policy, body.subjects, body.hits, body.cost)
         return await _threaded(partial(_encoded, request, lambda: RefundedRows(refunded.tolist())), large=large)

@@ -255,6 +255,7 @@ class CampaignVerbs:
         CampaignsPage,
         query=("after", "limit"),
         roles={"POST": _COMPOSE},
+        scoped=True,
         headers=(_KEY,),
         examples=_EXAMPLES,
     )
@@ -266,7 +267,7 @@ class CampaignVerbs:
 
         def page(store: CampaignStore) -> CampaignsPage:
             names = store.page(after or "", limit)
-            lines = [line for name in names if (line := listed(store, name))]
+            lines = [line for name in names if (line := listed(store, name)) and line.policy in request.scope]
             return {"campaigns": lines, "next": names[-1] if len(names) == limit else None}
 
         return await self._ask(page)
@@ -279,9 +280,14 @@ class CampaignVerbs:
         return await self._ask(lambda store: _create(store, form.file(self._uploads), run_id))
 
     @post("/v1/campaigns/plan", CampaignForm, Plan, has_maps=True, roles=_COMPOSE, examples={"POST": _FORM})
-    async def plan(self, _request: Request, form: CampaignForm) -> Plan:
+    async def plan(self, request: Request, form: CampaignForm) -> Plan:
         """What the campaign would send and refuse if it began now, and whose place it takes; nothing is begun."""
-        return await self._ask(lambda store: plan(prepare(form.file(self._uploads)), beside=store))
+        shows_others = request.scope.is_all
+
+        def planned(store: CampaignStore) -> Plan:
+            return plan(prepare(form.file(self._uploads)), beside=store if shows_others else None)
+
+        return await self._ask(planned)
 
     @get("/v1/campaign-conflicts", Conflicts, query=("history",), examples={"GET": _CONFLICTS})
     async def conflicts(self, request: Request) -> Conflicts:
@@ -296,6 +302,7 @@ class CampaignVerbs:
         QueueReport,
         others=(HTML,),
         roles={"PATCH": _STEER},
+        scoped=True,
         examples={"GET": _REPORT, "PATCH": {"until": "2027-01-01T20:00:00Z"}},
     )
     async def campaign(self, request: Request, name: str) -> QueueReport | Reply:
@@ -304,38 +311,39 @@ class CampaignVerbs:
 
         def told(store: CampaignStore) -> QueueReport | Reply:
             report = QueueStatus(store, name).report()
+            request.scope.check(report.policy)
             if not is_page:
                 return report
             return Reply(render(report).encode(), PAGE_HEADERS, type=f"{HTML}; charset=utf-8")
 
         return await self._ask(told)
 
-    @patch("/v1/campaigns/{name}", Settings, Steered)
+    @patch("/v1/campaigns/{name}", Settings, Steered, scoped=True)
     async def set(self, request: Request, name: str, form: Settings) -> Steered:
         """Change when a campaign is over, or due, or its rate: a new version, with who and when."""
         return await self._steer(request, name, form)
 
-    @post("/v1/campaigns/{name}/pause", None, Steered, roles=_STEER)
+    @post("/v1/campaigns/{name}/pause", None, Steered, roles=_STEER, scoped=True)
     async def pause(self, request: Request, name: str) -> Steered:
         """Decide and send nothing more of a campaign until it is resumed."""
         return await self._steer(request, name, "pause")
 
-    @post("/v1/campaigns/{name}/resume", None, Steered, roles=_STEER)
+    @post("/v1/campaigns/{name}/resume", None, Steered, roles=_STEER, scoped=True)
     async def resume(self, request: Request, name: str) -> Steered:
         """Go on with a campaign that was paused."""
         return await self._steer(request, name, "resume")
 
-    @post("/v1/campaigns/{name}/cancel", None, Steered, roles=_STEER)
+    @post("/v1/campaigns/{name}/cancel", None, Steered, roles=_STEER, scoped=True)
     async def cancel(self, request: Request, name: str) -> Steered:
         """End a campaign: what was sent stays sent, the rest is given back."""
         return await self._steer(request, name, "cancel")
 
-    @post("/v1/campaigns/{name}/retry-failed", None, Enqueued, roles=_STEER)
-    async def retry_failed(self, _request: Request, name: str) -> Enqueued:
+    @post("/v1/campaigns/{name}/retry-failed", None, Enqueued, roles=_STEER, scoped=True)
+    async def retry_failed(self, request: Request, name: str) -> Enqueued:
         """Decide and send again, once, to exactly those whose delivery failed."""
 
         def again(store: CampaignStore) -> Enqueued:
-            run = Ledger.of(store, name).run
+            run = ledger_of(request, store, name).run
             return retry(prepare(loads_campaign(run.text, Path(run.path)), begun_version(run.inputs)), store)
 
         return await self._ask(again)
@@ -345,6 +353,7 @@ class CampaignVerbs:
         OutcomesPage,
         query=("after", "limit"),
         others=(CSV, PARQUET),
+        scoped=True,
         examples={"GET": {"outcomes": [_OUTCOME], "next": "0-1000", "ids": "uint32"}},
     )
     async def outcomes(self, request: Request, name: str) -> Reply:
@@ -356,7 +365,7 @@ class CampaignVerbs:
         kind = _accepted(request, CSV, PARQUET)
 
         def page(store: CampaignStore) -> Reply:
-            run = Ledger.of(store, name)
+            run = ledger_of(request, store, name)
             batches, following = _rows(run, int(found[1]), int(found[2]), limit)
             if kind is None:
                 rows = [
@@ -372,14 +381,14 @@ class CampaignVerbs:
 
         return await self._ask(page)
 
-    @get("/v1/campaigns/{name}/outcomes/{id}", Outcome, examples={"GET": _OUTCOME})
-    async def outcome(self, _request: Request, name: str, recipient: str) -> Outcome:
+    @get("/v1/campaigns/{name}/outcomes/{id}", Outcome, examples={"GET": _OUTCOME}, scoped=True)
+    async def outcome(self, request: Request, name: str, recipient: str) -> Outcome:
         """What became of one recipient."""
-        return await self._ask(lambda store: recipients_outcome(Ledger.of(store, name), recipient))
+        return await self._ask(lambda store: recipients_outcome(ledger_of(request, store, name), recipient))
 
     async def _steer(self, request: Request, name: str, change: Change | Settings) -> Steered:
         def steered(store: CampaignStore) -> Steered:
-            run, by = Ledger.of(store, name), request.who or request.client
+            run, by = ledger_of(request, store, name), request.who or request.client
             if isinstance(change, Settings):
                 run.set(change, by)
             else:
@@ -393,6 +402,13 @@ class CampaignVerbs:
         """The answer, found in a thread in its turn."""
         async with self._turns:
             return await asyncio.to_thread(ask_store, self._url, what)
+
+
+def ledger_of(request: Request, store: CampaignStore, name: str) -> Ledger:
+    """The ledger of a campaign, whose policy the caller may ask for."""
+    ledger = Ledger.of(store, name)
+    request.scope.check(ledger.facts.policy)
+    return ledger
 
 
 def ask_store(url: str, what: Callable[[CampaignStore], T]) -> T:

@@ -18,6 +18,7 @@ from functools import partial
 from http import HTTPStatus
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_type_hints
+from urllib.parse import unquote
 
 import msgspec
 
@@ -276,20 +277,20 @@ class ConfigurationVerbs:
     def __init__(self, limiter: AsyncLimiter, *, local: bool) -> None:
         self._limiter, self._local = limiter, local
 
-    @get("/v1/policies", Policies, query=("contains", "after", "limit"))
+    @get("/v1/policies", Policies, query=("contains", "after", "limit"), scoped=True)
     async def policies(self, request: Request) -> Policies:
         """All policies in force; with parameters a page of them, by name, of those whose name contains a text."""
         named, policies = request.parameters, self._limiter.policies
         if not named:
-            listed = [_facts_of(policy) for policy in policies.values()]
+            listed = [_facts_of(policy) for policy in policies.values() if policy.name in request.scope]
             return {"namespace": self._limiter.namespace, "policies": listed}
         if "" in named.values():
             raise InvalidValueError("leave out a parameter that is empty")
-        names, following = page_of(policies.names, named)
+        names, following = page_of(request.scope.of(policies.names), named)
         page = [_facts_of(policies[name]) for name in names]
         return {"namespace": self._limiter.namespace, "policies": page, "next": following}
 
-    @get("/v1/commits", Commits, query=("before", "limit"))
+    @get("/v1/commits", Commits, query=("before", "limit"), scoped=True)
     async def commits(self, request: Request) -> Commits:
         """Who changed what in the configuration, newest first: the last 1,024 changes."""
         named, limit = request.parameters, page_limit(request.parameters)
@@ -304,9 +305,10 @@ class ConfigurationVerbs:
                 "who": commit.who,
                 "verb": commit.verb.partition(": ")[0],
                 "reason": commit.verb.partition(": ")[2],
-                "changes": [{"policy": one.policy, "subject": one.subject, "many": one.many} for one in commit.changes],
+                "changes": [{"policy": one.policy, "subject": one.subject, "many": one.many} for one in changes],
             }
             for commit in older[:limit]
+            if (changes := [one for one in commit.changes if one.policy in request.scope]) or request.scope.is_all
         ]
         return {"commits": page, "next": older[limit - 1].version if len(older) > limit else None}
 
@@ -339,7 +341,9 @@ class ConfigurationVerbs:
     @put("/v1/policies/{name}", PolicyForm, Changed, has_maps=True)
     async def set_policy(self, request: Request, name: str, form: PolicyForm) -> Changed:
         """Make or change a policy."""
-        policy = policy_of(name, form.document())
+        policy, now = policy_of(name, form.document()), self._limiter.policies.get(name)
+        if form.log is not msgspec.UNSET and (now is None or now.log != form.log):
+            request.scope.check(unquote(form.log))  # else it could reach the hits of another policy
         if self._local:
             check_no_replicas(policy)
         return await self._changed(

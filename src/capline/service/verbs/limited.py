@@ -80,12 +80,13 @@ class LimitedVerbs:
         self._again_at = -inf
         self._told: Limited | None = None
 
-    @get("/v1/limited", Limited, query=("policy",), roles=("read",))
+    @get("/v1/limited", Limited, query=("policy",), roles=("read",), scoped=True)
     async def limited(self, request: Request) -> Limited:
         """Who was refused most in the recorded decisions, by policy and limit, and who used most."""
         limiter, policy = self._limiter, request.parameters.get("policy")
         if policy is not None:
             check_name(policy, "policy")
+            request.scope.check(policy)
         if not isinstance(limiter, RecordingLimiter) or limiter.record is None:
             raise Problem(
                 HTTPStatus.CONFLICT, "this service records no decisions; give 'record: {keep: 3600}' in its settings"
@@ -97,7 +98,8 @@ class LimitedVerbs:
                 self._told = await asyncio.to_thread(_counted, limiter.record)
                 self._again_at = time.monotonic() + max(_LEAST_S, _SHARE * (time.monotonic() - begun))
             told = self._told
-        policies = [one for one in told.policies if policy in (None, one.policy)][:_POLICIES]
+        seen = [one for one in told.policies if policy in (None, one.policy) and one.policy in request.scope]
+        policies = seen[:_POLICIES]
         return msgspec.structs.replace(told, policies=policies)
 
 

@@ -37,7 +37,7 @@ from capline.service.http.app import BATCH_BYTES
 from capline.service.http.forms import SubjectForm, number_of
 from capline.service.http.problems import Problem
 from capline.service.http.table import get, post
-from capline.service.verbs.campaigns import ask_store
+from capline.service.verbs.campaigns import ask_store, ledger_of
 from capline.support.instant import instant_text, instant_us
 
 if TYPE_CHECKING:
@@ -141,11 +141,11 @@ class OutcomeVerbs:
         async with self._turns:
             return await asyncio.to_thread(self._keep, events, instant_text(now_us)[:10])
 
-    @get("/v1/campaigns/{name}/response", ResponseFacts, examples={"GET": _RESPONSE})
-    async def response(self, _request: Request, name: str) -> dict[str, object]:
+    @get("/v1/campaigns/{name}/response", ResponseFacts, examples={"GET": _RESPONSE}, scoped=True)
+    async def response(self, request: Request, name: str) -> dict[str, object]:
         """What came back after a campaign's messages, within 7 days, and by the number of a message in a week."""
         async with self._looks:
-            return await asyncio.to_thread(ask_store, self._url, lambda store: self._measured(store, name))
+            return await asyncio.to_thread(ask_store, self._url, lambda store: self._measured(request, store, name))
 
     def _keep(self, events: list[Event], day: str) -> Taken:
         opted_out = [event for event in events if event.event == "unsubscribed"]
@@ -162,8 +162,8 @@ class OutcomeVerbs:
                 added += add_opt_outs(self._folder / name, some) if some else 0
         return {"taken": len(events), "opted_out": added, "unknown": len(opted_out) - len(who)}
 
-    def _measured(self, store: CampaignStore, name: str) -> dict[str, object]:
-        policy, told, count = Ledger.of(store, name).facts.policy, list[str](), 0
+    def _measured(self, request: Request, store: CampaignStore, name: str) -> dict[str, object]:
+        policy, told, count = ledger_of(request, store, name).facts.policy, list[str](), 0
         parts: list[Any] = []
         lines = sorted(every(store), key=lambda line: line.campaign != name)  # itself first, whatever is left out
         for line in lines:

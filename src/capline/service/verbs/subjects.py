@@ -131,6 +131,7 @@ class Subjects:
         "/v1/subjects/{subject}",
         (Explained, SubjectNow),
         query=("policy", "segment", "channel", "zone", "after", "limit"),
+        scoped=True,
     )
     async def explain(self, request: Request, subject: Subject) -> dict[str, Any]:
         """Why: the decision now, each limit, every hit; without a policy the same under all of them."""
@@ -139,12 +140,13 @@ class Subjects:
         if "" in named.values() or ("channel" in named and "policy" not in named):
             raise InvalidValueError("leave out a parameter that is empty, and a channel without its policy")
         if "policy" in named:
+            request.scope.check(named["policy"])
             page_limit(named)  # wrong is wrong, also where there is no page
             if segment is None:
                 segment = self._limiter.segment_of(named["policy"], subject)
             return await self._explained(named["policy"], subject, segment, named.get("channel"), zone)
         policies = self._limiter.policies
-        names, following = page_of(policies.names, named)
+        names, following = page_of(request.scope.of(policies.names), named)
         found: list[dict[str, Any]] = []
         for name in names:
             policy = policies[name]

@@ -135,13 +135,15 @@ def test_a_token_for_every_service_of_the_server(tmp_path: Path, files: Path) ->
             assert code(service, name=name) == "UNAUTHENTICATED"
             assert {code(service, token=one, name=name) for one in shown.values()} == {"OK"}
         assert code(service, token=shown["read"], name="strange") == "UNIMPLEMENTED"
+        some = f"Bearer {tokens.create('some', ['decide'], policies=['promo'])}"
+        assert code(service, token=some) == "PERMISSION_DENIED", "its limits are of no policy"
         tokens.revoke("decide")
         assert code(service, token=shown["decide"]) == "UNAUTHENTICATED"
         turned_away = [
             service.registry.get_sample_value("capline_envoy_turned_away_total", {"code": one})
             for one in ("unauthenticated", "permission_denied")
         ]
-        assert turned_away == [6, 1]
+        assert turned_away == [6, 2]
         assert service.counted("other", "ok") + service.counted("edge.path", "ok") == 2
 
 

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tools.console import SITE
 from tools.picture import COLOURS, picture
 
 ROOT = Path(__file__).parents[2]
@@ -122,8 +123,12 @@ def test_the_readmes_picture_is_what_its_program_draws() -> None:
         assert picture(scheme) == (DOCS / "_static" / f"window-{scheme}.svg").read_text(encoding="utf-8")
 
 
-def test_the_readmes_picture_of_the_console_is_small() -> None:
-    assert 1000 < (DOCS / "_static" / "console.webp").stat().st_size < 150_000
+def test_pictures_of_the_console_are_small_and_shown() -> None:
+    pages = README + (DOCS / "howto" / "console.md").read_text(encoding="utf-8")
+    pictures = [*(DOCS / "_static").glob("console*.webp")]
+    assert len(pictures) > len(SITE)
+    for file in pictures:
+        assert (1000 < file.stat().st_size < 150_000, f"_static/{file.name}" in pages) == (True, True), file
 
 
 def test_no_page_or_program_names_the_machine_or_a_registry() -> None:

@@ -125,7 +125,7 @@ class Composing:
 
     def _check(self, token: Token) -> None:
         if not self._verbs.has(CREATE):
-            raise Problem(HTTPStatus.NOT_FOUND, "this service has no campaign store")
+            raise Problem(HTTPStatus.NOT_FOUND, "this service has no campaign store; 'queue:' in its file names one")
         self._verbs.check(token, "POST", CREATE)
 
     async def _forecast(self, token: Token, document: dict[str, Any]) -> dict[str, Any]:

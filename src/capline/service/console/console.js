@@ -10,13 +10,13 @@ async function renew() {
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(EVERY_MS) });
     if (answer.redirected) return location.assign(answer.url);
-    if (!answer.ok) throw new Error(answer.statusText);
+    if (!answer.ok) throw new Error(`not now: ${answer.statusText || answer.status}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     main.replaceChildren(...page.querySelector("main").childNodes);
-  } catch {
+  } catch (error) {
     if (told && !told.classList.contains("stale")) {
       told.classList.add("stale");
-      told.prepend("the service does not answer; ");
+      told.prepend(error.message.startsWith("not now") ? `${error.message}; ` : "the service does not answer; ");
     }
   }
 }

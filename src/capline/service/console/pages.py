@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
@@ -197,7 +198,7 @@ class Console:
         if wants_json(request):
             raise problem
         view = {"status": problem.status.value, "title": status_title(problem.status), "detail": str(problem)}
-        return self._shown(request, caller, "problem.html", view, status=problem.status.value)
+        return self._shown(request, caller, "problem.html", view, status=problem.status.value, at=time.time())
 
     def _shown(
         self,

@@ -51,6 +51,7 @@ class SubjectPage:
             "now_us": told["now_us"],
             "policies": shown,
             "others": others,
+            "unasked": told["unasked"],
             "next": told["next"],
         }
 

@@ -86,11 +86,15 @@ class ExplainedNow(Explained):
 
 
 class SubjectNow(TypedDict):
-    """The subject under each policy, by name, and in each channel; `next` is sent back as `after`, until it is null."""
+    """The subject under each policy, by name, and in each channel; `next` is sent back as `after`, until it is null.
+
+    `unasked` differ by segment, and the segments have ids of the other kind: ask for each with its `segment`.
+    """
 
     subject: Subject
     now_us: int
     policies: list[ExplainedNow]
+    unasked: list[str]
     next: str | None
 
 
@@ -148,18 +152,21 @@ class Subjects:
         policies = self._limiter.policies
         names, following = page_of(request.scope.of(policies.names), named)
         found: list[dict[str, Any]] = []
+        unasked: list[str] = []
         for name in names:
             policy = policies[name]
             try:
                 within = self._limiter.segment_of(name, subject) if segment is None else segment
-            except InvalidValueError:  # a text, where segments have numbers: this policy cannot be asked about it
+            except InvalidValueError:  # a text, where segments have numbers
+                unasked.append(name)
                 continue
             within = within if within in policy.by_segment else None
             for channel in (None, *policy.channels):
                 why = await self._explained(name, subject, within, channel, zone)
                 found.append(why | {"channel": channel})
                 await asyncio.sleep(0)  # others come in between
-        return {"subject": subject, "now_us": await self._limiter.now_us(), "policies": found, "next": following}
+        told = {"subject": subject, "now_us": await self._limiter.now_us(), "policies": found, "unasked": unasked}
+        return told | {"next": following}
 
     async def _explained(
         self, policy: str, subject: Subject, segment: str | None, channel: str | None, zone: str | None

@@ -22,6 +22,8 @@ from capline.testing.conformance import Awaited
 class Door:
     """Every instruction of the store behind it, counted in `calls` by its kind; raises `down` where that is set.
 
+    One of a kind in `fails` does not come through.
+
     In batches the rows of the subjects in `lost` were sent, and their answers did not come; their hits say nothing.
     """
 
@@ -31,6 +33,7 @@ class Door:
         self.store: Any = store
         self.down: StoreError | None = None
         self.lost: set[Subject] = set()
+        self.fails: set[str] = set()
         self.calls: list[str] = []
         self.subjects: list[Subject] = []
         """The subjects of single attempts, as they came."""
@@ -39,6 +42,8 @@ class Door:
         self.calls.append(name)
         if self.down is not None:
             raise self.down
+        if name in self.fails:
+            raise gone()
         return instruction(*asked)
 
     def compiled(self, rule: BoundPolicy) -> LocalRule:
@@ -50,8 +55,8 @@ class Door:
         def decide_one(subject: Subject) -> Any:
             self.calls.append("decide")
             self.subjects.append(subject)
-            if self.down is not None:
-                raise self.down
+            if self.down is not None or "decide" in self.fails:
+                raise self.down or gone()
             return short_way(subject)
 
         vars(compiled).update(decide_one=decide_one, ask=None)

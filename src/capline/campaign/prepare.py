@@ -428,6 +428,11 @@ def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
             f"{file.path}: policy {policy.name!r} is {policy.algorithm}, which keeps no single hits: after a kill, "
             "a failed delivery could be refunded twice; campaigns need sliding_log"
         )
+    if policy.shadow:
+        raise CampaignError(
+            f"{file.path}: policy {policy.name!r} is in shadow and refuses nobody; name one that binds, "
+            "or take out 'shadow: true'"
+        )
     if policy.count_denied and file.holds_any:
         raise CampaignError(
             f"{file.path}: policy {policy.name!r} counts what it refuses, so a held message would be refused for ever; "

@@ -144,6 +144,7 @@ class LimiterBase(ABC):
         self._configuring, self._binding = threading.RLock(), ForkLock()
         self._overrides: Overridden | None = None
         self._overridden: frozenset[str] = frozenset()
+        self._in_shadow: frozenset[str] = frozenset()
         self._turning: frozenset[str] = frozenset()
         self._next: tuple[int, Rules] | None = None
         self._take(rules)
@@ -472,7 +473,7 @@ class LimiterBase(ABC):
             names = names | self._rules.sharing(names) | rules.sharing(names)
         # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
         # and leaves nothing old in the tables that later decisions read: it fills them under the lock of `_unbind`.
-        self._rules = rules
+        self._rules, self._in_shadow = rules, rules.in_shadow
         if self._config is not None:
             self._bring_overrides(self._config, rules, names)
         self._unbind(names)
@@ -499,7 +500,7 @@ class LimiterBase(ABC):
         in_force = self._rules
         rules = in_force.only(name)  # those of others would be kept with these
         policy = rules.policy(name)
-        if not policy.by_segment or name in self._overridden or name in self._turning:
+        if not policy.by_segment or policy.shadow or name in self._overridden or name in self._turning:
             return
         unit_in: dict[str | None, Unit] = {}
 
@@ -579,7 +580,8 @@ class LimiterBase(ABC):
             self._bound_names.setdefault(policy, set()).add(names)
             # Names without a segment are not all that counts where it is looked up: those take no fast path.
             looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
-            if looks_up or policy in self._turning or not (self._has_units or self._only_hashes):
+            general = policy in self._turning or policy in self._in_shadow
+            if looks_up or general or not (self._has_units or self._only_hashes):
                 return compiled
             unit = self._unit_of(names, compiled)
             if self._only_hashes:

@@ -17,6 +17,7 @@ from capline.limiter.arguments.columns import AttemptColumns, columns_of
 from capline.limiter.arguments.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.base import LimiterBase
 from capline.limiter.observed import UNOBSERVED, Unobserved
+from capline.limiter.policies import shadow
 from capline.limiter.policies.deny_cache import DenyCache
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.decision import Decision
@@ -183,7 +184,12 @@ class CheckedCalls(LimiterBase):
             pending.answers[row] = answer
             if isinstance(answer, Decision):
                 self._note(checked, answer, pending.denied, pending.epoch)
-        return pending.seen([answer for answer in pending.answers if answer is not None])
+        answers = [answer for answer in pending.answers if answer is not None]
+        for row, attempt in enumerate(pending.named if self._in_shadow else ()):
+            answer = answers[row]
+            if attempt is not None and attempt.policy in self._in_shadow and isinstance(answer, Decision):
+                answers[row] = shadow.shown(answer)
+        return pending.seen(answers)
 
     def _columns(self, policy: str, subjects: Any, *given: Any) -> AttemptColumns:
         """A caller's arguments for many subjects, checked; `given` as in `columns_of`."""

@@ -63,7 +63,8 @@ class Explanation(msgspec.Struct, frozen=True):
 
     `decision` is what a `decide` of one unit would answer at `now_us`; `hits` is the log, oldest first. Of an algorithm
     that keeps no log these are the hits that have an id. With `count_denied` refusals are among them. `zone` is where
-    the subject is, and empty if no limit needs it.
+    the subject is, and empty if no limit needs it. Under a policy in `shadow` the decision has that `origin` where
+    it would be refused.
     """
 
     policy: str
@@ -75,6 +76,7 @@ class Explanation(msgspec.Struct, frozen=True):
     algorithm: str = "sliding_log"
     zone: str = ""
     count_denied: bool = False
+    shadow: bool = False
 
     def as_dict(self, segment: str | None = None) -> dict[str, object]:
         """The same for JSON; `segment` is the one that was asked for. A hit has an `id` where it is known."""
@@ -84,6 +86,7 @@ class Explanation(msgspec.Struct, frozen=True):
             "segment": segment,
             "algorithm": self.algorithm,
             "count_denied": self.count_denied,
+            "shadow": self.shadow,
             "zone": self.zone or None,
             "now_us": self.now_us,
             "decision": self.decision.as_dict(),

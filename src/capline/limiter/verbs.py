@@ -15,6 +15,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from capline.limiter.arguments.checks import (
     check_attempt,
     count_of,
@@ -30,6 +32,7 @@ from capline.limiter.arguments.columns import spread
 from capline.limiter.checked import CheckedCalls
 from capline.limiter.explain import explain
 from capline.limiter.patience import Acquisition, WaitBudget, Wanted
+from capline.limiter.policies import shadow
 from capline.model.attempt import Attempt, check_cost
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
@@ -38,7 +41,7 @@ from capline.model.subject import check_subject
 from capline.store.protocol import Batch, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     import numpy as np
@@ -104,6 +107,8 @@ class Verbs(CheckedCalls):
 
     def _decide(self, attempt: Attempt) -> Steps[Decision]:
         """The general way of `decide`; a face has the fast paths."""
+        if attempt.policy in self._in_shadow:
+            return (yield from self._attempted("decide", attempt))
         with self._observers.of("decide", [attempt]) as seen:
             denied = self._denied
             held = denied.answer(attempt)
@@ -164,6 +169,8 @@ class Verbs(CheckedCalls):
     def _attempted(self, kind: Kind, attempt: Attempt, **times: int | None) -> Steps[Decision]:
         """An operation of this kind on the log of one attempt; `times` are those of `Operation`."""
         with self._observers.of(kind, [attempt]) as seen:
+            if attempt.policy in self._in_shadow:
+                return seen((yield from self._in_shadow_alone(kind, attempt, times)))
             try:
                 if attempt.policy in self._overridden:
                     yield self._learn(attempt.policy, attempt.subject)
@@ -172,9 +179,22 @@ class Verbs(CheckedCalls):
             except StoreError as error:
                 return seen(self._outage.single(kind, error, attempt, **times))
 
+    def _in_shadow_alone(self, kind: Kind, attempt: Attempt, times: Mapping[str, int | None]) -> Steps[Decision]:
+        """An operation under a policy in shadow, as it is told."""
+        times = shadow.at_once(times)
+        try:
+            if attempt.policy in self._overridden:
+                yield self._learn(attempt.policy, attempt.subject)
+            answer: Decision = yield self._store.step(self._operation(kind, attempt, **times))
+        except StoreError as error:
+            answer = self._outage.single(kind, error, attempt, **times)
+        return shadow.shown(answer, times.get("not_before_us") or 0)
+
     def _jointly(self, kind: Kind, attempts: Sequence[Attempt], **times: int | None) -> Steps[Joint]:
         """An operation of this kind on several logs at once."""
         with self._observers.of(f"{kind}_all", attempts) as seen:
+            if not self._in_shadow.isdisjoint([attempt.policy for attempt in attempts]):
+                return seen((yield from self._beside_shadows(kind, attempts, times)))
             try:
                 if self._overridden:
                     for attempt in attempts:
@@ -185,6 +205,36 @@ class Verbs(CheckedCalls):
                 return seen(joint)
             except StoreError as error:
                 return seen(self._outage.joint(kind, error, attempts, **times))
+
+    def _beside_shadows(self, kind: Kind, attempts: Sequence[Attempt], times: Mapping[str, int | None]) -> Steps[Joint]:
+        """All that bind or none; if all are allowed, then each in shadow by itself, which fails nothing of the others.
+
+        A slot for all is where those that bind have theirs: the others are recorded there if they are free then.
+        """
+        apart = [place for place, attempt in enumerate(attempts) if attempt.policy in self._in_shadow]
+        places = [place for place in range(len(attempts)) if place not in apart]
+        binding: tuple[Joint, list[int]] | None = None
+        times = dict(times)
+        if places:
+            parts = [attempts[place] for place in places]
+            try:
+                for part in parts:
+                    if part.policy in self._overridden:
+                        yield self._learn(part.policy, part.subject)
+                joint: Joint = yield self._store.joint([self._operation(kind, part, **times) for part in parts])
+            except StoreError as error:
+                joint = self._outage.joint(kind, error, parts, **times)
+            binding = joint, places
+            if "not_before_us" in times:
+                times["not_before_us"] = joint.wait_us
+        answers: dict[int, Decision] = {}
+        for place in apart if binding is None or binding[0].allowed else ():
+            try:
+                answers[place] = yield from self._in_shadow_alone(kind, attempts[place], times)
+            except CaplineError:
+                if binding is None:
+                    raise
+        return shadow.together(kind, len(attempts), binding, answers)
 
     def _many(self, mode: Mode, policy: str, subjects: Any, *given: Any) -> Steps[Decisions]:
         """Operations on many subjects, as columns; `given` as in `columns_of`."""
@@ -202,7 +252,8 @@ class Verbs(CheckedCalls):
 
             def built() -> Decisions:
                 self._outage.fix(mode, columns, answers)
-                return spread(columns, seen(answers))
+                shown = shadow.shown_many(answers) if policy in self._in_shadow else answers
+                return spread(columns, seen(shown))
 
             return (yield self._work(rows, built))
 
@@ -438,10 +489,10 @@ class Verbs(CheckedCalls):
         limiter = self._limiter_of(policy, limits)
         return limiter._on_hit("refund", policy, subject, hit, 1 if hit is None else check_cost(cost))
 
-    def _refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> Steps[int]:
+    def _refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int | None]) -> Steps[int]:
         """Refund every hit of a `decide_all`, one after the other; returns how many were refunded.
 
-        `attempts` and `hits` are those of the call and of its answer.
+        `attempts` and `hits` are those of the call and of its answer; None is none.
         """
         refunded = 0
         if count_of(attempts, "attempts") != count_of(hits, "hits"):
@@ -641,11 +692,14 @@ class Verbs(CheckedCalls):
         count_of(ids, "ids")
         given = {fingerprint(id): id for id in ids}
         decision: Decision = yield self._store.step(Operation("peek", *arguments))
+        in_shadow = attempt.policy in self._in_shadow
+        decision = shadow.shown(decision) if in_shadow else decision
         logs: list[list[Hit]] = yield self._store.recorded(*arguments[:2])
         now_us: int = yield self._store.now_us()
         rule = self._overrides and self._overrides.rule(attempt.names, attempt.subject)
         rule = rule or self._rules.rule(*attempt.names)
-        return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, given)
+        why = explain(rule, check_subject(self._short(subject)), now_us, decision, logs, given)
+        return msgspec.structs.replace(why, shadow=True) if in_shadow else why
 
     def _override(
         self,
@@ -866,7 +920,7 @@ class Verbs(CheckedCalls):
     def _refund_of(self, attempt: Attempt, hit: int | None) -> Steps[bool]:
         return self._refund(attempt.policy, attempt.subject, hit, attempt.cost, limits=attempt.limits)
 
-    def _refund_each(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> Steps[None]:
+    def _refund_each(self, attempts: Sequence[Attempt], hits: Sequence[int | None]) -> Steps[None]:
         """Refund every hit; raises the first error after all were tried."""
         failed: StoreError | None = None
         for attempt, hit in zip(attempts, hits, strict=False):

@@ -63,7 +63,8 @@ class Decision(_Answer, frozen=True, gc=False):
     never
     `reset_after_us`  microseconds until the last recorded hit is out of the widest window, so until the log is empty
     `hit`             the stamp under which the hit was recorded, to name it in `refund`; None when nothing was recorded
-    `origin`          who answered: `"store"`, or what answered in its place
+    `origin`          who answered: `"store"`, or what answered in its place; `"shadow"` if a policy in shadow would
+    refuse it
     `wait_us`         `schedule` only: microseconds from the call to the slot
     `late_us`         `schedule` only: microseconds from the slot to the call, by the store's clock, where an id is
     asked for again after its slot; else 0
@@ -119,12 +120,13 @@ class Decision(_Answer, frozen=True, gc=False):
 class Joint(_Answer, frozen=True):
     """The answer to one attempt over several subjects, all or nothing; true when allowed.
 
-    `hits` are the stamps to refund, one for each attempt in order; empty where nothing was recorded. `binds` is the
-    number of the attempt whose limit is `limit`; 0 where that is None, as in an outage. All else is as in `Decision`,
-    over all of the attempts; a slot is one instant, so there all `hits` are the same.
+    `hits` are the stamps to refund, one for each attempt in order, None for one that a policy in shadow would refuse;
+    empty where nothing was recorded. `binds` is the number of the attempt whose limit is `limit`; 0 where that is None,
+    as in an outage. All else is as in `Decision`, over all of the attempts; a slot is one instant, so there all `hits`
+    are the same, but for those in shadow.
     """
 
-    hits: tuple[int, ...] = ()
+    hits: tuple[int | None, ...] = ()
     binds: int = 0
     origin: str = "store"
     wait_us: int = 0
@@ -158,7 +160,7 @@ class Joint(_Answer, frozen=True):
         return Joint, (*self._said(), (tuple, self.limits))
 
     @classmethod
-    def of(cls, decision: Decision, hits: Iterable[int], binds: int) -> Joint:
+    def of(cls, decision: Decision, hits: Iterable[int | None], binds: int) -> Joint:
         """The joint answer made of a decision over all attempts, with the hit of each."""
         return cls(
             decision.allowed,

@@ -6,9 +6,9 @@
                                                            is back
     both      Retry-After                                  on a refusal: seconds until this cost would fit
 
-Seconds are whole and rounded up, so never too early. A time that never comes is left out. So are quiet hours, which
-have no quota; their end is in Retry-After. In an outage no limit was read, so there are no headers of limits;
-`Insurance` has those of its shares.
+Seconds are whole and rounded up, so never too early. A time that never comes is left out. So are limits in shadow, and
+quiet hours, which have no quota; their end is in Retry-After. In an outage no limit was read, so there are no headers
+of limits; `Insurance` has those of its shares.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def headers_of(
     """Header names to values; raises `InvalidValueError` for a form that is not known."""
     if form not in HEADER_FORMS:  # pyright: ignore[reportUnnecessaryContains] - callers may be untyped
         raise InvalidValueError(f"headers come as {' or '.join(HEADER_FORMS)}, not {quoted(form)}")
-    if form == "draft-11" and len(states) == 1 and states[0].limit.quota:  # nearly every answer
-        state = states[0]
+    if form == "draft-11" and len(states) == 1 and states[0].limit.quota and not states[0].shadow:
+        state = states[0]  # nearly every answer
         item, policy = _fixed_one(state.name, state.limit)
         headers = {"RateLimit-Policy": policy, "RateLimit": _left(item, state)}
     else:
-        quotas = [state for state in states if state.limit.quota or not isinstance(state.limit, QuietHours)]
+        told = [state for state in states if not state.shadow]
+        quotas = [state for state in told if state.limit.quota or not isinstance(state.limit, QuietHours)]
         headers = _draft_11(quotas) if form == "draft-11" else _legacy(quotas, limit)
     if not allowed and retry_after_us is not None:
         headers["Retry-After"] = str(max(1, _seconds(retry_after_us)))

@@ -27,6 +27,7 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
     `whole_in_us`  microseconds until nothing of it is used any more, if nothing else is recorded
     `name`         the policy, or `policy/channel` for a limit of a channel
     `past`         units past its quota: charged whatever the limits say, or used under a larger quota
+    `shadow`       whether its policy is in shadow, so that it refuses nobody, and no header tells of it
     """
 
     limit: Limit
@@ -35,6 +36,7 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
     whole_in_us: int
     name: str = ""
     past: int = 0
+    shadow: bool = False
 
     @property
     def used(self) -> int:

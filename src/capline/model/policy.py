@@ -98,6 +98,7 @@ POLICY_KEYS = (
     "population",
     "zone",
     "reservations",
+    "shadow",
     "granularity",
 )
 """What a policy takes beside its name: here, in a policy file and in a configuration store. Each but `granularity` is a
@@ -202,6 +203,8 @@ class Policy:
     `count_denied` records refusals too, so that a subject who keeps retrying stays blocked.
     `zone` is the time zone for calendar limits and quiet hours, unless the attempt names one.
     `reservations` allows `reserve`: each attempt then looks at what is pending too.
+    `shadow` lets everybody pass: what would be refused is allowed, with `origin` "shadow"; the log goes on as if it
+    bound.
     Raises `PolicyError` (a `ValueError`) or `InvalidTypeError` for a policy that cannot be decided on.
 
     >>> Policy("promo", ["1/day", "2/week"], by_segment={"active": ["3/day", "10/week"]}).limits_for("active")[0].quota
@@ -220,6 +223,7 @@ class Policy:
     population: int
     zone: str
     reservations: bool
+    shadow: bool
     grain_us: int
 
     def __init__(
@@ -237,6 +241,7 @@ class Policy:
         population: int = POPULATION,
         zone: str = UTC_ZONE,
         reservations: bool = False,
+        shadow: bool = False,
         granularity: str | None = None,
     ) -> None:
         where = f"policy {quoted(name)}"
@@ -253,6 +258,7 @@ class Policy:
             "population": _whole(population, 1, LARGEST_POPULATION, f"{where}: population"),
             "zone": _zone(zone, where),
             "reservations": _flag(reservations, f"{where}: reservations"),
+            "shadow": _flag(shadow, f"{where}: shadow"),
         }
         if not (values["limits"] or values["channels"]):
             raise PolicyError(f"{where} has no limit at all; give it at least one, like ['3/day']")

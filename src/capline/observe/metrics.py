@@ -36,7 +36,7 @@ BUCKETS_SECONDS = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e
 """From one embedded decision to a batch of millions."""
 
 OTHER = "other"
-_ORIGINS = ("", "store", "fallback", "insurance", "deny-cache")
+_ORIGINS = ("", "store", "fallback", "insurance", "deny-cache", "shadow")
 """The origins of capline itself. A third party's store may name others, without a bound."""
 
 

@@ -17,7 +17,7 @@ from capline.policy.shared_log import differing_option
 DEFAULT_NAMESPACE = "capline"
 
 _FILE_KEYS = ("namespace", "policies")
-_FLAGS = ("count_denied", "reservations")
+_FLAGS = ("count_denied", "reservations", "shadow")
 _NUMBERS = ("wait_replicas", "population")
 _STAND_IN = "_"
 """The name under which a piece is tried, so that a bad name does not hide other faults."""

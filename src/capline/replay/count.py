@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 import numpy as np
 
 from capline.limiter.policies.rules import Rules
+from capline.limiter.policies.shadow import SHADOW
 from capline.model.limit import DAY_US
 from capline.store.local.fast_path import fast_rule
 
@@ -251,7 +252,9 @@ class _ByLimiter:
         for subject, at_us, kind in zip(codes, instants_us, kinds_asked, strict=True):
             segment, zone = self._kinds[kind]
             decision = trial.at(at_us).decide(trial.policy, subjects[subject], segment=segment, zone=zone)
-            answers.append(ALLOWED if decision.allowed else self._number(segment, decision))
+            answers.append(
+                ALLOWED if decision.allowed and decision.origin != SHADOW else self._number(segment, decision)
+            )
         return answers
 
     def _number(self, segment: str | None, decision: Decision) -> int:

@@ -38,7 +38,7 @@ def refusals(policy: Policy, recorded: Sequence[Recorded]) -> list[Limit | None]
     A segment or channel that the policy does not have makes no difference. Costs some 8 µs each.
     """
     answers: list[Limit | None] = []
-    with Limiter("memory://", [policy], clock=(clock := ManualClock())) as limiter:
+    with Limiter("memory://", [policy.having(shadow=False)], clock=(clock := ManualClock())) as limiter:
         trial = Trial(limiter, clock, policy.name)
         for one in recorded:
             at = trial.at(one.at_us)

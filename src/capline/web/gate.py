@@ -45,6 +45,7 @@ LOG_EVERY_SECONDS = 60
 
 Headers = Literal["draft-11", "legacy", "both"] | None
 Outcome = Literal["allowed", "refused", "shadow-refused", "failed-open", "failed-closed"]
+_ALLOWED: dict[str, Outcome] = {"fallback": "failed-open", "shadow": "shadow-refused"}
 _BY_WEIGHT: tuple[Outcome, ...] = ("allowed", "failed-open", "shadow-refused", "failed-closed", "refused")
 """Of the outcomes of one request's rounds the last one of these is the request's."""
 _FORMS: dict[str | None, tuple[HeaderForm, ...]] = {
@@ -247,7 +248,7 @@ class Visit:
             for rule in round.rules:
                 if rule.refund_if is not None:
                     self.may_refund = True
-            return "failed-open" if answer.origin == "fallback" else "allowed"
+            return _ALLOWED.get(answer.origin, "allowed")
         if self.gate.shadow:
             return "shadow-refused"
         yield from self._give_back()

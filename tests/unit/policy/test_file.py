@@ -170,7 +170,8 @@ REFUSED = {
     policies("limits: [1/day]", "By-Segments: {}"): "policies.yaml:4: policy 'p': unknown key 'By-Segments'; "
     "did you mean by_segment?",
     policies("limits: [1/day]", "zzz: 1"): "policies.yaml:4: policy 'p': unknown key 'zzz'; use limits, by_segment, "
-    "channels, algorithm, count_denied, layout, log, wait_replicas, population, zone, reservations or granularity",
+    "channels, algorithm, count_denied, layout, log, wait_replicas, population, zone, reservations, shadow or "
+    "granularity",
     policies(
         "layout: subject"
     ): "policies.yaml:2: policy 'p' has no limit at all; give it at least one, like ['3/day']",

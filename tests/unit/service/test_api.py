@@ -331,4 +331,5 @@ def test_the_policies_in_force(service: Service) -> None:
         "log": "promo",
         "zone": "UTC",
         "reservations": False,
+        "shadow": False,
     }

@@ -104,6 +104,7 @@ def _facts(policy: Policy, rules: Rules) -> dict[str, object]:
         "granularity_us": policy.grain_us or None,
         "count_denied": policy.count_denied,
         "reservations": policy.reservations,
+        "shadow": policy.shadow,
         "log": log,
         "kept_us": rules.retention_us(log),
         "layout": policy.layout,
@@ -123,6 +124,7 @@ def _print(policy: Policy, rules: Rules) -> None:
     named += [f"buckets of {duration_text(policy.grain_us)}"] if policy.grain_us else []
     named += ["refusals count"] if policy.count_denied else []
     named += ["reservations"] if policy.reservations else []
+    named += ["in shadow, refuses nobody"] if policy.shadow else []
     named += [f"layout bucket for {policy.population:,} text subjects"] if policy.layout == "bucket" else []
     named += [f"waits for {policy.wait_replicas} replica(s)"] if policy.wait_replicas else []
     named += [f"zone {policy.zone}"] if policy.needs_zone else []

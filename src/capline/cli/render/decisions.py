@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from rich.table import Table
 
 from capline.cli.render.console import FAILED, Answer, note, out, plain, printable
+from capline.limiter.policies.shadow import SHADOW
 from capline.model.limit import QuietHours, duration_text
 from capline.model.policy import LOGS
 from capline.model.subject import subject_text
@@ -41,7 +42,7 @@ def joint_answer(joint: Joint, parts: Sequence[Attempt], now_us: int, zone: str,
         of = "" if joint.limit is None else f" of {_named(parts[joint.binds])}"
         out.print(_line(joint, now_us, zone, of))
         for hit, attempt in zip(joint.hits, parts, strict=False):
-            out.print(f"  hit {hit}  {_named(attempt)}", markup=False)
+            out.print(f"  {'no hit' if hit is None else f'hit {hit}'}  {_named(attempt)}", markup=False)
 
     fields = ("allowed", "remaining", "retry_after_us", "reset_after_us", "hits", "binds", "origin")
     facts = {field: getattr(joint, field) for field in fields}
@@ -118,7 +119,9 @@ def _line(answer: Decision | Joint, now_us: int, zone: str, of: str = "") -> str
 
 
 def _note_outage(answer: Decision | Joint) -> None:
-    if answer.origin != "store":
+    if answer.origin == SHADOW:
+        note.print("it would be refused, but its policy is in shadow", style="yellow")
+    elif answer.origin != "store":
         note.print(f"the store could not answer; this is the choice for an outage ({answer.origin})", style="yellow")
 
 
@@ -147,6 +150,8 @@ def _remarks(why: Explanation) -> list[str]:
         lines.append("bucketed keeps sums: a hit above may be several, with the stamp of the newest")
     elif why.algorithm not in LOGS:
         lines.append(f"{why.algorithm} keeps numbers and not hits; only a hit with an id is listed")
+    if why.shadow:
+        lines.append("in shadow: nobody is refused")
     if why.count_denied:
         lines.append("refusals count here (count_denied), and are among the hits")
     return lines

@@ -57,12 +57,13 @@ def _title(seen: Mapping[str, Any], url: str) -> str:
 
 
 def _policies(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
-    shown = table("\npolicy", "\nrefused by", numbers=("\nallowed/s", "\nrefused/s", "\nrefused"))
+    shown = table("\npolicy", "\nrefused by", numbers=("\nallowed/s", "\nrefused/s", "\nrefused", "\nin shadow"))
     for each in seen["policies"][:_MOST_ROWS]:
-        total = each["allowed"] + each["refused"]
+        total = each["allowed"] + each["refused"] + each["shadow"]
         by = ", ".join(limit["limit"] for limit in each["limits"])
         rates = (f"{each[verdict] / seen['policies_over_s']:,.2f}" for verdict in ("allowed", "refused"))
-        shown.add_row(plain(each["policy"]), plain(by), *rates, f"{each['refused'] / total:.1%}" if total else "")
+        shares = (f"{each[name] / total:.1%}" if each[name] else "" for name in ("refused", "shadow"))
+        shown.add_row(plain(each["policy"]), plain(by), *rates, *shares)
     yield shown if shown.row_count else "\nno service counted a decision lately"
 
 

@@ -195,6 +195,7 @@ class ServiceStore:
             answer["algorithm"],
             answer["zone"] or "",
             answer["count_denied"],
+            answer.get("shadow", False),
         )
 
 
@@ -254,6 +255,7 @@ def _states(limits: list[dict[str, Any]]) -> tuple[LimitStatus, ...]:
             _us(now["whole_in"]) or 0,
             now["name"],
             now["past"],
+            now.get("shadow", False),
         )
         for now in limits
     )

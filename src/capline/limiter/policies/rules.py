@@ -89,6 +89,7 @@ class Rules:
             _share(sharing, policy)
         self.policies: Mapping[str, Policy] = policies_by_name
         self.in_order = InOrder(self.policies)
+        self.in_shadow = _in_shadow(policies_by_name.values())
         self._sharing: Mapping[str, list[Policy]] = sharing
         if before is not None:
             self._past_channels.update(before._past_channels)  # noqa: SLF001 - of its kind
@@ -110,6 +111,7 @@ class Rules:
             _share(sharing, policy)
         self.policies = Layered(before, changes)
         self.in_order = InOrder(self.policies)
+        self.in_shadow = (self.in_shadow - changes.keys()) | _in_shadow(new)
         self.overrides = Layered(self.overrides, overrides)
         self._sharing = Layered(self._sharing, {log: policies or None for log, policies in sharing.items()})
         self._facts, self._past_channels = {}, self._past_channels.copy()
@@ -302,6 +304,10 @@ class Rules:
     def _logs_of(self, log: str) -> list[str]:
         """The full names of a log, of the logs of its single limits and of its channels'."""
         return [f"{self.namespace}:{log}", *self._of_log(log).meters, *self._of_log(log).channel_logs]
+
+
+def _in_shadow(policies: Iterable[Policy]) -> frozenset[str]:
+    return frozenset(policy.name for policy in policies if policy.shadow)
 
 
 def _share(sharing: dict[str, list[Policy]], policy: Policy) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from capline.limiter.policies.shadow import SHADOW
 from capline.model.errors import StoreError
 from capline.service.http.problems import Problem
 
@@ -82,7 +83,7 @@ def is_new(decision: Decision, cost: int, *, charged: bool = False) -> bool:
     """
     if decision.limit is None:
         return False
-    if not decision.allowed:
+    if not decision.allowed or decision.origin == SHADOW:
         return charged and not any(state.used for state in decision.limits)
     if decision.remaining != max(0, decision.limit.quota - cost):
         return False
@@ -103,7 +104,10 @@ def count_new(answers: Decisions, cost: int) -> int:
     columns = answers.allowed.tolist(), answers.remaining.tolist(), answers.limit_index.tolist()
     quotas = [limit.quota for limit in answers.limits]
     rows: Iterable[tuple[bool, int, int]] = zip(*columns, strict=True)
-    return sum(1 for allowed, left, at in rows if allowed and at >= 0 and left == quotas[at] - cost)
+    return sum(
+        allowed and at >= 0 and left == quotas[at] - cost and answers.origins.get(row) != SHADOW
+        for row, (allowed, left, at) in enumerate(rows)
+    )
 
 
 def _refused(wait_s: float) -> Problem:

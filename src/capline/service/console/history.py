@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from capline.limiter.policies.shadow import SHADOW
 from capline.model.errors import StoreError
 from capline.observe.metrics import DECISIONS
 from capline.service.http.scope import EVERYTHING
@@ -139,9 +140,10 @@ class History:
             for sample in metric.samples:
                 if sample.name == DECISIONS:
                     labels = sample.labels
-                    rows[labels["policy"], labels["limit"], labels["verdict"]] += sample.value
+                    verdict = SHADOW if labels["origin"] == SHADOW else labels["verdict"]
+                    rows[labels["policy"], labels["limit"], verdict] += sample.value
                     attempts[labels["policy"], labels["verdict"]] += sample.value
-                    if labels["origin"] not in ("store", ""):
+                    if labels["origin"] not in ("store", SHADOW, ""):
                         attempts[labels["policy"], "elsewhere"] += sample.value
                 elif sample.name == f"{_SECONDS}_bucket":
                     buckets[sample.labels["le"]] = sample.value

@@ -117,7 +117,7 @@ def chart(state: dict[str, Any]) -> dict[str, Any]:
     step_s, over_s = told["step_s"], max(_LEAST_STEPS * told["step_s"], state["policies_over_s"])
     begin, known_since = at - over_s, at - state["policies_over_s"]
     spans: list[tuple[float, float]] = []
-    rows: list[list[float]] = [[], [], []]
+    rows: list[list[float]] = [[] for _ in VERDICTS]
     for place, counts in enumerate(zip(*(told[verdict] for verdict in VERDICTS), strict=True)):
         since = told["begin"] + place * step_s
         until = min(since + step_s, at)

@@ -138,7 +138,7 @@ class Console:
             POLICIES: route(GET=self._page(self._policies)),
             POLICY: route(GET=self._page(self._policy)),
             TRY: route(GET=self._page(self._try)),
-            f"{TRY}/set": route(POST=self._form(self._set, "name", *settings.TYPED, "version", "reason")),
+            f"{TRY}/set": route(POST=self._form(self._set, "name", *settings.TYPED, "shadow", "version", "reason")),
             LIMITED: route(GET=self._page(self._limited)),
             SEGMENTS: route(GET=self._page(self._segments)),
             f"{SEGMENTS}/rollback": route(POST=self._form(self._rollback, "version", "current")),

@@ -83,12 +83,12 @@ class SettingsPages:
         return {"is_here": True, **told}
 
     async def change(self, token: Token, name: str, form: dict[str, str]) -> bool:
-        """Set these limits, for the reason in the form; False where the policy has another version than the form."""
+        """Set these limits, in shadow or not, for the form's reason; False if it has another version than the form."""
         _, document = await self._document(token, name)
         version = number_of(form.get("version", ""), 15)
         if version is None or not form.get("reason", "").strip():
             raise InvalidValueError("say why: the audit shows it")
-        said = {"if_version": version, "reason": form["reason"].strip()}
+        said = {"if_version": version, "reason": form["reason"].strip(), "shadow": form.get("shadow") == "yes"}
         try:
             await self._verbs(token, "PUT", ONE, name, form=document | _limits_of(form) | said)
         except ConfigConflictError:

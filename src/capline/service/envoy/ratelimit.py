@@ -151,7 +151,7 @@ class _Deciding:
                 hits.append((part.attempt, hit))
         return hits
 
-    async def _joint(self, parts: list[Part], *, refused: bool) -> list[tuple[Attempt, int]]:
+    async def _joint(self, parts: list[Part], *, refused: bool) -> Sequence[tuple[Attempt, int | None]]:
         """Consume of all or of none; what was consumed."""
         if refused or len(parts) <= 1:
             return await self._each(parts, refused=refused)

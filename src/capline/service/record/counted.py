@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 128
 HOUR = 60
-VERDICTS = ("allowed", "refused", "error")
+VERDICTS = ("allowed", "refused", "shadow", "error")
+"""Allowed by a policy in shadow that would have refused is apart."""
+
+_NOT = ("refused", "shadow")
 
 Key = tuple[str, str, str]
 """A policy, a limit, a verdict."""
@@ -49,19 +52,22 @@ class Joined(NamedTuple):
     first: int | None
 
     def by_policy(self) -> list[dict[str, Any]]:
-        """Policies with most refusals first, then most attempts: what was counted, and what each limit refused."""
+        """Policies with most refusals first, then most attempts: what was counted, and what each limit refused.
+
+        In `shadow` are those that would have been refused.
+        """
         found: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(VERDICTS, 0))
-        limits: dict[str, dict[str, int]] = defaultdict(dict)
+        limits: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(lambda: dict.fromkeys(_NOT, 0)))
         for (policy, limit, verdict), count in self.rows.items():
             found[policy][verdict] += count
-            if verdict == "refused":
-                limits[policy][limit] = count
+            if verdict in _NOT:
+                limits[policy][limit][verdict] += count
         order = sorted(found, key=lambda policy: (-found[policy]["refused"], -found[policy]["allowed"], policy))
         return [{"policy": policy, **found[policy], "limits": _limits(limits[policy])} for policy in order]
 
 
-def _limits(refused: Mapping[str, int]) -> list[dict[str, Any]]:
-    return [{"limit": limit, "refused": refused[limit]} for limit in sorted(refused, key=lambda one: -refused[one])]
+def _limits(counts: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+    return [{"limit": limit, **counts[limit]} for limit in sorted(counts, key=lambda one: -sum(counts[one].values()))]
 
 
 def packed(counts: Mapping[Key, Sequence[int]]) -> bytes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 from capline.limiter.aio import AsyncLimiter
+from capline.limiter.policies.shadow import SHADOW
 from capline.model.attempt import Attempt
 from capline.model.decision import Decision
 from capline.model.errors import InvalidTypeError, InvalidValueError
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from capline.window.log import Hit
 
 _decide = AsyncLimiter.decide
-_DECIDED = ("store", "deny-cache")
-"""Origins of answers that the limits gave."""
+_DECIDED = ("store", "deny-cache", SHADOW)
+"""Origins of answers that the limits gave; in shadow what they would have refused is recorded as refused."""
 
 
 @lru_cache(1024)
@@ -81,8 +82,9 @@ class RecordingLimiter(AsyncLimiter):
             if segment is None and self._lookup is not None:
                 segment = self.segment_of(policy, subject)
             kind = policy, segment, channel, zone, cost, keep_free
-            limit = None if decision.allowed else _text_of(decision.limit)
-            record.add((kind, decision.hit or time_ns() // 1000, subject, decision.allowed, id, limit))
+            allowed = decision.allowed and decision.origin != SHADOW
+            limit = None if allowed else _text_of(decision.limit)
+            record.add((kind, decision.hit or time_ns() // 1000, subject, allowed, id, limit))
         return decision
 
     @override
@@ -115,9 +117,9 @@ class RecordingLimiter(AsyncLimiter):
                 self._kind(attempt),
                 answer.hit or now_us,
                 attempt.subject,
-                answer.allowed,
+                allowed := answer.allowed and answer.origin != SHADOW,
                 attempt.id,
-                None if answer.allowed else _text_of(answer.limit),
+                None if allowed else _text_of(answer.limit),
             )
             for attempt, answer in zip(attempts, answers, strict=True)
             if isinstance(answer, Decision) and answer.origin in _DECIDED and type(attempt.keep_free) is int
@@ -149,8 +151,10 @@ class RecordingLimiter(AsyncLimiter):
         ids = repeat(None) if receipt is None else (f"{receipt}:{row}" for row in range(len(subjects)))
         each = repeat(kinds[0]) if codes is None else map(kinds.__getitem__, codes)
         texts = [*map(_text_of, answers.limits), None]  # -1, none, is the last
-        limits = map(texts.__getitem__, np.where(answers.allowed, -1, answers.limit_index).tolist())
-        rows = [*map(Row, each, stamps, subjects, answers.allowed.tolist(), ids, limits)]
+        allowed = answers.allowed.copy()
+        allowed[[row for row, origin in answers.origins.items() if origin == SHADOW]] = False
+        limits = map(texts.__getitem__, np.where(allowed, -1, answers.limit_index).tolist())
+        rows = [*map(Row, each, stamps, subjects, allowed.tolist(), ids, limits)]
         if answers.errors or answers.origins or answers.origin not in _DECIDED:
             origins = answers.origins
             decided = (

@@ -34,7 +34,7 @@ LOOK = ("read", "decide")
 """The roles that may look, and consume nothing."""
 
 
-class UsedLimit(msgspec.Struct):
+class UsedLimit(msgspec.Struct, omit_defaults=True):
     """What is used and left of one limit now; times in seconds, null for never."""
 
     limit: str
@@ -44,11 +44,12 @@ class UsedLimit(msgspec.Struct):
     past: int
     frees_in: float | None
     whole_in: float | None
+    shadow: bool = False
 
     @classmethod
     def of(cls, now: LimitStatus) -> Self:
         """The state of a limit."""
-        return cls(str(now.limit), now.name, now.used, now.remaining, now.past, now.frees_in, now.whole_in)
+        return cls(str(now.limit), now.name, now.used, now.remaining, now.past, now.frees_in, now.whole_in, now.shadow)
 
 
 class Answer(msgspec.Struct):

@@ -81,6 +81,7 @@ class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
     population: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType = msgspec.UNSET
     reservations: bool | msgspec.UnsetType = msgspec.UNSET
+    shadow: bool | msgspec.UnsetType = msgspec.UNSET
     granularity: str | msgspec.UnsetType | None = msgspec.UNSET
 
     def document(self) -> dict[str, Any]:
@@ -192,6 +193,7 @@ class PolicyFacts(TypedDict):
     log: str
     zone: str | None
     reservations: bool
+    shadow: bool
 
 
 class Policies(TypedDict):
@@ -496,6 +498,7 @@ def _facts_of(policy: Policy) -> PolicyFacts:
         "log": policy.log,
         "zone": policy.zone,
         "reservations": policy.reservations,
+        "shadow": policy.shadow,
     }
 
 

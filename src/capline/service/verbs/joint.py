@@ -37,7 +37,7 @@ class JointRefundRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The attempts of an answer to several, and its hits."""
 
     attempts: Annotated[list[AttemptRequest], described_as(minItems=1, maxItems=MOST_JOINT)]
-    hits: list[Stamp]
+    hits: list[Stamp | None]
 
 
 class JointAnswer(msgspec.Struct):
@@ -49,7 +49,7 @@ class JointAnswer(msgspec.Struct):
     remaining: int
     retry_after: float | None
     reset_after: float | None
-    hits: tuple[int, ...]
+    hits: tuple[int | None, ...]
     binds: int
     segment: str | None
     origin: str

@@ -72,6 +72,7 @@ class Explained(TypedDict):
     segment: str | None
     algorithm: str
     count_denied: bool
+    shadow: bool
     zone: str | None
     now_us: int
     decision: Answer

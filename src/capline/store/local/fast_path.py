@@ -98,6 +98,14 @@ def _rule_of(log_limits: LogLimits) -> FastRule | None:
     )
 
 
+def unit_rules(rule: BoundPolicy) -> tuple[FastRule, ...] | None:
+    """The rule of each of several plain logs for `decide_one`; None where there is one, or it is not for all."""
+    if len(rule.logs) == 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units or rule.reserved:
+        return None
+    found = [compiled for compiled in map(_rule_of, rule.logs) if compiled is not None]
+    return tuple(found) if len(found) == len(rule.logs) else None
+
+
 def first_decision(compiled: FastRule, now_us: int) -> Decision:
     """The answer to one unit on an empty log."""
     _, widest_us, quota, limit, _ = compiled

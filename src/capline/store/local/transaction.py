@@ -11,7 +11,7 @@ import msgspec
 from capline.model.decision import Decision
 from capline.model.policy import LOGS, RESERVED, BoundPolicy, LogLimits
 from capline.model.subject import Subject, check_subject
-from capline.store.local.fast_path import FastRule, Quick, logs_path
+from capline.store.local.fast_path import FastRule, Quick, logs_path, unit_rules
 from capline.store.local.log import ColumnLog, StoredLog
 from capline.store.local.numbers_path import numbers_path
 from capline.store.protocol import Operation
@@ -87,6 +87,11 @@ class LocalRule(msgspec.Struct, dict=True):
     def kept(self) -> dict[Any, LocalRule]:
         """See `CompiledRule`."""
         return {}
+
+    @made_once
+    def units(self) -> tuple[FastRule, ...] | None:
+        """The rule of each of several logs for the fast path of one unit; None where that does not apply."""
+        return unit_rules(self.rule) if self.numbers is None and self.record is None else None
 
     @made_once
     def quick(self) -> Quick | None:

@@ -233,6 +233,10 @@ def test_no_other_form_of_a_request_gets_around_it(service: Serving, tokens: dic
     plan = {"campaign": "new", "policy": OWN, **FORM}
     planned = client.post("/v1/campaigns/plan", json=plan, headers=headers)
     assert (planned.status_code, planned.json()["conflicts"]) == (200, [])
+    for several, status in (([OWN, OTHER], 403), ([OWN, "later"], 422)):  # of which there is none
+        assert (
+            client.post("/v1/campaigns/plan", json={**plan, "policy": several}, headers=headers).status_code == status
+        )
     left = client.get("/v1/policies/promo", headers=shown(tokens["all"])).json()
     assert (left["limits"], left["version"]) == (["3/day"], 3)
 

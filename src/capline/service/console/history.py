@@ -23,7 +23,7 @@ from capline.limiter.policies.shadow import SHADOW
 from capline.model.errors import StoreError
 from capline.observe.metrics import DECISIONS
 from capline.service.http.scope import EVERYTHING
-from capline.service.record.counted import HOUR, SPANS, VERDICTS, Joined, Key, Span, joined, packed
+from capline.service.record.counted import HOUR, SPANS, Joined, Key, Span, joined, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,8 @@ _MOST_WAITING = 168
 _FRESH_S, _LONGEST_STEPS, _WAIT_S = 5.0, 12, 0.5
 """The store is asked again after so many seconds for each minute of a step; a page waits for it no longer."""
 _SECONDS = "capline_http_seconds"
-_COUNTED = (*VERDICTS, "elsewhere")
+_COUNTED = ("allowed", "refused", "error", "elsewhere")
+"""As `Rates` has them."""
 
 
 class Totals(NamedTuple):

@@ -88,7 +88,7 @@ def _policies(spec: _Spec) -> Callable[[Any], Iterable[str]] | None:
     """What names the policies of an attempt in its body; None where the verb has another form, or reads it itself."""
     named = () if spec.reads else getattr(spec.takes, "__struct_fields__", ())
     if "policy" in named:
-        return lambda body: (body.policy,)
+        return lambda body: (body.policy,) if isinstance(body.policy, str) else body.policy
     if "attempts" in named:
         return lambda body: (attempt.policy for attempt in body.attempts)
     return None

@@ -410,6 +410,12 @@ def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
         if name not in by_name:
             raise UnknownNameError(f"{file.policies}: no policy {name!r}; there are: {', '.join(sorted(by_name))}")
     members = [by_name[name] for name in file.policy_names]
+    for member in members:
+        if member.shadow:
+            raise CampaignError(
+                f"{file.path}: policy {member.name!r} is in shadow and refuses nobody; name one that binds, "
+                "or take out 'shadow: true'"
+            )
     try:
         policy = JointPolicy(members) if members[1:] else members[0]
     except PolicyError as error:
@@ -427,11 +433,6 @@ def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
         raise CampaignError(
             f"{file.path}: policy {policy.name!r} is {policy.algorithm}, which keeps no single hits: after a kill, "
             "a failed delivery could be refunded twice; campaigns need sliding_log"
-        )
-    if policy.shadow:
-        raise CampaignError(
-            f"{file.path}: policy {policy.name!r} is in shadow and refuses nobody; name one that binds, "
-            "or take out 'shadow: true'"
         )
     if policy.count_denied and file.holds_any:
         raise CampaignError(

@@ -54,6 +54,7 @@ class JointPolicy(Policy):
             "population": first.population,
             "zone": zones[0] if zones else first.zone,
             "reservations": False,
+            "shadow": False,
             "grain_us": 0,
         }
         segments = dict.fromkeys(segment for policy in members for segment in policy.by_segment)
@@ -109,8 +110,8 @@ def _check(members: Sequence[Policy]) -> None:
     for policy in members:
         if policy.algorithm != "sliding_log":
             raise PolicyError(f"policy {policy.name!r} is {policy.algorithm}; beside others all must be sliding_log")
-        if policy.count_denied or policy.reservations:
-            which = "count_denied" if policy.count_denied else "reservations"
+        which = next((option for option in ("count_denied", "reservations", "shadow") if getattr(policy, option)), "")
+        if which:
             raise PolicyError(f"policy {policy.name!r} has {which}, which it cannot have beside others; take it alone")
         if logs.count(policy.log) > 1:
             raise PolicyError(f"policies {names}: log {policy.log!r} would count a message twice; name one of them")

@@ -65,6 +65,7 @@ policies:
   same: {limits: [9/day], log: a}
   met: {limits: [1/day], algorithm: gcra}
   barred: {limits: [1/day], count_denied: true}
+  shy: {limits: [1/day], shadow: true}
   pending: {limits: [1/day], reservations: true}
   bucket: {limits: [1/day], layout: bucket}
   few: {limits: [1/day], population: 9}
@@ -76,6 +77,8 @@ policies:
     [
         ("[a, met]", "policy 'met' is gcra; beside others all must be sliding_log"),
         ("[a, barred]", "policy 'barred' has count_denied"),
+        ("[a, shy]", "policy 'shy' is in shadow and refuses nobody"),
+        ("[shy]", "policy 'shy' is in shadow and refuses nobody"),
         ("[a, pending]", "policy 'pending' has reservations"),
         ("[a, same]", "log 'a' would count a message twice"),
         ("[a, a]", "log 'a' would count a message twice"),

@@ -316,8 +316,11 @@ def test_in_an_outage_it_refuses_nobody_and_fails_none_of_the_others(make: Any) 
     door.down = gone()
     assert [limiter.decide("s", "u").origin for _ in range(3)] == ["insurance", "insurance", "shadow"]
     limiter, door = make()
+    door.lost.add("lost")
+    answers = limiter.decide_many("s", ["u", "lost"])
+    assert (answers.allowed.tolist(), [*answers.errors], answers.origins) == ([True, False], [1], {})
     door.fails.add("decide")
-    assert limiter.decide_all([Attempt("s", "u"), Attempt("b", "k")]).hits == (None, START_US)
+    assert limiter.decide_all([Attempt("s", "v"), Attempt("b", "k")]).hits == (None, START_US)
     with pytest.raises(StoreError):
         limiter.decide("s", "u")
 

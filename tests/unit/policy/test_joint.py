@@ -13,6 +13,7 @@ REFUSED: list[tuple[str, list[Policy]]] = [
     ("not 17", [Policy(f"p{n}", ["1/day"]) for n in range(MOST_POLICIES + 1)]),
     ("policy 'b' is gcra; beside others", [DAY, Policy("b", ["1/day"], algorithm="gcra")]),
     ("policy 'b' has count_denied", [DAY, Policy("b", ["1/day"], count_denied=True)]),
+    ("policy 'b' has shadow", [DAY, Policy("b", ["1/day"], shadow=True)]),
     ("policy 'b' has reservations", [DAY, Policy("b", ["1/day"], reservations=True)]),
     ("log 'day' would count a message twice", [DAY, Policy("b", ["1/day"], log="day")]),
     ("log 'day' would count a message twice", [DAY, DAY]),

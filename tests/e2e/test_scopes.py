@@ -92,6 +92,7 @@ OF_POLICY: dict[str, Callable[[str], Asked]] = {
     "GET /v1/policies/{name}/versions": named(),
     "PUT /v1/policies/{name}": named({**LIMITS, "reservations": True}),
     "POST /v1/policies/{name}/try": named(LIMITS),
+    "POST /v1/policies/{name}/suggest": named({"refuse_at_most": "1%"}),
     "POST /v1/policies/{name}/rollback": lambda policy: Asked(policy, {"version": 1 if policy == OWN else 3}),
     "GET /v1/overrides/{policy}": named(),
     "PATCH /v1/overrides/{policy}": named({"overrides": [{"subject": "u", **LIMITS}]}),
@@ -248,6 +249,7 @@ PAGES: dict[str, dict[str, str] | None] = {
     "/policies": {},
     "/policy": {"name": OWN},
     "/try": {"name": OWN, "limits": "1/day"},
+    "/suggest": {"name": OWN, "refuse_at_most": "1%"},
     "/limited": {},
     "/audit": {},
     "/campaigns": {},
@@ -257,7 +259,14 @@ PAGES: dict[str, dict[str, str] | None] = {
     "/segments": None,
 }
 """What of one's own they show; None is what is of all policies."""
-OTHERS = {"policy": OTHER, "try": OTHER, "campaign": CAMPAIGN[OTHER], "response": CAMPAIGN[OTHER], "limited": OTHER}
+OTHERS = {
+    "policy": OTHER,
+    "try": OTHER,
+    "suggest": OTHER,
+    "campaign": CAMPAIGN[OTHER],
+    "response": CAMPAIGN[OTHER],
+    "limited": OTHER,
+}
 FORMS: dict[str, dict[str, str]] = {
     "/subject/erase": {"id": "u"},
     "/subject/override": {"id": "u", "policy": OTHER, "limits": "9/day", "hours": "1"},

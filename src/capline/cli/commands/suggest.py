@@ -12,7 +12,7 @@ import typer
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import NO_SEGMENT, Answer, warn
 from capline.cli.render.progress import progress_bar
-from capline.cli.render.suggest import show_suggestion, suggestion_facts
+from capline.cli.render.suggest import show_suggestion
 from capline.limiter.arguments.hashed_keys import keyed_hash
 from capline.model.errors import InvalidValueError
 from capline.model.limit import parse_span
@@ -74,6 +74,7 @@ def suggest(
     from capline.replay.blocks import EventFile  # noqa: PLC0415 - NumPy is an extra
     from capline.replay.page import write_page  # noqa: PLC0415 - as above
     from capline.replay.suggest.events import read  # noqa: PLC0415 - as above
+    from capline.replay.suggest.facts import suggestion_facts  # noqa: PLC0415 - as above
     from capline.replay.suggest.policy_file import check_output, policy_text, write_policy  # noqa: PLC0415 - as above
     from capline.replay.suggest.report import render  # noqa: PLC0415 - as above
     from capline.replay.suggest.suggestion import Bound, Suggestion, suggest  # noqa: PLC0415 - as above

@@ -1,9 +1,9 @@
-"""What `capline suggest` answers: facts for machines, tables for people."""
+"""What `capline suggest` shows: tables for people."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from capline.cli.render.console import NO_SEGMENT, out, plain, table
 
@@ -12,42 +12,6 @@ if TYPE_CHECKING:
     from capline.replay.suggest.suggestion import Price, Suggestion
 
 _MOST_ROWS = 16
-
-
-def suggestion_facts(found: Suggestion, name_of: Callable[[int], Subject]) -> dict[str, Any]:
-    """One suggestion in JSON; `name_of` gives the subject of a code."""
-    facts: dict[str, Any] = {
-        "events": found.events,
-        "subjects": found.subjects,
-        "windows": {
-            choice.window: {
-                "quotas": list(
-                    zip(
-                        range(1, len(choice.curve.events) + 1),
-                        choice.curve.events.tolist(),
-                        choice.curve.subjects.tolist(),
-                        strict=True,
-                    )
-                ),
-                "most_of_one": choice.curve.worst.tolist(),
-                "suggested": {"limit": str(choice.limit), **_price(choice.price)},
-                "top_refused": [[name_of(code), refused, events] for code, refused, events in choice.top],
-            }
-            for choice in found.choices
-        },
-        "together": {"limits": list(map(str, found.together.limits)), **_price(found.together)},
-    }
-    if found.frontier:
-        names = [choice.window for choice in found.choices]
-        facts["frontier"] = [
-            [{name: limit.quota for name, limit in zip(names, price.limits, strict=True)}, price.events, price.subjects]
-            for price in found.frontier
-        ]
-    return facts
-
-
-def _price(price: Price) -> dict[str, int]:
-    return {"refused_events": price.events, "refused_subjects": price.subjects}
 
 
 def show_suggestion(

@@ -38,7 +38,7 @@ class Bound(NamedTuple):
     number: int = 0
 
     @classmethod
-    def parse(cls, text: str, of: str) -> Bound:
+    def parse(cls, text: str, of: str, name: str = "--refuse-at-most") -> Bound:
         """Read `1%`, or a whole number of them."""
         try:
             if text.endswith("%") and 0 <= (share := Fraction(Decimal(text.removesuffix("%"))) / 100) <= 1:
@@ -47,7 +47,7 @@ class Bound(NamedTuple):
                 return cls(of, None, int(text))
         except (ArithmeticError, ValueError):  # "x%", "nan%", "inf%"
             pass
-        raise InvalidValueError(f"--refuse-at-most is a share like 1%, or a whole number of {of}, not {text[:40]!r}")
+        raise InvalidValueError(f"{name} is a share like 1%, or a whole number of {of}, not {text[:40]!r}")
 
     def most(self, total: int) -> int:
         """So many of this total."""

@@ -9,6 +9,7 @@
     GET   /console/segments?left=  what two share, versions; POST …/rollback
     GET   /console/limited         who is refused most, and who uses most
     GET   /console/try?name=       other limits for a policy; POST …/set
+    GET   /console/suggest?name=   which limits the recorded decisions suggest
     GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
     POST  /console/link            with a token: a link that signs in once, GET /console/link?key=
 
@@ -30,7 +31,7 @@ import msgspec
 
 from capline.model.errors import CaplineError
 from capline.service.access.guard import check_role
-from capline.service.console import campaigns, compose, segments, settings, subject
+from capline.service.console import campaigns, compose, segments, settings, subject, suggest
 from capline.service.console.campaigns import CampaignPages
 from capline.service.console.compose import Composing
 from capline.service.console.history import History
@@ -40,6 +41,7 @@ from capline.service.console.segments import SegmentPages
 from capline.service.console.sessions import READ, Caller, Sessions, check_form
 from capline.service.console.settings import SettingsPages
 from capline.service.console.subject import SubjectPage
+from capline.service.console.suggest import SuggestPages
 from capline.service.console.verbs import Verbs
 from capline.service.http.app import AUDIENCE_BYTES, Reply, Route
 from capline.service.http.forms import query_of
@@ -119,6 +121,7 @@ class Console:
         self._composing = Composing(self.verbs, messages or {})
         self._has_configuration = limiter.configuration is not None
         self._settings = SettingsPages(self.verbs, self._overview, has_store=self._has_configuration)
+        self._suggesting = SuggestPages(self.verbs, self._settings)
         self._segment_pages = SegmentPages(self.verbs, is_here=source is not None)
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self.follow = self._history.follow
@@ -139,6 +142,7 @@ class Console:
             POLICY: route(GET=self._page(self._policy)),
             TRY: route(GET=self._page(self._try)),
             f"{TRY}/set": route(POST=self._form(self._set, "name", *settings.TYPED, "shadow", "version", "reason")),
+            f"{TOP}/suggest": route(GET=self._page(self._suggest)),
             LIMITED: route(GET=self._page(self._limited)),
             SEGMENTS: route(GET=self._page(self._segments)),
             f"{SEGMENTS}/rollback": route(POST=self._form(self._rollback, "version", "current")),
@@ -373,6 +377,14 @@ class Console:
         view = await self._settings.tried(caller.token, asked["name"], asked)
         may = caller.changes and "version" in view["policy"] and self.verbs.may(caller.token, "PUT", settings.ONE)
         return self._shown(request, caller, "try.html", view, may_set=may, done=_DONE.get(asked.get("done", "")))
+
+    async def _suggest(self, request: Request, caller: Caller) -> Reply:
+        typed = query_of(request.query, ("name", *suggest.TYPED))
+        name = typed.pop("name", "")
+        if not name:
+            return moved(POLICIES)
+        view = await self._suggesting.view(caller.token, name, typed)
+        return self._shown(request, caller, "suggest.html", view, curve=suggest.curve)
 
     async def _set(self, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
         name = form.get("name", "")

@@ -72,6 +72,10 @@ class SettingsPages:
                 view["why_not"] = str(problem)
         return view
 
+    async def typed(self, token: Token, name: str) -> dict[str, str]:
+        """The limits of a policy as the form has them."""
+        return _typed((await self._document(token, name))[1])
+
     async def limited(self, token: Token, policy: str | None) -> dict[str, Any]:
         """Who is refused most, and who uses most, under all policies or one."""
         try:
@@ -122,16 +126,17 @@ def _typed(document: dict[str, Any]) -> dict[str, str]:
 
 def _limits_of(form: dict[str, str]) -> dict[str, Any]:
     """What was typed, as keys of a policy."""
-    found: dict[str, Any] = {"limits": _several(form.get("limits", ""))}
+    found: dict[str, Any] = {"limits": several(form.get("limits", ""))}
     for key in _BY_NAME:
         found[key] = {}
         for line in filter(None, map(str.strip, form.get(key, "").splitlines())):
             name, colon, limits = line.partition(":")
-            if not colon or not _several(limits):
+            if not colon or not several(limits):
                 raise InvalidValueError(f"{quoted(line)}: write a name, a colon and limits, like vip: 5/day, 20/week")
-            found[key][name.strip()] = _several(limits)
+            found[key][name.strip()] = several(limits)
     return found
 
 
-def _several(limits: str) -> list[str]:
+def several(limits: str) -> list[str]:
+    """What stands between commas."""
     return [limit.strip() for limit in limits.split(",") if limit.strip()]

@@ -1,5 +1,7 @@
 """`POST /v1/policies/{name}/try`: what other limits would have done to the decisions that the service recorded.
 
+`POST /v1/policies/{name}/suggest`: which limits these decisions suggest, see `capline.service.record.suggested`.
+
     the record's rows of the policy  +  the hits of their subjects in the store that are not in it (from before, from
     campaigns, other instances)  ->  replayed under the limits in force and under the others  ->  compared
 
@@ -26,6 +28,7 @@ from capline.replay.recorded import Recorded, refusals
 from capline.service.http.problems import Problem
 from capline.service.http.table import post
 from capline.service.record.limiter import RecordingLimiter
+from capline.service.record.suggested import asked_of, decided, suggestions
 from capline.service.verbs.configuration import PolicyForm
 from capline.support.instant import instant_text
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.service.http.app import Request
     from capline.service.record.kept import Record, Row
+    from capline.service.record.suggested import Asked
     from capline.window.log import Hit
 
 MOST_SUBJECTS, MOST_ROWS = 10_000, 200_000
@@ -86,6 +90,76 @@ class Tried(msgspec.Struct):
     newly_free: Turned
 
 
+class SuggestForm(msgspec.Struct, forbid_unknown_fields=True):
+    """Windows like `hour`, at most 3 (those of the policy's limits if none is named), and what may be refused.
+
+    `refuse_at_most` is a share or a whole number `of` events, or of subjects with a refusal.
+    """
+
+    windows: list[str] = []
+    refuse_at_most: str = "1%"
+    of: Literal["events", "subjects"] = "events"
+    by_segment: bool = False
+
+
+class LimitPrice(msgspec.Struct):
+    """A limit, and what it would have refused."""
+
+    limit: str
+    refused_events: int
+    refused_subjects: int
+
+
+class LimitsPrice(msgspec.Struct):
+    """Limits that hold together, and what they would have refused."""
+
+    limits: list[str]
+    refused_events: int
+    refused_subjects: int
+
+
+class SuggestedWindow(msgspec.Struct):
+    """At most 200 quotas, each with its refused events and subjects; of these the smallest that keeps the bound.
+
+    `in_force` is what is now, `top_refused` whom the suggested one refuses most: its refusals, and all its events.
+    """
+
+    quotas: list[tuple[int, int, int]]
+    most_of_one: list[int]
+    suggested: LimitPrice
+    top_refused: list[tuple[Subject, int, int]]
+    in_force: LimitPrice | None = None
+
+
+class SuggestedLimits(msgspec.Struct):
+    """By window, and together; of two windows the pairs of quotas of which neither can be smaller."""
+
+    events: int
+    subjects: int
+    windows: dict[str, SuggestedWindow]
+    together: LimitsPrice
+    frontier: list[tuple[dict[str, int], int, int]] = []
+
+
+class Suggested(msgspec.Struct):
+    """Limits for the recorded decisions since then, None where there are none; `segments` are the largest of so many.
+
+    `left_out` decisions had another cost than one unit or were to keep units free, `older` ones were too many, and
+    `overridden` subjects have limits of their own: they are not counted. Of a `hashed` record the
+    subjects are hashes.
+    """
+
+    since: str | None
+    until: str
+    left_out: int
+    overridden: int
+    older: int
+    hashed: bool
+    suggested: SuggestedLimits | None = None
+    segments: dict[str, SuggestedLimits] = {}
+    of_segments: int = 0
+
+
 class Trials:
     """Tries one policy at a time."""
 
@@ -103,16 +177,55 @@ class Trials:
     )
     async def try_policy(self, _request: Request, name: str, form: PolicyForm) -> Tried:
         """What this policy would have done to the recorded decisions; changes nothing."""
+        limiter, record, policy = self._recorded(name)
+        wanted = policy_of(name, form.document())
+        async with self._turn:
+            return await _tried(limiter, record, policy, wanted)
+
+    @post(
+        "/v1/policies/{name}/suggest",
+        SuggestForm,
+        Suggested,
+        roles=("read",),
+        examples={"POST": {"windows": ["minute", "hour"], "refuse_at_most": "1%", "of": "subjects"}},
+    )
+    async def suggest(self, _request: Request, name: str, form: SuggestForm) -> Suggested:
+        """The smallest quotas that would have refused so few of the recorded decisions; changes nothing."""
+        limiter, record, policy = self._recorded(name)
+        asked = asked_of(policy, form.windows, form.refuse_at_most, form.of, by_segment=form.by_segment)
+        async with self._turn:
+            record.flush()
+            return await asyncio.to_thread(_suggested, limiter, record, policy, asked)
+
+    def _recorded(self, name: str) -> tuple[RecordingLimiter, Record, Policy]:
         limiter = self._limiter
         if not isinstance(limiter, RecordingLimiter) or limiter.record is None:
             raise Problem(
                 HTTPStatus.CONFLICT, "this service records no decisions; give 'record: {keep: 3600}' in its settings"
             )
-        policy, wanted = limiter.policies.get(name), policy_of(name, form.document())
+        policy = limiter.policies.get(name)
         if policy is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"no policy {quoted(name)}")
-        async with self._turn:
-            return await _tried(limiter, limiter.record, policy, wanted)
+        return limiter, limiter.record, policy
+
+
+def _suggested(limiter: RecordingLimiter, record: Record, policy: Policy, asked: Asked) -> Suggested:
+    until = instant_text(time.time_ns() // 1000, "milliseconds")
+    named = limiter.segment_now if asked.by_segment and not record.hashed else None
+    found = decided(record, policy.name, lambda subjects: _owns(limiter, record, policy, subjects), named)
+    since = None if found.since_us is None else instant_text(found.since_us, "milliseconds")
+    told = suggestions(policy, found, asked, hashed=record.hashed)
+    parts = {key: told.pop(key) for key in ("segments", "of_segments") if key in told}
+    facts = parts | {"suggested": told or None, "since": since, "until": until}
+    counts = {"left_out": found.left_out, "overridden": found.overridden, "older": found.older, "hashed": record.hashed}
+    return msgspec.convert(facts | counts, Suggested)
+
+
+def _owns(limiter: RecordingLimiter, record: Record, policy: Policy, subjects: Sequence[Subject]) -> Sequence[object]:
+    """The limits of their own of these subjects, None for none; of hashes nobody knows."""
+    if limiter.configuration is None or record.hashed:
+        return [None] * len(subjects)
+    return limiter.configuration.view.owns(policy.name, subjects)
 
 
 async def _tried(limiter: RecordingLimiter, record: Record, policy: Policy, wanted: Policy) -> Tried:
@@ -124,9 +237,7 @@ async def _tried(limiter: RecordingLimiter, record: Record, policy: Policy, want
         by_subject[row.subject].append(row)
     every = max(ceil(len(by_subject) / MOST_SUBJECTS), ceil(len(rows) / MOST_ROWS), 1)
     subjects = [*by_subject][::every]
-    own: Sequence[object] = [None] * len(subjects)
-    if limiter.configuration is not None and not record.hashed:
-        own = await asyncio.to_thread(limiter.configuration.view.owns, policy.name, subjects)
+    own = await asyncio.to_thread(_owns, limiter, record, policy, subjects)
     plain = [subject for subject, limits in zip(subjects, own, strict=True) if limits is None]
     asked: list[_Asked] = []
     keeps_hits = policy.algorithm == "sliding_log" and bool(policy.limits) and not policy.count_denied

@@ -25,6 +25,7 @@ MOST_CELLS = 1 << 25
 """Cells of a ring; 4 bytes each."""
 _BLOCK_CELLS = 1 << 18
 """Cells that a processor's cache holds."""
+_FEW_STEPS = 16
 _LEAST_AHEAD = 16
 """Steps that can be looked up at once, below which a run is never done alone."""
 
@@ -62,7 +63,7 @@ def refusals(
     alone = np.unique(places[uneven[places]])
     if len(alone):
         steps = steps[~uneven[places]]
-    begins = [np.searchsorted(steps, window.first[steps]) for window in windows]
+    begins = _places(steps, [window.first[steps] for window in windows], len(histories.at_us))
     reach = np.minimum.reduce(begins)
     runs = np.flatnonzero(reach == np.arange(len(steps)))
     places, counts = histories.subjects[steps[runs]], np.zeros((0, quotas.shape[1]), np.int32)
@@ -82,6 +83,16 @@ def over(windows: Sequence[Window], quotas: Sequence[int], among: NDArray[np.int
     ]
     found = np.flatnonzero(np.logical_or.reduce(more))
     return found if among is None else among[found]
+
+
+def _places(steps: NDArray[np.int64], firsts: Sequence[NDArray[np.int32]], instants: int) -> list[NDArray[np.int64]]:
+    """How many of the steps come before each of these instants: counted once for all instants if the steps are many."""
+    if len(steps) < instants // _FEW_STEPS:
+        return [np.searchsorted(steps, first) for first in firsts]
+    before = np.zeros(instants + 1, np.int64)
+    before[steps + 1] = 1
+    np.cumsum(before, out=before)
+    return [before[first] for first in firsts]
 
 
 def _one_by_one(

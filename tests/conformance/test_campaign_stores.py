@@ -238,6 +238,19 @@ def test_a_batch_has_a_due_time_of_its_own(queue: CampaignStore) -> None:
     assert queue.state("sale").waiting == 1
 
 
+def test_only_what_was_decided_and_waits_is_woken(queue: CampaignStore) -> None:
+    filled(queue)
+    for wait_s, settles in ((60, False), (0, True)):
+        batch = claimed(queue, "a")
+        assert queue.record(batch, rows_of(batch, DELIVERED if settles else PENDING), decided=True)
+        assert settles or queue.release(batch, "give_back", wait_s=wait_s)
+    queue.wake("sale", [0, 1, 2, 7])
+    assert [claimed(queue, worker).number for worker in "ab"] == [0, 2]
+    queue.wake("sale", [0, 2])
+    assert queue.claim("sale", "c", 60) == Waiting(2)
+    assert queue.look(1).campaigns == []
+
+
 def test_a_look_never_takes_a_lease_for_longer_than_it_is(queue: CampaignStore) -> None:
     assert queue.begin(replace(RUN, batches=1))
     assert put(queue, 0) == 1

@@ -210,12 +210,17 @@ class Delivery:
         self.progress(part.number, len(rows) - rows.to("send").size - rows.to("wait").size)
 
     def _decide_held(self, part: Part, rows: BatchRows) -> None:
-        """Decide the held rows that are due, but for those behind others (`hold`) and those that opted out."""
+        """Decide the held rows that are due, but for those behind others (`hold`) and those that opted out.
+
+        Where none is due, nor in a second, somebody steered a campaign that they may have waited for: all are due.
+        """
         if not (held := rows.to("wait")).size:
             return
         self.record.check()
         now_us = self.limiter.now_us()
-        due = held[rows.held_until_us[held] <= now_us]
+        until_us = rows.held_until_us[held]
+        is_woken = until_us.min() > now_us + SECOND_US and not rows.to("send").size
+        due = held if is_woken else held[until_us <= now_us]
         if self.file.exclude is not None and due.size:
             out = self.file.exclude.among(rows.ids[due])
             rows.state[due[out]] = EXCLUDED

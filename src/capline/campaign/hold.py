@@ -10,6 +10,7 @@ Cost: for each other campaign that holds on this log, some two such batches, 1 m
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,11 +38,11 @@ def behind(
     """Until when each of these rows waits for those before it, 0 for not at all, and the limit that holds these."""
     until_us, limits = np.zeros(len(due), np.int64), [""] * len(due)
     ids = rows.ids[due]
-    for theirs in _before(store, campaign, rows.at_us, ids):
+    for theirs, over_us in _before(store, campaign, rows.at_us, ids):
         held = np.flatnonzero(np.isin(theirs.state, (HELD, DECIDING)))
         _, places, at = np.intersect1d(ids, theirs.ids[held], assume_unique=True, return_indices=True)
         first = held[at]
-        ends_us = np.where(theirs.state[first] == HELD, theirs.held_until_us[first], 0)
+        ends_us = np.where(theirs.state[first] == HELD, np.minimum(theirs.held_until_us[first], over_us), 0)
         # One that is due and not decided is in other hands: it is looked for again.
         ends_us = np.where(ends_us > now_us, ends_us + _AFTER_US, (now_us // SECOND_US + 1) * SECOND_US)
         later = ends_us > until_us[places]
@@ -51,8 +52,11 @@ def behind(
     return until_us, limits
 
 
-def _before(store: CampaignStore, campaign: str, at_us: int, ids: Ids) -> Iterator[BatchRows]:
-    """The batches of other campaigns that come before one of this campaign, asked for at `at_us`, with such ids."""
+def _before(store: CampaignStore, campaign: str, at_us: int, ids: Ids) -> Iterator[tuple[BatchRows, float]]:
+    """The batches of other campaigns that come before one of this campaign, asked for at `at_us`, with such ids.
+
+    Each with when its campaign is over.
+    """
     run, ends = store.find(campaign), ids[[0, -1]].tolist()
     if run is None:
         return
@@ -67,4 +71,4 @@ def _before(store: CampaignStore, campaign: str, at_us: int, ids: Ids) -> Iterat
         for theirs in store.steps(name, numbers):
             is_before = (-priority, theirs.at_us, name) < mine
             if is_before and (theirs.ids.dtype == object) == (ids.dtype == object):
-                yield theirs
+                yield theirs, other.state.until_us or math.inf

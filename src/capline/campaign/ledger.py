@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from capline.campaign.pending import wake_others
 from capline.campaign.rate import change_rate, parse_rate, rate_now
 from capline.campaign.store.database import sqlite_errors
 from capline.campaign.store.inputs import changed_inputs
@@ -149,6 +150,8 @@ class Ledger:
         """Pause, resume or cancel the run; `CampaignConflictError` where it is over."""
         if not self.store.steer(self.name, change, by=by):
             raise self._too_late()
+        if change != "resume":
+            wake_others(self.store, self.run)
 
     def set(self, settings: Settings, by: str) -> None:
         """Set something of the run; `CampaignConflictError` where it is too late for that."""
@@ -158,6 +161,8 @@ class Ledger:
             raise CampaignConflictError(f"campaign {self.name!r} has no 'rate:' that could change")
         if not self.store.steer(self.name, due_us=due_us, until_us=until_us, by=by):
             raise self._too_late()
+        if due_us is not None or until_us is not None:
+            wake_others(self.store, self.run)
         if rate is not None:
             change_rate(self.store, self.run, rate, by)
 

@@ -87,8 +87,9 @@ class Accepted:
 
     def changed(self, run: StoredRun) -> list[str]:
         """The inputs that are not as the run was begun with, in words; the audience only as far as it is known."""
-        audience = () if run.batches else (self.seen,)
-        return changed_inputs(run.inputs, (*self.others, *audience))
+        if not run.batches:
+            return changed_inputs(run.inputs, (*self.others, self.seen))
+        return changed_inputs([each for each in run.inputs if each.name != self.seen.name], self.others)
 
     def run(self, store: str = "") -> StoredRun:
         """A run that begins now, for a campaign store; `store` takes the place of the file's own for workers."""

@@ -21,6 +21,7 @@ from capline.campaign.deliver import Delivery, Held, Paused, Steps
 from capline.campaign.ledger import Ledger
 from capline.campaign.outcomes import outcome_of
 from capline.campaign.part import Part
+from capline.campaign.pending import wake_others
 from capline.campaign.queue.enqueue import begin, enqueue
 from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
 from capline.campaign.store.open import open_store
@@ -28,7 +29,7 @@ from capline.campaign.store.protocol import CampaignStore
 from capline.campaign.store.records import Claimed, Over
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.campaign.store_facts import store_input
-from capline.model.errors import CampaignError
+from capline.model.errors import CampaignConflictError, CampaignError
 from capline.policy.file import load
 from capline.policy.joint import JointPolicy
 
@@ -135,7 +136,9 @@ class World:
         self.clock.advance_us(until_us - self.clock.now_us())
 
     def steer(self, name: str, change: Any) -> None:
-        if not self.store.steer(name, change):
+        try:
+            self.steered(lambda: Ledger.of(self.store, name).change(change, "somebody"))
+        except CampaignConflictError:
             return
         if change == "pause":
             self.paused.add(name)
@@ -144,6 +147,18 @@ class World:
         if change == "cancel" and name in self.due_us:
             self.due_us[name] = self.clock.now_us()
         self.settle()
+
+    def steered(self, steer: Callable[[], object]) -> None:
+        """What others hold is due, since it may have waited for the one that is steered."""
+        wake = self.store.wake
+
+        def woken(other: str, numbers: Sequence[int]) -> None:
+            wake(other, numbers)
+            self.due_us[other] = self.clock.now_us()
+
+        with pytest.MonkeyPatch.context() as noted:
+            noted.setattr(self.store, "wake", woken)
+            steer()
 
 
 @dataclass(order=True)
@@ -171,6 +186,7 @@ class Naive:
     held: list[Message] = field(default_factory=list[Message])
     sent: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
     paused: set[str] = field(default_factory=set[str])
+    policies: dict[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     def stamp_us(self, policies: Sequence[str], subject: int, at_us: int) -> int:
         """The stamps of a log are all different, a hit is judged at its own, and has one in all logs."""
@@ -220,6 +236,7 @@ class Naive:
         policies: tuple[str, ...] = ("promo",),
     ) -> None:
         due_us = due_us or self.now_us
+        self.policies[name] = policies
         self.held += [Message(-priority, due_us, name, subject, cost, due_us, yields, policies) for subject in ids]
         self.settle()
 
@@ -250,6 +267,17 @@ class Naive:
                 self.held.remove(one)
             else:
                 one.due_us = self.fits_at(one.policies, one.subject, one.cost, higher)
+
+    def steer(self, name: str, change: str, *, is_open: bool) -> None:
+        """Whatever the others hold may have waited for this one."""
+        (self.paused.add if change == "pause" else self.paused.discard)(name)
+        if change == "cancel":
+            self.held = [each for each in self.held if each.campaign != name]
+        for each in self.active():
+            on_one_log = {*each.policies} & {*self.policies[name]}
+            if is_open and change != "resume" and each.begun and each.campaign != name and on_one_log:
+                each.due_us = self.now_us
+        self.settle()
 
     def active(self) -> list[Message]:
         return [each for each in self.held if each.campaign not in self.paused]
@@ -393,12 +421,13 @@ def test_a_campaign_yields_to_a_pending_one_of_higher_priority(
     world.go_on(clock.now_us() + HOUR_US)
     assert outcome(world, "news", 1) == meanwhile
     if then == "move":
-        assert store.steer("notice", due_us=due_us + 48 * HOUR_US)
+        assert store.steer("notice", due_us=due_us + 48 * HOUR_US)  # whose time has come by a server's clock
+        world.steered(lambda: wake_others(store, Ledger.of(store, "notice").run))
         world.due_us["notice"] += 48 * HOUR_US
     elif then is not None:
         world.steer("notice", then)
-    world.go_on(clock.now_us() + room.LOOK_AGAIN_US)
-    assert outcome(world, "news", 1) == (ends if then else meanwhile)
+    world.settle()
+    assert outcome(world, "news", 1) == (ends if then else meanwhile), "at once"
     world.go_on(due_us + SECOND_US)
     assert outcome(world, "news", 2) == ends
     assert store.state("news").finished
@@ -551,16 +580,13 @@ def history(
                 naive.record([policy], subject, 1)
         elif names:
             name = rng.choice(names)
+            is_open = not (store.state(name).finished or store.state(name).cancelled)
             world.steer(name, kind)
-            if kind == "cancel":
-                naive.held = [each for each in naive.held if each.campaign != name]
-            (naive.paused.add if kind == "pause" else naive.paused.discard)(name)
-            naive.settle()
+            naive.steer(name, kind, is_open=is_open)
         assert not (apart := sorted({*world.sent} ^ {*naive.sent})), (path.name, kind, apart)
     for name in names:
         world.steer(name, "resume")
-        naive.paused.discard(name)
-        naive.settle()
+        naive.steer(name, "resume", is_open=True)
     end_us = naive.now_us + 2000 * HOUR_US
     world.go_on(end_us)
     naive.go_on(end_us)

@@ -185,6 +185,10 @@ class CampaignStore(Protocol):
         """A run's progress."""
         ...
 
+    def wake(self, campaign: str, numbers: Sequence[int]) -> None:
+        """Make those of these batches due now that were decided, and wait."""
+        ...
+
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
         """The recorded steps of those batches that were decided. A batch is read in one piece."""
         ...

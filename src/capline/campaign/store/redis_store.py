@@ -114,6 +114,10 @@ class RedisCampaignStore:
         due, until = ("" if each is None else each for each in (due_us, until_us))
         return bool(self._run("steer", campaign, campaign, EXPIRY_MS, due, change, until, by))
 
+    def wake(self, campaign: str, numbers: Sequence[int]) -> None:
+        """As in `protocol`."""
+        self._run("wake", campaign, campaign, EXPIRY_MS, *numbers)
+
     def rate(self, key: str) -> Rate | None:
         """As in `protocol`. Who reads it keeps it."""
         name = _RATE + key

@@ -404,6 +404,16 @@ class SqliteCampaignStore:
         )
         return done.rowcount > 0
 
+    def wake(self, campaign: str, numbers: Sequence[int]) -> None:
+        """As in `protocol`."""
+        with self._changes():
+            self._db.executemany(
+                "UPDATE batch SET due_us = 0 WHERE campaign = ? AND number = ? AND decided IS NOT NULL "
+                "AND NOT settled AND owner IS NULL",
+                [(campaign, number) for number in numbers],
+            )
+            self._plan(campaign)
+
     def rate(self, key: str) -> Rate | None:
         """As in `protocol`."""
         found = self._all("SELECT record FROM rate WHERE rate_key = ?", key)

@@ -255,7 +255,7 @@ def test_charges_on_the_room_in_front_of_thousands_of_slots(
     beside: Callable[..., Beside], named: bool, forms: str
 ) -> None:
     """The first moves what is behind it and leaves room for some more, until that is used up, and hits have aged."""
-    pair = beside(shared("redis").url, ["1/ms"], "subject", START_US, forms)
+    pair = beside(shared("redis").url, ["1/ms", "9000/s"], "subject", START_US, forms)
     chance = random.Random(f"{named} {forms}")
     for i in range(5_300):
         pair.ask("schedule", id=f"id{i}" if named and i % 3 else None)
@@ -272,6 +272,11 @@ def test_charges_on_the_room_in_front_of_thousands_of_slots(
         if step % 100 == 99:
             pair.same_history()
             pair.ask("schedule")
+    pair.clock.advance_us(2_300_000)  # hits in front have aged, and others there are in another block
+    for place in (1_700, 2_000, 2_200):
+        pair.settle(pair.hits[place], 90)
+        pair.ask("charge", 3)
+        pair.same_history()
 
 
 @pytest.mark.parametrize("kind", KINDS)

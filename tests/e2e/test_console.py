@@ -4,9 +4,11 @@ import os
 import re
 import select
 import signal
+import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from html import unescape
@@ -19,7 +21,7 @@ from tests.kit import server_process, servers
 from tests.kit.campaign_store import claimed, filled, finish
 from tests.kit.chromium import Chromium
 from tests.kit.cli import CommandLine
-from tests.kit.program import ended
+from tests.kit.program import Program, ended
 from tests.kit.segments import make
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
@@ -313,6 +315,11 @@ def test_campaigns_are_seen_and_steered_by_who_may(tmp_path: Path, tokens: dict[
         assert 'href="/console/campaign?name=sale"' in reader.get("/console/campaigns").text
         report = reader.get(page, headers=json).json()
         assert (report["total"]["sent"], report["total"]["undecided"], report["queue"]["batches"]) == (3, 6, 3)
+        with closing(open_store(queue, make=False)) as store:
+            batch = claimed(store, "<b>host:1")
+            assert "&lt;b&gt;host:1" in (shown := reader.get(page).text)
+            assert finish(store, batch)
+        assert ('<span class="good">works' in shown, "silent since" in shown) == (True, False)
         assert "/console/campaign/pause" not in reader.get(page).text
         assert reader.get("/console/campaign?name=none").status_code == 404
         assert reader.get("/console/campaign").headers["Location"] == "/console/campaigns"
@@ -329,6 +336,43 @@ def test_campaigns_are_seen_and_steered_by_who_may(tmp_path: Path, tokens: dict[
             assert (report["state"].replace("finished", "cancelled"), report["steering"]["by"]) == (state, "steer")
         again = steerer.post("/console/campaign/pause", data={"name": "sale", "forgery": forgery})
         assert (again.status_code, "<h1>Conflict" in again.text) == (409, True)
+
+
+@pytest.mark.deep  # a worker is silent after ten seconds
+def test_in_a_browser_a_worker_that_was_killed_is_silent(tmp_path: Path, tokens: dict[str, str]) -> None:
+    (tmp_path / "ids.csv").write_text("id\n1\n2\n", encoding="utf-8")
+    queue = f"sqlite://{tmp_path}/queue.sqlite"
+    with socket.create_server(("127.0.0.1", 0)) as far, Serving(tmp_path, "--queue", queue) as service:
+        form = {
+            "campaign": "sale",
+            "policy": "promo",
+            "policies": "policies.yaml",
+            "audience": {"csv": "ids.csv"},
+            "sender": {"webhook": {"url": f"http://127.0.0.1:{far.getsockname()[1]}/", "timeout": 600}},
+        }
+        assert service.client.post("/v1/campaigns", json=form).status_code == 200
+        worker = Program(tmp_path, "-m", "capline.cli", "worker", "--queue", queue)
+        try:
+            far.settimeout(WITHIN_S)
+            with closing(far.accept()[0]), Chromium(tmp_path / "profile", width=390) as browser:
+                browser.go(f"{service.admin}/console/campaign?name=sale")
+                assert f"{socket.gethostname()}:" in browser.text
+                assert "works" in browser.text
+                worker.end(signal.SIGKILL)
+                killed_at = time.time()
+                soon(lambda: "silent since" in _reloaded(browser, f"{service.admin}/console/campaign?name=sale"))
+                found = re.search(r"silent since (\d\d):(\d\d):(\d\d) UTC", browser.text)
+                assert found is not None
+                said_s = 3600 * int(found[1]) + 60 * int(found[2]) + int(found[3])
+                assert abs((said_s - killed_at + 43_200) % 86_400 - 43_200) < 5
+        finally:
+            worker.end(signal.SIGKILL)
+    assert tokens
+
+
+def _reloaded(browser: Chromium, url: str) -> str:
+    browser.go(url)
+    return browser.text
 
 
 def test_what_is_configured_is_seen_page_by_page(tmp_path: Path) -> None:

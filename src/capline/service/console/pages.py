@@ -334,6 +334,8 @@ class Console:
         asked = query_of(request.query, ("name", "done"))
         if not asked.get("name") or not self.verbs.has(campaigns.ONE):
             return moved(CAMPAIGNS)
+        from capline.campaign.store.protocol import SILENT_S  # noqa: PLC0415 - few services have campaigns
+
         view = await self._campaigns.one(caller.token, asked["name"])
         return self._shown(
             request,
@@ -342,6 +344,8 @@ class Console:
             view,
             actions=self._campaigns.actions(caller.token, view) if caller.changes else [],
             drawn=campaigns.drawn,
+            at=time.time(),
+            silent_s=SILENT_S,
             has_response=self.verbs.has(campaigns.RESPONSE),
             done=_DONE.get(asked.get("done", "")),
         )

@@ -110,6 +110,30 @@ def test_a_plan_says_what_it_loses_to_those_before_it_and_takes_from_those_after
         assert answer("campaign", "plan", own.name, "--server", serving.url, cwd=tmp_path) == found
 
 
+def test_a_plan_is_on_the_logs_as_they_are(tmp_path: Path, queue: str) -> None:
+    site = Site(tmp_path)
+    waiting(site, queue, "news", range(50, 150), 9)
+    site.audience(range(100, 400))
+    now_us = time.time_ns() // HOUR_US // 1000 * HOUR_US
+    own = site.write(campaign="offer", as_of=None, send_at=instant_text(now_us + 10 * HOUR_US))
+    with site.limiter(time.time_ns() // 1000) as limiter:
+        limiter.decide_many("promo", list(range(110)))
+    assert places(answer("campaign", "plan", own, "--queue", queue)) == [("offer", "news", "1/day", "new", 40, 0)]
+
+
+def test_what_is_held_already_waits_too_and_takes_places(tmp_path: Path, queue: str) -> None:
+    site = Site(tmp_path)
+    waiting(site, queue, "news", range(100, 200), 0)
+    assert capline("worker", "--queue", queue, "--until-idle", "--quiet").returncode == 0
+    waiting(site, queue, "offer", range(90, 200), 0, over_cap="hold", sender="{file: offer}")
+    assert capline("worker", "--queue", queue, "--until-idle", "--quiet").returncode == 0
+    waiting(site, queue, "sale", range(200), 30)
+    found = answer("campaign", "conflicts", "--queue", queue, "--history")
+    assert counts(found) == {"offer": (100, 100, 100, 0, 0), "sale": (200, 100, 0, 100, 100)}
+    assert places(found) == [("sale", "offer", "1/day", "new", 100, 0)]
+    assert counts(answer("campaign", "conflicts", "--queue", queue)) == counts(found)
+
+
 def test_the_logs_as_they_are_now(tmp_path: Path, queue: str) -> None:
     site = Site(tmp_path)
     three(site, queue)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Plan(Report, frozen=True, kw_only=True):
-    """A forecast, and `conflicts` with the campaigns that wait, each at its time, on empty logs.
+    """A forecast, and `conflicts` with the campaigns that wait, each at its time, on the logs as they are.
 
     `unread` says by name why one of them could not be looked at.
     """

@@ -18,8 +18,9 @@ from tests.profiles import size, sized
 from capline import Limiter, ManualClock
 from capline.campaign.conflicts import find, patterns
 from capline.campaign.conflicts.find import Conflict, conflicts
+from capline.campaign.conflicts.past import Past
 from capline.campaign.conflicts.patterns import Patterns, blocks
-from capline.campaign.conflicts.planned import Planned
+from capline.campaign.conflicts.planned import Planned, Waiting
 from capline.campaign.file import loads_campaign
 from capline.campaign.part import Part
 from capline.campaign.prepare import pick_policy
@@ -46,11 +47,15 @@ class Message:
     planned: Planned
     segment: str | None
     zone: str | None
+    held: tuple[int, int] = (0, 0)
+    """Until and since when it is held already."""
     fate: str = "refused"
     takers: frozenset[str] = frozenset()
     limit: str = ""
 
     def due_us(self) -> int:
+        if self.held[0]:
+            return max(AT_US, self.held[0])
         minute = self.planned.file.local_minute
         if minute is None:
             return self.planned.due_us
@@ -80,7 +85,9 @@ class Naive:
         due: list[tuple[int, int, int, str]] = []
         for name, message in self.messages.items():
             at_us = message.due_us()
-            heappush(due, (at_us, -message.planned.file.priority, at_us, name))
+            if message.held[0]:
+                self.held[name] = at_us, message.held[1]
+            heappush(due, (at_us, -message.planned.file.priority, message.held[1] or at_us, name))
         while due:
             at_us, rank, first_us, name = heappop(due)
             message, file = self.messages[name], self.messages[name].planned.file
@@ -253,7 +260,18 @@ def campaign(
             batches.append([])
         batches[-1].append(row)
 
-    def part(number: int) -> Part:
+    over, held_of = decided_of(rng, batches) if file.holds_any else (set[int](), dict[int, tuple[int, int]]())
+
+    def part(number: int) -> Waiting | None:
+        whole = entire(number)
+        if number not in over:
+            return Waiting(whole)
+        held = np.array([row in held_of for row in batches[number]])
+        mine = [held_of[row] for row in batches[number] if row in held_of]
+        until_us = np.array([max(AT_US, until_us) for until_us, _ in mine], np.int64)
+        return Waiting(whole.take(held), until_us, mine[0][1]) if mine else None
+
+    def entire(number: int) -> Part:
         rows = batches[number]
         ids = np.array([_id(numbers[row], as_text=as_text) for row in rows], object if as_text else np.uint32)
         codes_of = np.array([codes[row] for row in rows], np.uint16)
@@ -262,15 +280,31 @@ def campaign(
     log = "store", policies.namespace, policy.log, as_text
     kinds = SEGMENTS, ZONES
     planned = Planned(file, policies, policy, due_us, until_us, *kinds, log, len(batches), part)
+    decided = {row for batch in over for row in batches[batch]}
     for row, number in enumerate(numbers):
+        if row in decided and row not in held_of:
+            continue
         subject = np.array([_id(number, as_text=as_text)], object if as_text else np.uint32)
         excluded = file.exclude is not None and number in (1, 4)
         if excluded or (file.holdout is not None and file.holdout.among(subject)[0]):
             found.left_out[name] += 1
         else:
-            message = Message(planned, SEGMENTS[codes[row]], ZONES[zones[row]])
+            message = Message(planned, SEGMENTS[codes[row]], ZONES[zones[row]], held_of.get(row, (0, 0)))
             found.messages.setdefault(_id(number, as_text=as_text), {})[name] = message
     return planned
+
+
+def decided_of(rng: random.Random, batches: list[list[int]]) -> tuple[set[int], dict[int, tuple[int, int]]]:
+    """The batches that are decided already, and by row until and since when the messages that wait of them are held."""
+    over, held_of = set[int](), dict[int, tuple[int, int]]()
+    for number, rows in enumerate(batches):
+        since_us = AT_US - rng.choice([1, 1, 3]) * HOUR_US
+        ends_us = AT_US + rng.choice([-1, 2, 4, 9, 24]) * HOUR_US
+        if rng.random() < 0.5:
+            over.add(number)
+            held = [row for row in rows if rng.random() < 0.7]
+            held_of |= {row: (ends_us + rng.choice([0, 0, 1, 2]) * SECOND_US, since_us) for row in held}
+    return over, held_of
 
 
 @sized
@@ -285,10 +319,20 @@ def test_random_campaigns_as_a_naive_oracle_has_them(
         past: dict[Any, list[tuple[int, int, str, str | None]]] = {}
         monkeypatch.setattr(find, "_MOST_CELLS", rng.choice([1, 1 << 20]))
         monkeypatch.setattr(patterns, "_ROOM", 0)
-        if history:
-            past = lived(rng, drawn, store)
-        found = conflicts(drawn.planned, {}, AT_US, history=history)
+        looked: list[Any] = []
+        hits_of = Past._hits  # pyright: ignore[reportPrivateUsage]
+
+        def seen(self: Past, limiter: Limiter, subject: Any, looked: list[Any] = looked, of: Any = hits_of) -> Any:
+            looked.append(subject)
+            return of(self, limiter, subject)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Past, "_hits", seen)
+            if history:
+                past = lived(rng, drawn, store)
+            found = conflicts(drawn.planned, {}, AT_US, history=history)
         assert not found.unread
+        assert {*looked} <= {*drawn.messages}, "others have a past too, which nobody needs"
         fates: dict[str, Counter[str]] = {each.name: Counter() for each in drawn.planned}
         places: Counter[tuple[str, str, str, str | None, bool]] = Counter()
         for subject, messages in drawn.messages.items():
@@ -324,11 +368,12 @@ def lived(rng: random.Random, drawn: World, store: str) -> dict[Any, list[tuple[
     past: dict[Any, list[tuple[int, int, str, str | None]]] = {}
     clock = ManualClock(start_us=AT_US - 40 * HOUR_US)
     with Limiter(store, first.policies.policies, clock=clock, namespace=first.policies.namespace) as limiter:
-        for _ in range(12):
-            clock.advance_us(rng.randrange(1, 3 * HOUR_US))
+        for ago_us in sorted((rng.randrange(1, 40 * HOUR_US) for _ in range(12)), reverse=True):
+            clock.advance_us(AT_US - ago_us - clock.now_us())
             subject, channel = rng.choice([*drawn.messages]), rng.choice([None, "push"])
             hit = limiter.charge("promo", subject, 1, channel=channel).hit
             past.setdefault(subject, []).append((cast("int", hit), 1, "", channel))
+        limiter.charge("promo", "somebody" if isinstance(next(iter(drawn.messages)), str) else 99, 1)
     return past
 
 
@@ -367,5 +412,5 @@ def test_blocks_are_all_subjects_once(*, as_text: bool) -> None:
         size_of = rng.randrange(1, 30)
         cut = range(0, len(ids), size_of)
         streams.append((row, iter([(shown[i : i + size_of], np.array(kinds[i : i + size_of])) for i in cut])))
-    found = [column for table in blocks(3, streams) for column in columns(table)]
+    found = [column for _, table in blocks(3, streams) for column in columns(table)]
     assert Counter(found) == Counter(tuple(kinds) for kinds in expected.values())

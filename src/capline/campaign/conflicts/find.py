@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from capline.campaign.conflicts.past import Past
 from capline.campaign.conflicts.patterns import Patterns, blocks
@@ -17,7 +18,6 @@ from capline.support.instant import instant_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from capline.campaign.prepare import Job
@@ -89,7 +89,7 @@ def conflicts_in(store: CampaignStore, *, history: bool = False) -> Conflicts:
 
 
 def conflicts_of(job: Job, store: CampaignStore) -> tuple[list[Conflict], dict[str, str]]:
-    """The places that a campaign would lose to those that wait in a store, and take from them, on empty logs.
+    """The places that a campaign would lose to those that wait in a store, and take from them, on the logs as they are.
 
     And why some could not be looked at, as in `Conflicts`.
     """
@@ -100,12 +100,19 @@ def conflicts_of(job: Job, store: CampaignStore) -> tuple[list[Conflict], dict[s
     if not on_its_log or file.only or file.as_of_us is not None:
         several = {file.campaign: "it is under several policies, which are not simulated"}
         return [], unread if len(file.policy_names) == 1 or not others else {**unread, **several}
-    found = conflicts([mine, *on_its_log], unread, now_us)
+    found = conflicts([mine, *on_its_log], unread, now_us, history=True, of=mine)
     return [each for each in found.conflicts if mine.name in (each.campaign, each.taken_by)], found.unread
 
 
-def conflicts(planned: Sequence[Planned], unread: dict[str, str], now_us: int, *, history: bool = False) -> Conflicts:
-    """What these campaigns do to each other, from now on; `unread` is added to."""
+def conflicts(
+    planned: Sequence[Planned],
+    unread: dict[str, str],
+    now_us: int,
+    *,
+    history: bool = False,
+    of: Planned | None = None,
+) -> Conflicts:
+    """What these campaigns do to each other, from now on, to the recipients of one or of all; `unread` is added to."""
     logs: dict[object, list[Planned]] = {}
     for each in planned:
         logs.setdefault(each.log, []).append(each)
@@ -116,7 +123,7 @@ def conflicts(planned: Sequence[Planned], unread: dict[str, str], now_us: int, *
         while group:
             audiences = _Audiences(group)
             try:
-                tally = _simulated(group, audiences, now_us, history=history)
+                tally = _simulated(group, audiences, now_us, history=history, of=of)
             except _UnreadError as error:
                 unread[error.planned.name] = str(error)
                 group.remove(error.planned)
@@ -150,16 +157,17 @@ class _Audiences:
         counts = self._counts[each.name]
         for number in numbers:
             try:
-                part = each.part(number)
-                if part is None:
+                waiting = each.part(number)
+                if waiting is None:
                     continue
+                part = waiting.part
                 excluded, held_out = each.file.left_out(part.ids)
             except CaplineError as error:
                 raise _UnreadError(each, error) from None
             for place, more in enumerate((len(part), int(excluded.sum()), int(held_out.sum()))):
                 counts[place] += more
             kept = ~(excluded | held_out)
-            yield part.ids[kept], each.kinds(part)[kept]
+            yield part.ids[kept], each.kinds(waiting)[kept]
 
     def expected(self, each: Planned, tally: Tally) -> Expected:
         """What becomes of a campaign."""
@@ -169,14 +177,12 @@ class _Audiences:
         return Expected(name, each.policy.name, due, priority, *self._counts[name], *came)
 
 
-def _simulated(group: Sequence[Planned], audiences: _Audiences, now_us: int, *, history: bool) -> Tally:
+def _simulated(
+    group: Sequence[Planned], audiences: _Audiences, now_us: int, *, history: bool, of: Planned | None
+) -> Tally:
     """Simulate a group, some patterns at a time."""
     tally = Tally()
-    past = Past(group, now_us) if history else None
-    streams = [*audiences.streams()]
-    if past is not None:
-        streams.append((len(group), past.stream()))
-    most = [each.most_kinds for each in group] + [0 if past is None else past.most]
+    most = [each.most_kinds for each in group] + [Past.most if history else 0]
     patterns = Patterns(most)
 
     def simulate() -> None:
@@ -184,13 +190,15 @@ def _simulated(group: Sequence[Planned], audiences: _Audiences, now_us: int, *, 
         if not len(patterns.counts):
             return
         kinds, of_past = patterns.table[:-1], patterns.table[-1]
-        records = () if past is None else past.records(of_past)
-        Simulation(group, kinds, patterns.counts, records, now_us).run(tally)
+        Simulation(group, kinds, patterns.counts, past.records(of_past), now_us).run(tally)
 
-    for table in blocks(len(most), streams):
-        patterns.add(table[:, table[:-1].any(axis=0)])
-        if len(patterns.counts) * len(group) > _MOST_CELLS:
-            simulate()
-            patterns = Patterns(most)
-    simulate()
+    with Past(group, now_us, history=history) as past:
+        own = [row for row, each in enumerate(group) if each is of]
+        for ids, table in blocks(len(group), audiences.streams()):
+            some = (table[own] > 0).all(axis=0)
+            patterns.add(np.vstack([table[:, some], past.kinds(ids[some])]))
+            if len(patterns.counts) * len(group) > _MOST_CELLS:
+                simulate()
+                patterns = Patterns(most)
+        simulate()
     return tally

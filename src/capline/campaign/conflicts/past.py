@@ -1,16 +1,21 @@
-"""What the logs of some campaigns hold now, as kinds of subjects: those with the same hits have the same past."""
+"""What the logs of some campaigns hold now, as kinds of subjects: those with the same hits have the same past.
+
+Only the campaigns' recipients are looked up: by a policy on the same log whose one limit is as wide as the widest of
+all, so that what it has left says who has hits at all, in bulk, and what it explains is all of them.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from capline.campaign.prepare import open_limiter
-from capline.limiter.arguments.records import LogRecord
+from capline.limiter.arguments.records import MOST_HITS, LogRecord
 from capline.model.errors import NoStoreError
+from capline.model.limit import LARGEST_QUOTA, Limit, QuietHours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,43 +24,78 @@ if TYPE_CHECKING:
 
     from capline.campaign.conflicts.planned import Planned
     from capline.campaign.store.packed import Ids
+    from capline.limiter.limiter import Limiter
     from capline.model.subject import Subject
 
 _Hits = tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...]
 """The hits of a subject by log: its policy's own, and those of channels."""
+_LOOK = "look"
 
 
 class Past:
-    """Reads all logs of these campaigns, which share them: 7 us each, and memory for all that there are."""
+    """Looks at the logs of these campaigns, which share them; without `history` at none.
 
-    def __init__(self, planned: Sequence[Planned], now_us: int) -> None:
-        first = planned[0]
-        file = replace(first.file, as_of_us=now_us)
-        is_text = first.log[-1]
-        logs: dict[Subject, dict[str, tuple[tuple[int, int, int], ...]]] = defaultdict(dict)
-        try:
-            with open_limiter(file, first.policies, create=False) as limiter:
-                for record in limiter.export([first.policy.name]):
-                    if isinstance(record.subject, str) == is_text:
-                        hits = tuple((stamp_us, units, 0) for stamp_us, units, _ in record.hits)
-                        logs[record.subject][record.log] = hits
-        except NoStoreError:
-            pass  # a store that is not there is empty
-        codes: dict[_Hits, int] = {}
-        kinds = [codes.setdefault(tuple(sorted(of.items())), len(codes) + 1) for of in logs.values()]
-        ids = np.array([*logs], object if is_text else np.uint64)
-        order = np.argsort(ids)
-        self._ids, self._kinds = ids[order], np.array(kinds, np.int64)[order]
-        self._hits: list[_Hits] = [*codes]
-        self.most = len(codes)
+    Cost: 2 to 3 us a recipient and channel on this machine, and a read for each who has hits.
+    """
 
-    def stream(self) -> Iterator[tuple[Ids, NDArray[np.int64]]]:
-        """The subjects with a past, ascending, and which; 0 is none."""
-        yield self._ids, self._kinds
+    most = 1 << 40
+
+    def __init__(self, planned: Sequence[Planned], now_us: int, *, history: bool) -> None:
+        self._planned, self._now_us, self._has_history = planned, now_us, history
+        self._limiter: Limiter | None = None
+        self._stack = ExitStack()
+        self._codes: dict[_Hits, int] = {}
+        policies = [each.policy for each in planned]
+        limits = [limit for policy in policies for limit in policy.all_limits() if not isinstance(limit, QuietHours)]
+        self._reach_us = max((limit.reach_us for limit in limits), default=1)
+        self._channels = sorted({channel for policy in policies for channel in policy.channels})
+
+    def __enter__(self) -> Self:
+        first = self._planned[0]
+        every = [Limit(LARGEST_QUOTA, self._reach_us)]
+        channels = dict.fromkeys(self._channels, every)
+        look = first.policy.having(
+            name=_LOOK, log=first.policy.log, limits=every, by_segment=None, channels=channels or None
+        )
+        file = replace(first.file, as_of_us=self._now_us)
+        if self._has_history:
+            try:
+                opened = open_limiter(file, replace(first.policies, policies=(look,)), create=False)
+                self._limiter = self._stack.enter_context(opened)
+            except NoStoreError:
+                pass  # a store that is not there is empty
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def kinds(self, ids: Ids) -> NDArray[np.int64]:
+        """Which past each of these has; 0 is none."""
+        kinds = np.zeros(len(ids), np.int64)
+        if self._limiter is None or not len(ids):
+            return kinds
+        has_hits = np.zeros(len(ids), bool)
+        subjects = ids.tolist() if ids.dtype == object else ids
+        for channel in self._channels or (None,):
+            has_hits |= self._limiter.peek_many(_LOOK, subjects, channel=channel).remaining < LARGEST_QUOTA - 1
+        for place in np.flatnonzero(has_hits).tolist():
+            hits = tuple(sorted(self._hits(self._limiter, ids[place : place + 1].tolist()[0]).items()))
+            kinds[place] = self._codes.setdefault(hits, len(self._codes) + 1)
+        return kinds
 
     def records(self, kinds: NDArray[np.int64]) -> Iterator[LogRecord]:
         """The logs of subject i, which has the past that `kinds[i]` is."""
+        pasts = [*self._codes]
         with_past: list[int] = np.flatnonzero(kinds).tolist()
         for subject in with_past:
-            for log, hits in self._hits[int(kinds[subject]) - 1]:
-                yield LogRecord(log, subject, hits)
+            for log, hits in pasts[int(kinds[subject]) - 1]:
+                for first in range(0, len(hits), MOST_HITS):
+                    yield LogRecord(log, subject, hits[first : first + MOST_HITS])
+
+    def _hits(self, limiter: Limiter, subject: Subject) -> dict[str, tuple[tuple[int, int, int], ...]]:
+        found: dict[str, tuple[tuple[int, int, int], ...]] = {}
+        for channel in self._channels or (None,):
+            for each in limiter.explain(_LOOK, subject, channel=channel).limits:
+                if each.frees:
+                    found[each.log] = tuple((at_us - self._reach_us, units, 0) for at_us, units in each.frees)
+        return found

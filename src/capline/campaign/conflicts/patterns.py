@@ -4,8 +4,8 @@ What is decided for one of them is decided for all, so one is simulated and the 
 million each have some thousand patterns.
 
     ids, kinds of a campaign (ascending, a batch at once) ─┐
-    …                                                      ├─> blocks of subjects ─> distinct columns, counted
-    ids, kinds of the past                                ─┘
+    …                                                      ├─> blocks of subjects, and kinds of their past
+    ids, kinds of another                                 ─┘                       ─> distinct columns, counted
 
 A block ends where the batch that ends first does. So memory holds a batch of each campaign, and the patterns.
 """
@@ -54,8 +54,8 @@ class _Head:
 
 def blocks(
     rows: int, streams: Iterable[tuple[int, Iterator[tuple[Ids, NDArray[np.int64]]]]]
-) -> Iterator[NDArray[np.int64]]:
-    """Tables of so many rows: the kind of each subject in each row, 0 for none; a column is a subject.
+) -> Iterator[tuple[Ids, NDArray[np.int64]]]:
+    """Some subjects at a time, and a table of so many rows: the kind of each in each row, 0 for none.
 
     A stream fills a row, with ids that ascend; several may fill the same one.
     """
@@ -67,7 +67,7 @@ def blocks(
         table = np.zeros((rows, len(ids)), np.int64)
         for row, some, kinds in taken:
             table[row, np.searchsorted(ids, some)] = kinds
-        yield table
+        yield ids, table
 
 
 class Patterns:

@@ -1,9 +1,9 @@
-"""The campaigns that wait, and whom each is for: of a store their undecided batches, or a job that is not begun."""
+"""The campaigns that wait, and whom each is for: of a store what is undecided or held, or a job that is not begun."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import numpy as np
 from capline.campaign.file import loads_campaign
 from capline.campaign.part import Part
 from capline.campaign.prepare import begun_version, local_instant_us, pick_policy, prepare, store_identity
+from capline.campaign.store.rows import DECIDING, HELD
 from capline.model.errors import CampaignError, CaplineError
 from capline.policy.file import loads
 
@@ -28,10 +29,21 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.policy.file import PolicyFile
 
+_HELD_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Who of a batch waits: to be decided; or held, asked for first at `since_us`, until an instant each."""
+
+    part: Part
+    until_us: NDArray[np.int64] | None = None
+    since_us: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A campaign that waits. `part` reads one of its `batches`; None where that is decided already, or set aside.
+    """A campaign that waits. `part` reads one of its `batches`; None where nobody waits in it, or it was set aside.
 
     It is due at `due_us`, or later where its file says `send_at_local`, and over at `until_us` (0: never). `log` says
     which campaigns count each other's messages: its store, namespace, log, and the kind of its ids.
@@ -46,7 +58,9 @@ class Planned:
     zones: tuple[str | None, ...]
     log: tuple[str, str, str, bool]
     batches: int
-    part: Callable[[int], Part | None]
+    part: Callable[[int], Waiting | None]
+    holds: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    """Until and since when messages are held, as found so far, and the number of each in `kinds`."""
 
     @classmethod
     def of_job(cls, job: Job, now_us: int, due_us: int, until_us: int, store: str = "") -> Planned:
@@ -55,7 +69,11 @@ class Planned:
         log = _log(file, job.policies, job.policy, is_text=job.audience.kind == "text")
         times = max(now_us, due_us), until_us
         kinds = job.audience.segments, job.audience.zones
-        return cls(file, job.policies, job.policy, *times, *kinds, log, job.batches, lambda n: job.part(n, texts=False))
+
+        def part(number: int) -> Waiting:
+            return Waiting(job.part(number, texts=False))
+
+        return cls(file, job.policies, job.policy, *times, *kinds, log, job.batches, part)
 
     @property
     def name(self) -> str:
@@ -69,7 +87,12 @@ class Planned:
 
     @property
     def most_kinds(self) -> int:
-        """How many kinds of recipients there may be: pairs of segment and zone."""
+        """How many kinds of recipients there may be: pairs of segment and zone, by how they are held."""
+        return self.pairs << (_HELD_BITS if self.file.holds_any else 0)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of segment and zone."""
         return len(self.segments) * self.zones_told_apart
 
     def due_in(self, zone: int) -> int:
@@ -87,17 +110,25 @@ class Planned:
             return
 
         def zone_of(number: int) -> int:
-            part = self.part(number)
-            return -1 if part is None or part.zone_codes is None or not len(part) else int(part.zone_codes[0])
+            waiting = self.part(number)
+            zones = None if waiting is None else waiting.part.zone_codes
+            return -1 if zones is None or not len(zones) else int(zones[0])
 
         for _, numbers in groupby(range(self.batches), zone_of):
             yield [*numbers]
 
-    def kinds(self, part: Part) -> NDArray[np.int64]:
+    def kinds(self, waiting: Waiting) -> NDArray[np.int64]:
         """The kind of each recipient of a batch, from 1 on."""
-        zones = self.zones_told_apart
-        codes = part.codes.astype(np.int64) * zones
-        return codes + 1 if zones == 1 or part.zone_codes is None else codes + part.zone_codes + 1
+        part, zones = waiting.part, self.zones_told_apart
+        kinds = part.codes.astype(np.int64) * zones + 1
+        if zones > 1 and part.zone_codes is not None:
+            kinds += part.zone_codes
+        if waiting.until_us is not None:
+            instants, of = np.unique(waiting.until_us, return_inverse=True)
+            held = [(until_us, waiting.since_us) for until_us in instants.tolist()]
+            numbers = [self.holds.setdefault(each, len(self.holds) + 1) for each in held]
+            kinds += self.pairs * np.array(numbers, np.int64)[of]
+        return kinds
 
 
 def planned_in(store: CampaignStore, now_us: int, *, but: str = "") -> tuple[list[Planned], dict[str, str]]:
@@ -137,13 +168,19 @@ def _planned(store: CampaignStore, run: StoredRun, now_us: int) -> Planned | Non
     policies = loads(run.policies, name=str(file.policies))
     policy = pick_policy(file, policies)
 
-    def part(number: int) -> Part | None:
+    def part(number: int) -> Waiting | None:
         batch = None if number in state.aside else store.stored(name, number)
-        if batch is None or batch.decided is not None:
+        rows = None if batch is None else batch.steps()
+        held = None if rows is None else np.isin(rows.state, (HELD, DECIDING))
+        if batch is None or (held is not None and not held.any()):
             return None
         if not batch.data:
             raise CampaignError("its subjects are where it was begun, by capline campaign run")
-        return Part.claimed(batch, run)
+        part = Part.claimed(batch, run)
+        if rows is None or held is None:
+            return Waiting(part)
+        until_us = np.where(rows.state == HELD, rows.held_until_us, 0)[held]
+        return Waiting(part.take(held), np.maximum(until_us, now_us), rows.at_us)
 
     return Planned(
         file,

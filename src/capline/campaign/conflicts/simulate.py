@@ -80,8 +80,9 @@ class Simulation:
             Attempts(self._limiter, each.file, policy, each.segments, each.zones)
             for each, policy in zip(planned, policies, strict=True)
         ]
-        zones = np.array([[each.zones_told_apart] for each in planned])
-        self._codes, self._zones = np.divmod(np.maximum(kinds - 1, 0), zones)
+        pairs, zones = (np.array([[getattr(each, of)] for each in planned]) for of in ("pairs", "zones_told_apart"))
+        held, of_pairs = np.divmod(np.maximum(kinds - 1, 0), pairs)
+        self._codes, self._zones = np.divmod(of_pairs, zones)
         self._hits = np.full(kinds.shape, _NONE_US, np.int64)
         self._fates = np.full(kinds.shape, REFUSED, np.int16)
         self._losing = np.zeros(kinds.shape, bool)
@@ -94,7 +95,13 @@ class Simulation:
         self._numbers = count()
         self._wanted = kinds > 0
         for number, each in enumerate(planned):
-            rows = np.flatnonzero(self._wanted[number])
+            holds = [*each.holds]
+            places: list[int] = np.unique(held[number][held[number] > 0]).tolist()
+            for place in places:
+                until_us, since_us = holds[place - 1]
+                rows = np.flatnonzero(held[number] == place)
+                self._hold(number, since_us, rows, np.full(rows.size, until_us))
+            rows = np.flatnonzero(self._wanted[number] & (held[number] == 0))
             zone_of = self._zones[number, rows]
             for zone in np.unique(zone_of).tolist():
                 at_us = each.due_in(zone)

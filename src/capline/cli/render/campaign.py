@@ -77,7 +77,7 @@ def plan_answer(plan: Plan) -> Answer:
     def lines() -> None:
         _print_report(plan)
         if plan.conflicts:
-            out.print("beside the campaigns that wait, each at its time, on empty logs:")
+            out.print("beside the campaigns that wait, each at its time, on the logs as they are now:")
         _print_conflicts(plan.conflicts, plan.unread)
 
     return Answer(plan, lines)

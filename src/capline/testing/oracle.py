@@ -258,6 +258,7 @@ class Oracle:
             return
         _check(len(joint.hits) == len(attempts) and len(set(joint.hits)) == 1, 1, attempts, f"{joint.hits} is no slot")
         slot_us = joint.hits[0]
+        assert slot_us is not None, f"{attempts} were given a slot, and no stamp"
         new = [account for account, first in found if first is None]
         # A known slot is answered again, also where some of its logs have forgotten it.
         if len(new) == len(found) and not any(self._blind(attempt) for attempt in attempts):

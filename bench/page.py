@@ -30,6 +30,7 @@ PROGRAMS = {
     "decide": "--rounds=20",
     "flat": "--hits=1000 --decisions=100",
     "many": "--subjects=10000",
+    "several_policies": "--rounds=1 --kinds=memory,lmdb",
     "algorithms": "--rounds=1",
     "import_time": "--rounds=1",
     "redis_paths": "--rounds=1 --kinds=redis",

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
-from capline.model.policy import LOGS, RESERVED, BoundPolicy, LogLimits, check_no_replicas
+from capline.model.policy import LOGS, NUMBERS, RESERVED, BoundPolicy, LogLimits, check_no_replicas
 from capline.store.columns import plain
 from capline.store.local.batches import (
     NO_ANSWER,
@@ -137,6 +137,11 @@ class LocalStore(Store, ABC):
             tuple(map(ref_of, sorted(channels))),
             fast_rule(rule),
         )
+        parts = enumerate(rule.logs) if rule.logs[-1].part else ()
+        for place in [place for place, log_limits in parts if log_limits.part != rule.logs[place - 1].part]:
+            beside = beside | {*self._beside(rule.logs[place].log)}
+            if was_left(numbers := f"{rule.logs[place].log}/{NUMBERS}"):
+                compiled.left = {**compiled.left, place: ref_of(numbers)}
         if rule.algorithm not in LOGS or was_left(rule.numbers):
             compiled.numbers, compiled.unit = ref_of(rule.numbers), None
             compiled.begins = self.keeps_rows or self._next_forms

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from capline.model.subject import Subject
-    from capline.store.local.transaction import LocalRule, LogTransaction, StoredLog
+    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
     from capline.window.bound_log import BoundLog
     from capline.window.merge import Row
 
@@ -101,12 +101,12 @@ def unpack_numbers(words: array[int]) -> StoredNumbers:
 class OpenNumbers:
     """The numbers of one subject, within a transaction; nothing for a rule that has none and had none."""
 
-    __slots__ = ("_compiled", "_rows", "_subject", "_took", "_transaction")
+    __slots__ = ("_compiled", "_ref", "_rows", "_subject", "_took", "_transaction")
 
-    def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject) -> None:
-        self._transaction, self._compiled, self._subject = transaction, compiled, subject
+    def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject, ref: LogRef | None) -> None:
+        self._transaction, self._compiled, self._subject, self._ref = transaction, compiled, subject, ref
         self._took = False
-        stored = None if compiled.numbers is None else transaction.load(compiled.numbers, subject)
+        stored = None if ref is None else transaction.load(ref, subject)
         self._rows: Sequence[NumberRow] = stored.rows if isinstance(stored, StoredNumbers) else []
 
     def take_over(self, logs: Sequence[BoundLog], now_us: int, *, carries: bool) -> None:
@@ -132,8 +132,7 @@ class OpenNumbers:
 
         The log of a limit whose sums are in a row from now on is removed.
         """
-        compiled, own = self._compiled, logs[0]
-        ref = compiled.numbers
+        compiled, own, ref = self._compiled, logs[0], self._ref
         if ref is None or not (self._rows or compiled.begins):
             return logs
         if own.log_limits.keeps != "ids":

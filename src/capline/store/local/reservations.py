@@ -31,13 +31,14 @@ class OpenRecord:
     Nothing is for a rule without reservations.
     """
 
-    __slots__ = ("_ref", "_stored", "_subject", "_transaction", "numbers", "pending")
+    __slots__ = ("_others", "_ref", "_stored", "_subject", "_transaction", "numbers", "pending")
 
     def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject, own: StoredLog) -> None:
         if compiled.record is None and own.reserved and compiled.rule.algorithm in LOGS:
             transaction.learn(compiled)
         self._transaction, self._ref, self._subject = transaction, compiled.record, subject
-        self.numbers = OpenNumbers(transaction, compiled, subject)
+        self.numbers = OpenNumbers(transaction, compiled, subject, compiled.numbers)
+        self._others = {place: OpenNumbers(transaction, compiled, subject, ref) for place, ref in compiled.left.items()}
         self._stored: list[Pending] = []
         if self._ref is not None:
             self._stored = pending_in(transaction.load(self._ref, subject).recorded())
@@ -46,10 +47,18 @@ class OpenRecord:
     def open(self, logs: Sequence[BoundLog], now_us: int, *, carries: bool = True) -> None:
         """Bind these logs, the policy's own first, to its numbers, and take out hits whose reservation has ended."""
         self.numbers.take_over(logs, now_us, carries=carries)
+        for place, numbers in self._others.items():
+            numbers.take_over(logs[place:], now_us, carries=False)
         if self._stored:
             self.pending = end_all(logs, self._stored, now_us, ColumnLog.copy_of)  # pyright: ignore[reportArgumentType] - the logs came from `load`
         else:
             self.pending = []
+
+    def save_numbers(self, logs: Sequence[BoundLog]) -> Sequence[BoundLog]:
+        """As `OpenNumbers.save`."""
+        for place, numbers in self._others.items():
+            numbers.save(logs[place:])
+        return self.numbers.save(logs)
 
     def save(self) -> None:
         """Keep what is pending now: one entry for each, so that no dead one stands in the way. O(pending)."""
@@ -69,7 +78,7 @@ def save_changed(
     """Keep the logs that were changed, and the numbers; the policy's own log says whether anything is pending."""
     if logs[0].changed:  # else it stays as it is, and so does the record
         logs[0].log.reserved = bool(record.pending)  # pyright: ignore[reportAttributeAccessIssue] - it came from `load`
-    for ref, bound in zip(refs, record.numbers.save(logs), strict=False):
+    for ref, bound in zip(refs, record.save_numbers(logs), strict=False):
         if bound.changed:
             if bound.rewrites:
                 transaction.remove(ref, subject)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -66,7 +66,8 @@ class LocalRule(msgspec.Struct, dict=True):
 
     `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `begins` if
     numbers of a subject who has none there go there; `meters` are their readers. `former` are logs that its policy had
-    before it was changed and does not read: they are erased with the others. `names` is how many logs the store had
+    before it was changed and does not read: they are erased with the others. `left` is where those numbers are that one
+    of several policies had before, by the place of its own log. `names` is how many logs the store had
     when it was last asked which of them are beside these; see `learn`. A path is made when it is first asked for: there
     may be many rules, and most need one.
     """
@@ -81,6 +82,7 @@ class LocalRule(msgspec.Struct, dict=True):
     begins: bool = False
     meters: Sequence[LimitReader] = ()
     former: tuple[LogRef, ...] = ()
+    left: Mapping[int, LogRef] = {}
     names: int = 0
 
     @made_once
@@ -91,7 +93,7 @@ class LocalRule(msgspec.Struct, dict=True):
     @made_once
     def units(self) -> tuple[FastRule, ...] | None:
         """The rule of each of several logs for the fast path of one unit; None where that does not apply."""
-        return unit_rules(self.rule) if self.numbers is None and self.record is None else None
+        return unit_rules(self.rule) if self._is_plain and self.record is None else None
 
     @made_once
     def quick(self) -> Quick | None:
@@ -100,7 +102,7 @@ class LocalRule(msgspec.Struct, dict=True):
             return numbers_path(self.meters, self.rule.logs)
         # In memory what is pending of a subject is looked for before its log.
         looked_for = self.rule.reserved and self.store.keeps_rows
-        return logs_path(self.rule) if self.numbers is None and (self.record is None or looked_for) else None
+        return logs_path(self.rule) if self._is_plain and (self.record is None or looked_for) else None
 
     @made_once
     def ask(self) -> Callable[..., Decision] | None:
@@ -118,9 +120,14 @@ class LocalRule(msgspec.Struct, dict=True):
         return self.store.step(Operation("decide", self, check_subject(subject)))
 
     @property
+    def _is_plain(self) -> bool:
+        """Whether there are no numbers beside its logs."""
+        return self.numbers is None and not self.left
+
+    @property
     def every_ref(self) -> dict[str, LogRef]:
         """All its logs, by name."""
-        beside = [ref for ref in (self.record, self.numbers) if ref is not None]
+        beside = [ref for ref in (self.record, self.numbers, *self.left.values()) if ref is not None]
         return {ref.name: ref for ref in (*self.refs, *self.channel_refs, *beside, *self.former)}
 
 

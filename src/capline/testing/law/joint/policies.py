@@ -125,6 +125,25 @@ class JointPolicyLaw(StoreSetting):
         assert [one.allowed for one in limiter.decide_many(all_of_them, ["s", "s"])] == [True, False]
         assert limiter.refund_many(all_of_them, ["s"], [first.hit]).tolist() == [True]
 
+    @pytest.mark.parametrize("number", range(3))
+    @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_counter", "gcra"])
+    def test_what_one_of_them_used_under_another_algorithm_counts_as_under_it_alone(
+        self, algorithm: str, number: int
+    ) -> None:
+        names = [f"{name}-{algorithm}-{number}" for name in "abc"]
+        before = [
+            self.policy(name, ["3/day"], algorithm=algorithm if place == number else "sliding_log")
+            for place, name in enumerate(names)
+        ]
+        policies = [self.policy(name, ["3/day"]) for name in names]
+        joint = JointPolicy(policies)
+        limiter = self.limiter(*before)
+        for subject in ("s", "t"):
+            assert all(limiter.decide(names[number], subject) for _ in range(3))
+        limiter.use([*policies, joint])
+        alone = limiter.decide(names[number], "t").allowed
+        assert limiter.decide_many(joint.name, ["s", "s"]).allowed.tolist() == [alone, alone]
+
     @pytest.mark.parametrize("seed", range(4))
     def test_random_histories_are_those_of_the_rule(self, seed: int) -> None:  # noqa: C901 - one step after the other
         """By the reference, and by counting stamps: in no window of any log are more units than its quota."""

@@ -194,11 +194,16 @@ local function general(values, first, long, term, field)
       storage = term[6] and term[6][k] or 0, zone = term[8], denied = term[7] or 0, part = term[10] and term[10][k],
     }
   end
-  local numbers = library.take_numbers(logs, now, KEYS[first], field or '')
-  if numbers == false then return say(3, 255, 0, 0, 0) end
+  local numbers = {}   -- of each policy, by the number of its own log
+  for k = 1, width do
+    if k == 1 or logs[k].part ~= logs[k - 1].part then
+      numbers[k] = library.take_numbers(k == 1 and logs or {logs[k]}, now, KEYS[first + k - 1], field or '')
+      if numbers[k] == false then return say(3, 255, 0, 0, 0) end
+    end
+  end
   local pending = library.take_record(logs, now, KEYS[first], field or '')
   library.match_channels(logs)
-  if not numbers then library.carry_hits(logs, now) end
+  if not numbers[1] then library.carry_hits(logs, now) end
   local said, again
   if mode == 4 then
     said, again = library.reserve(logs, pending, id, now, max_wait)
@@ -207,7 +212,9 @@ local function general(values, first, long, term, field)
   else
     said, again = library.attempt(logs, mode, id, now, max_wait, not_before)
   end
-  if mode ~= 1 and said[1] < 2 then library.save_numbers(numbers, logs, now, grace, stamp_bytes) end
+  for k, of_policy in pairs(mode ~= 1 and said[1] < 2 and numbers or {}) do
+    library.save_numbers(of_policy, k == 1 and logs or {logs[k]}, now, grace, stamp_bytes)
+  end
   if again and mode ~= 1 then
     local own = logs[1].log
     touch(KEYS[first], lifetime(math.max(library.newest(own), own.floor), retention, now, grace))

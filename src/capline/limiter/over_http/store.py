@@ -17,7 +17,7 @@ from capline.limiter.explain import ExplainedHit, ExplainedLimit, Explanation
 from capline.limiter.over_http.exchange import error_of
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidValueError
-from capline.model.limit import Limit
+from capline.model.limit import limit_of_text
 from capline.model.limit_status import LimitStatus
 from capline.store.columns import Decisions, plain
 
@@ -228,7 +228,7 @@ def _us(seconds: float | None) -> int | None:
 
 @lru_cache(1024)
 def _limit(text: str | None) -> Any:
-    return None if text is None else Limit.parse(text)
+    return None if text is None else limit_of_text(text)
 
 
 def _decision(answer: dict[str, Any]) -> Decision:

@@ -43,6 +43,7 @@ from capline.replay.events import (
     shown,
     subject_of,
 )
+from capline.replay.exported import exported_events
 from capline.replay.ordered import BLOCK_ROWS, Events, OrderedEvents
 
 BLOCK_BYTES = 4 << 20
@@ -198,6 +199,8 @@ class EventFile:
         chunks = _chunks(self._path, opened.data)
         start = next(chunks, b"").removeprefix(b"\xef\xbb\xbf")
         form = formats.sniff(start)
+        if form == formats.EXPORT:
+            return self._export(start, chunks, opened)
         return self._csv(start, chunks, opened) if form == formats.CSV else self._lines(form, start, chunks, opened)
 
     def _csv(self, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
@@ -230,6 +233,14 @@ class EventFile:
         if layout is None:
             layout = layout_of(self._path, next(rows, None), columns)
         yield from self._one_by_one(events_of(layout, rows, row), opened)
+
+    def _export(self, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
+        if any(self._wanted):
+            raise ReplayError(f"{self._path}: an export of logs: it has no columns; leave the names of columns out")
+        if self._missing:
+            raise ReplayError(f"{self._path}: say {', and '.join(self._missing)}")
+        self.notes.append(f"{self._path}: read as {formats.EXPORT}; each hit is an event")
+        yield from self._one_by_one(exported_events(self._path, chain([start], chunks), self.notes), opened)
 
     def _lines(self, form: str, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
         """Read an access log or JSON lines."""

@@ -1,8 +1,8 @@
 """What a file of events is, and which of its columns to read, where there is one safe guess.
 
 The bytes say what a file is, whatever its name: Parquet, JSON lines, an access log in the common or the combined form,
-or else CSV with a header. Lines of a log may be broken, as a server stops in the middle of one: `LogLines` leaves them
-out, and counts them.
+an export of logs, or else CSV with a header. Lines of an access log may be broken, as a server stops in the middle of
+one: `LogLines` leaves them out, and counts them.
 """
 
 import re
@@ -17,8 +17,10 @@ import msgspec
 
 from capline.model.errors import CaplineError
 from capline.replay.events import EPOCH, MICROSECOND, Columns, ReplayError, instant_us
+from capline.replay.exported import is_export
 
 CSV, JSON, ACCESS, PARQUET = "CSV", "JSON lines", "an access log", "Parquet"
+EXPORT = "an export of logs"
 
 _SUFFIXES = {".csv": CSV, ".jsonl": JSON, ".ndjson": JSON, ".parquet": PARQUET}
 _PACKED = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
@@ -59,7 +61,8 @@ def sniff(start: bytes) -> str:
     access = _access_pattern(("address", "time"))
     if any(access.match(line) for line in lines):
         return ACCESS
-    return JSON if any(_fields(line) for line in lines if line.startswith(b"{")) else CSV
+    objects = [line for line in lines if line.startswith(b"{") and _fields(line)]
+    return CSV if not objects else EXPORT if is_export(objects[0]) else JSON
 
 
 def misnamed(path: Path, start: bytes, form: str) -> str | None:

@@ -3,12 +3,14 @@
 import gzip
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.kit.cli import CommandLine
 
+from capline import Limiter, ManualClock, Policy
 from capline.policy.file import load
 
 ROOT = Path(__file__).parents[3]
@@ -166,6 +168,42 @@ def test_bad_input_is_one_line(
     if said:
         assert done.stderr.count("\n") - done.stderr.count("read as") == 1
         assert sorted(path.name for path in tmp_path.iterdir()) == ["events.csv", "mine.yaml"]
+
+
+def test_an_export_of_logs_is_a_file_of_events(tmp_path: Path, capline: CommandLine, events: str) -> None:
+    """What the table says, of a store that has these events; other hits of the export are told."""
+    policy = Policy("promo", ["9/day"], channels={"push": ["5/day"]})
+    clock = ManualClock(start_us := time.time_ns() // 1000 - 3_600_000_000)
+    (tmp_path / "policies.yaml").write_text(
+        "policies: {promo: {limits: [9/day], channels: {push: [5/day]}}, other: {limits: [1/day]}}"
+    )
+    store = f"lmdb://{tmp_path}/store"
+    with Limiter(store, [policy, Policy("other", ["1/day"])], clock=clock) as limiter:
+        for who, at_s, _ in sorted(ROWS, key=lambda row: row[1]):
+            clock.advance_us(start_us + at_s * 1_000_000 - clock.now_us())
+            assert limiter.decide("promo", who, channel="push" if who == "ann" else None)
+        assert limiter.decide("promo", 7, 2, id="x")
+        assert limiter.refund("promo", 8, limiter.decide("promo", 8).hit)
+        assert limiter.decide("other", "ann")
+    words = ("--store", store, "--policies", "policies.yaml")
+    assert capline("export", "all.jsonl", *words).returncode == 0
+    assert capline("export", "promo.jsonl", *words, "--policy", "promo").returncode == 0
+    found = capline.json("suggest", "promo.jsonl", "--window", "10s")
+    table = capline.json("suggest", events, "--window", "10s")
+    assert (found["events"], found["subjects"]) == (table["events"] + 1, table["subjects"] + 1)
+    assert found["windows"]["10s"]["quotas"] == table["windows"]["10s"]["quotas"]
+    said = capline("replay", "promo.jsonl", "--limit", "2/10s").stderr
+    assert "promo.jsonl: read as an export of logs; each hit is an event" in said
+    assert "promo.jsonl: promo/push left out: hits of channels are in the policy's log" in said
+    assert "promo.jsonl: 1 hits of several units are one event each" in said
+    assert "an export of logs promo, other; export one: --policy NAME" in capline.refused("suggest", "all.jsonl")
+    assert "it has no columns" in capline.refused("suggest", "promo.jsonl", "--subject-column", "subject")
+    cut = (tmp_path / "promo.jsonl").read_text()[:-20]
+    (tmp_path / "cut.jsonl").write_text(cut)
+    assert "is no line of an export" in capline.refused("suggest", "cut.jsonl")
+    wrong = '{"log": "promo", "subject": 1, "hits": [[-1, 1]]}\n'
+    (tmp_path / "wrong.jsonl").write_text(cut.partition("\n")[0] + "\n" + wrong)
+    assert "line 2: a hit at -1, which is no instant" in capline.refused("suggest", "wrong.jsonl")
 
 
 def test_in_json_and_in_a_table_the_same_is_said(capline: CommandLine, events: str) -> None:

@@ -43,7 +43,7 @@ DEFAULT_OUT = Path("build/demo")
 )
 def replay(
     events: Annotated[
-        Path, typer.Argument(help="CSV, Parquet, JSON lines or an access log, also in gzip or zstd; - is the input.")
+        Path, typer.Argument(help="CSV, Parquet, JSON lines, an export or an access log; gzip or zstd; - is the input.")
     ],
     limit: Annotated[
         list[str], typer.Option(metavar="20/MINUTE", help="A limit; several hold together.", show_default=False)

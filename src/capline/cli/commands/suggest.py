@@ -36,7 +36,7 @@ class Of(StrEnum):
 )
 def suggest(
     events: Annotated[
-        Path, typer.Argument(help="CSV, Parquet, JSON lines or an access log, also in gzip or zstd; - is the input.")
+        Path, typer.Argument(help="CSV, Parquet, JSON lines, an export or an access log; gzip or zstd; - is the input.")
     ],
     window: Annotated[
         list[str], typer.Option(metavar="MINUTE", help="A window, like hour or 15min; several may be named.")

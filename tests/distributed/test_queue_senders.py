@@ -81,9 +81,10 @@ def test_a_queue_that_hangs_leaves_in_doubt_what_it_may_have_and_gets_it_by_the_
 ) -> None:
     sender = opened(tmp_path, far.sender)
     assert sender.send(messages(*range(100))).codes.tolist() == [DELIVERED] * 100
+    hasty = opened(tmp_path, far.hasty)
     far.pause()
     second = messages(*range(100, 200))
-    hung = sender.send(second)
+    hung = hasty.send(second)
     assert set(hung.codes.tolist()) == {UNKNOWN}
     assert all(hung.reasons.values())
     far.resume()
@@ -91,6 +92,7 @@ def test_a_queue_that_hangs_leaves_in_doubt_what_it_may_have_and_gets_it_by_the_
     while set(sender.send(second).codes.tolist()) != {DELIVERED}:
         assert time.monotonic() < until, "it does not come back"
     sender.close()
+    hasty.close()
     times = Counter(each.key for each in far.found())
     first, both = messages(*range(100)).keys(), messages(*range(200)).keys()
     assert times.keys() == {*both}

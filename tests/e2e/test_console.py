@@ -85,7 +85,7 @@ def test_without_tokens_it_reads_and_changes_nothing(tmp_path: Path) -> None:
         told = visitor.get("/console", headers={"Accept": "application/json"}).json()
         (promo,) = told["policies"]
         assert (promo["policy"], promo["allowed"], promo["refused"]) == ("promo", 2, 1)
-        assert promo["limits"] == [{"limit": "1/day", "refused": 1}]
+        assert promo["limits"] == [{"limit": "1/day", "refused": 1, "shadow": 0}]
         for page in PAGES:
             answer = visitor.get(page)
             assert answer.status_code == (422 if page.endswith("s:") else 200)

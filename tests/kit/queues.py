@@ -40,11 +40,12 @@ class Found:
 
 
 class Redis:
-    """Streams `shop:0` to `shop:3` of a Redis server."""
+    """Streams `shop:0` to `shop:3` of a Redis server. A `sender` puts into them; a `hasty` one waits for a second."""
 
     def __init__(self, server: Server) -> None:
         self.server, self.pause, self.resume = server, server.pause, server.resume
-        self.sender = f"{{redis_streams: '{server.url}', stream: shop, partitions: 4, timeout: 1, breaker: 0}}"
+        self.sender = f"{{redis_streams: '{server.url}', stream: shop, partitions: 4, breaker: 0}}"
+        self.hasty = f"{self.sender[:-1]}, timeout: 1}}"
 
     def found(self) -> list[Found]:
         partitions = [self.server.command("XRANGE", f"shop:{number}", "-", "+") for number in range(4)]
@@ -60,8 +61,8 @@ class Kafka:
 
     def __init__(self, process: subprocess.Popen[str], servers: str) -> None:
         self._process, self.servers = process, servers
-        settings = "settings: {request.timeout.ms: '900'}"
-        self.sender = f"{{kafka: '{servers}', topic: shop, timeout: 1, breaker: 0, {settings}}}"
+        self.sender = f"{{kafka: '{servers}', topic: shop, breaker: 0}}"
+        self.hasty = f"{self.sender[:-1]}, timeout: 1, settings: {{request.timeout.ms: '900'}}}}"
 
     def pause(self) -> None:
         self._process.send_signal(SIGSTOP)
@@ -98,7 +99,8 @@ class Sqs:
         name = "shop.fifo" if fifo else "shop"
         made = self._ask("CreateQueue", QueueName=name, Attributes=attributes)
         self.url = f"{self._url}{made['QueueUrl'].split('/', 3)[3]}"
-        self.sender = f"{{sqs: '{self.url}', timeout: 1, concurrency: 4, breaker: 0}}"
+        self.sender = f"{{sqs: '{self.url}', concurrency: 4, breaker: 0}}"
+        self.hasty = f"{self.sender[:-1]}, timeout: 1}}"
         self._entries: list[Found] = []
 
     def found(self) -> list[Found]:

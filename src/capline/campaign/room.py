@@ -4,8 +4,8 @@ The rule: of each limit, the units of those messages stay free that such a campa
 (`pending`) before a hit of now would leave the limit's window. A message that might have been decided and was not is
 due now. Whether it would be refused does not count, nor what leaves the window before it: so it may yield too much.
 
-Who is refused for their sake alone is held, and looked at again when the first of them is due, or after a minute: a
-worker had the batch, perhaps, as one was cancelled, paused or moved (`wake_others`).
+Who is refused for their sake alone is held, and looked at again when the first of them is due, when one is cancelled,
+paused or moved (`wake_others`), or after a minute: a worker may have had the batch then.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class Naive:
         )
 
     def fits_at(self, policies: Sequence[str], subject: int, cost: int, higher: Sequence[Message]) -> int:
-        """When it fits; those of a higher priority may be decided when they are due, or go within a minute."""
+        """When it fits; those of a higher priority may be decided when they are due, or go meanwhile."""
         ends = {
             stamp_us + window_us
             for policy in policies
@@ -404,6 +404,7 @@ NOTICE = {"priority": "80", "exclude": "{csv: out.csv}"}
 def test_a_campaign_yields_to_a_pending_one_of_higher_priority(
     opened: tuple[CampaignStore, ManualClock],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     notice: dict[str, str],
     later_h: float,
     then: str | None,
@@ -412,6 +413,7 @@ def test_a_campaign_yields_to_a_pending_one_of_higher_priority(
 ) -> None:
     """A notice is due later; a newsletter is asked for now, for one user more. What happens an hour later?"""
     store, clock = opened
+    monkeypatch.setattr(room, "LOOK_AGAIN_US", HOUR_US)
     world = World(tmp_path, store, clock, "1/24h", ", other: {limits: [1/24h]}")
     (tmp_path / "out.csv").write_text("id\n99\n")
     due_us = clock.now_us() + round(later_h * HOUR_US)

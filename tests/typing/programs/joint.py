@@ -10,7 +10,7 @@ limiter = Limiter("memory://", [Policy("user", ["2/day"]), Policy("campaign", ["
 parts = [Attempt("user", 42), Attempt("campaign", "spring")]
 joint = limiter.decide_all(parts)
 assert_type(joint, Joint)
-assert_type(joint.hits, tuple[int, ...])
+assert_type(joint.hits, tuple[int | None, ...])
 assert_type(limiter.refund_all(parts, joint.hits), int)
 joint = limiter.peek_all(parts)
 assert_type(parts[joint.binds].policy, str)

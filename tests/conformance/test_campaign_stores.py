@@ -71,6 +71,12 @@ def test_a_run_is_begun_once_and_read_as_it_was_written(queue: CampaignStore) ->
     assert list(queue.ages_s()) == ["sale"]
 
 
+def test_new_files_replace_what_they_say_and_nothing_that_was_prepared(queue: CampaignStore) -> None:
+    filled(queue)
+    queue.put_files(replace(RUN, batches=0, columns=("name",), inputs=(), policies=b"policies: {a: {}}", priority=60))
+    assert queue.find("sale") == replace(RUN, policies=b"policies: {a: {}}", priority=60)
+
+
 def test_campaigns_are_listed_by_name_page_by_page(queue: CampaignStore) -> None:
     names = ["b.1", "B", "a", "b", "b-1"]
     assert queue.page("", 10) == []

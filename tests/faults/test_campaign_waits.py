@@ -277,4 +277,6 @@ def test_a_policy_that_is_lowered_counts_for_what_is_held_and_one_that_is_remove
             world.begin("held", over_cap="hold")
         world.go_on(HOUR_US + SECOND_US)
         world.wait_for(120)
-    assert world.report("held").total.held == 60
+        world.go_on(HOUR_US)
+        world.wait_for(180)
+    assert world.report("held").total.sent == 60

@@ -244,9 +244,14 @@ class SqliteCampaignStore:
     def put_files(self, run: StoredRun) -> None:
         """As in `protocol`."""
         with self._changes():
+            if (found := self._value("fields", run.facts.campaign)) is None:
+                return
             self._db.execute(
                 "UPDATE run SET fields = ?, priority = ?, keep_us = ? WHERE campaign = ?",
-                (msgspec.msgpack.encode(run.fields()), run.priority, run.keep_us, run.facts.campaign),
+                (
+                    msgspec.msgpack.encode(msgspec.msgpack.decode(found) | run.texts()),
+                    *(run.priority, run.keep_us, run.facts.campaign),
+                ),
             )
 
     def describe(self, claimed: Claimed, run: StoredRun) -> None:

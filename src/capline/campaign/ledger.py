@@ -12,7 +12,7 @@ Its batches have no data: whoever runs it has the audience. Only further batches
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -20,7 +20,7 @@ import msgspec
 
 from capline.campaign.pending import wake_others
 from capline.campaign.rate import change_rate, parse_rate, rate_now
-from capline.campaign.store.database import sqlite_errors
+from capline.campaign.store.database import NotBegunError, sqlite_errors
 from capline.campaign.store.inputs import changed_inputs
 from capline.campaign.store.rows import REFUNDED
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
@@ -108,9 +108,10 @@ class Ledger:
         with sqlite_errors(directory / FILE):
             if not (directory / FILE).is_file():
                 return ()
-        with SqliteCampaignStore(directory / FILE, write=False) as store:
+        with suppress(NotBegunError), SqliteCampaignStore(directory / FILE, write=False) as store:
             found = _only(store)
             return () if found is None or store.store(found.facts.campaign) is None else found.inputs
+        return ()
 
     def __enter__(self) -> Self:
         return self

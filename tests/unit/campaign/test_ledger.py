@@ -1,6 +1,7 @@
 import math
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,3 +239,14 @@ def test_a_look_takes_as_many_steps_beside_a_thousand_pending_campaigns(tmp_path
                 fill(store, run, [(0, 3, b"", 0, None)])
             counts.append(steps())
         assert counts[1] <= counts[0] + 10
+
+
+@pytest.mark.parametrize("made", [b"", None])
+def test_a_run_that_was_killed_as_its_ledger_was_made_begins(tmp_path: Path, made: bytes | None) -> None:
+    file = tmp_path / "ledger.sqlite"
+    if made is None:
+        with closing(sqlite3.connect(file)) as opened:
+            opened.execute("PRAGMA journal_mode = WAL")
+    else:
+        file.write_bytes(made)
+    assert Ledger.begun_inputs(tmp_path) == ()

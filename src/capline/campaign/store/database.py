@@ -55,6 +55,10 @@ _LOCK_TRIES = 5
 _LOCK_PAUSE_S = 0.05
 
 
+class NotBegunError(CampaignError):
+    """The file has no tables: its process was killed as it made them."""
+
+
 def take_lock(path: Path, *, shared: bool, pause: Callable[[float], object] = time.sleep) -> int:
     """Lock the file for this process while the handle is open; `CampaignError` where another one is in the way."""
     handle = os.open(_lock_of(path), os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
@@ -135,7 +139,7 @@ def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -
             connection.execute(f"PRAGMA user_version = {_VERSION}")
             return
     if empty:
-        raise CampaignError(f"{path.parent}: the run was killed before it began; run it again")
+        raise NotBegunError(f"{path.parent}: the run was killed before it began; run it again")
     if application != _APPLICATION:
         raise CampaignError(f"{path}: not a capline ledger; name another directory with --ledger")
     if version != _VERSION:

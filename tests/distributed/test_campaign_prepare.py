@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit.campaign import Site, command, environment, receiver
+from tests.kit.s3 import S3
 from tests.kit.servers import single
 
 from capline.campaign import accept, load_campaign
@@ -18,6 +19,7 @@ from capline.campaign.queue.worker import Worker
 from capline.campaign.stop import Stop
 from capline.campaign.store.open import open_store
 from capline.campaign.store.records import PREPARE, InWork, State
+from capline.segment.objects.address import open_objects
 
 KILLS = 4
 SUBJECTS, BATCH = 2000, 5
@@ -141,3 +143,35 @@ def test_an_audience_that_is_wrong_or_changed_is_refused_as_a_whole_until_it_is_
     accepted(site, url)
     assert work(url) == []
     assert (report(url).state, report(url).total.audience) == ("finished", 400)
+
+
+@pytest.mark.parametrize("spoiled", [b"id\n1\n2\n3\n", None])
+def test_an_object_that_changes_or_vanishes_is_refused_as_a_whole_before_it_is_read_and_ignored_after(
+    url: str, site: Site, own_s3: S3, monkeypatch: pytest.MonkeyPatch, spoiled: bytes | None
+) -> None:
+    for key, value in own_s3.environment.items():
+        monkeypatch.setenv(key, value)
+    own_s3.make_bucket("shop")
+    bucket = open_objects("s3://shop", own_s3.options)
+    whole = (site.path / "users.csv").read_bytes()
+
+    def spoil() -> None:
+        if spoiled is None:
+            bucket.delete(["users.csv"])
+        else:
+            bucket.put("users.csv", spoiled)
+
+    with receiver() as far:
+        site.settings |= {"sender": f"{{webhook: {{url: '{far.url}', concurrency: 1}}}}", "channel": "push"}
+        bucket.put("users.csv", whole)
+        site.write(audience="{csv: 's3://shop/users.csv'}")
+        accepted(site, url)
+        spoil()
+        said = "no such object" if spoiled is None else "since the campaign was accepted there is another audience"
+        assert [said in line for line in work(url)] == [True]
+        assert (report(url).state, far.requests) == ("refused", 0)
+        bucket.put("users.csv", whole)
+        accepted(site, url)
+        far.on_request = lambda count: spoil() if count == 1 else None
+        assert work(url) == []
+        assert (report(url).state, far.requests, far.delivered()) == ("finished", 400, list(range(400)))

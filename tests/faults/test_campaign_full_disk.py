@@ -61,9 +61,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[int]]:
     return told(make(tmp_path_factory.mktemp("unlimited") / "site"))
 
 
-def limited(site: Site, most_bytes: int) -> subprocess.CompletedProcess[str]:
+def limited(site: Site, most_bytes: int, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", LIMITED, str(most_bytes), *command("campaign", "run", site.file)],
+        [sys.executable, "-c", LIMITED, str(most_bytes), *command(*(words or ("campaign", "run", site.file)))],
         env=environment(),
         capture_output=True,
         text=True,
@@ -92,6 +92,27 @@ def test_a_file_that_may_not_grow(tmp_path: Path, expected: tuple[Any, list[int]
     assert "the same command" in done.stderr
     assert not [path for path in (site.path / "out").glob("*") if path.name.endswith(".tmp")]
     assert told(site) == expected
+
+
+@pytest.mark.parametrize("what", first(1, CASES))
+def test_a_worker_whose_files_may_not_grow(tmp_path: Path, expected: tuple[Any, list[int]], what: str) -> None:
+    site = make(tmp_path / "site", sender="{file: out, format: csv}")
+    if what == "the store":
+        fill(site)
+    campaigns = site.path / "campaigns.sqlite"
+    queue = ("--queue", f"sqlite://{campaigns}")
+    answer("campaign", "enqueue", site.file, *queue)
+    most_bytes = campaigns.stat().st_size + 20_000 if what == "the ledger" else CASES[what][0]
+    done = limited(site, most_bytes, "worker", *queue, "--takeover", "1", "--until-idle", "--quiet")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("capline: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert not [path for path in (site.path / "out").glob("*") if path.name.endswith(".tmp")]
+    answer("worker", *queue, "--takeover", "1", "--until-idle", "--quiet")
+    report = comparable(answer("campaign", "status", site.file, *queue))
+    assert (report.pop("queue")["settled"], report) == (3, expected[0])
+    with site.limiter() as limiter:
+        assert limiter.peek_many("promo", list(range(SIZE))).retry_after_us.tolist() == expected[1]
 
 
 def test_a_store_that_cannot_be_made_consumes_nothing(tmp_path: Path) -> None:

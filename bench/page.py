@@ -51,6 +51,7 @@ PROGRAMS = {
     "web": "--short",
     "tasks": "--tasks=60",
     "campaign_ids": "--ids=20000",
+    "campaign_delay": "--users=3000 --batch=500 --waits=12",
     "conflicts": "--users=20000",
     "webhook": "--users=2000 --single=400",
     "smtp": "--users=1000 --slow=500",

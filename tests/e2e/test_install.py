@@ -207,6 +207,13 @@ def installed(wheel: Path, extra: str | None, folder: Path, *others: Path) -> Pa
     return folder / "bin"
 
 
+BELOW = {
+    "campaign": ["segments"],
+    "rules": ["segments"],
+    "kafka": ["segments", "campaign"],
+    "sqs": ["segments", "campaign"],
+}
+"""What an extra stands on."""
 MOST_BYTES = 20_000_000
 """Of the core with all that it asks for, without byte code."""
 
@@ -255,7 +262,5 @@ def test_the_wheel_in_a_new_environment(wheel: Path, extra: str | None, tmp_path
             if has_all:
                 assert "pip install" not in done.stderr
             else:
-                # These stand on segments: what is missing first is told first.
-                says_what_to_install(
-                    done, other, *(["segments"] if other in ("campaign", "rules", "kafka", "sqs") else [])
-                )
+                # What is missing first of what they stand on is told first.
+                says_what_to_install(done, other, *BELOW.get(other, ()))

@@ -43,8 +43,14 @@ class World:
     offset_us: int = 0
 
     def go_on(self, by_us: int) -> None:
+        """Step the clocks between two batches: one in work has the time of before, and its server that of after."""
+        soon(self.is_idle, WITHIN_S)
         self.offset_us += by_us
         self.step(self.offset_us)
+
+    def is_idle(self) -> bool:
+        with closing(open_store(self.url, make=True)) as store:
+            return not any(store.state(name).in_work for name in store.ages_s())
 
     def go_to(self, instant: str) -> None:
         self.go_on(instant_us(instant) - SystemClock().now_us())
@@ -114,7 +120,7 @@ def world(
                 preload.step(now_us)
                 assert soon(lambda: abs(int(server.command("TIME")[0]) - now_us / 1e6 - time.time()) < 2)
 
-            steps.insert(0, step)
+            steps.append(step)  # a batch that is due by the server is decided at the workers' new time
         monkeypatch.setattr(SystemClock, "now_us", lambda _self: time.time_ns() // 1000 + offset_us[0])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         far = stack.enter_context(receiver())
 

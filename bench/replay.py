@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from _harness import Report, arguments, check
 from capline import Limiter, ManualClock, Policy
 from capline.replay.blocks import EventFile
 from capline.replay.count import Trial, count_events
-from capline.replay.suggest.events import read
+from capline.replay.suggest.events import Past, read
 from capline.replay.suggest.histories import Histories, window_of
 from capline.replay.suggest.refusals import refusals
 from capline.replay.suggest.suggestion import Bound, suggest
@@ -87,6 +88,15 @@ def fastest_s(path: Path, subject_column: str, expected: Counter[str]) -> float:
     return min(seconds)
 
 
+def by_columns(past: Past) -> tuple[int, float]:
+    """How many the policy refuses, and the processor time; the first call touches memory that has to be found."""
+    began = time.process_time()
+    histories = Histories(past.subjects, past.at_us)
+    windows = [window_of(histories, width_us) for _, width_us in WINDOWS_US.values()]
+    quotas = np.array([[quota] for quota, _ in WINDOWS_US.values()], np.int32)
+    return int(refusals(histories, windows, quotas).events[0]), time.process_time() - began
+
+
 def suggested_s(path: Path) -> tuple[float, float]:
     """The processor time of the curves of three windows, from the file on; what they suggest is replayed as a check.
 
@@ -99,13 +109,9 @@ def suggested_s(path: Path) -> tuple[float, float]:
     for price in (found.together, *(choice.price for choice in found.choices)):
         refused = replayed(path, policy=Policy("promo", list(price.limits))).total()
         check(refused == price.events, f"{price.limits}: {price.events} refused, a replay says {refused}")
-    began = time.process_time()
-    histories = Histories(past.subjects, past.at_us)
-    windows = [window_of(histories, width_us) for _, width_us in WINDOWS_US.values()]
-    counted = refusals(histories, windows, np.array([[quota] for quota, _ in WINDOWS_US.values()], np.int32))
-    columns_s = time.process_time() - began
+    counted, columns_s = min((by_columns(past) for _ in range(3)), key=itemgetter(1))
     refused = replayed(path).total()
-    check(counted.events.tolist() == [refused], f"{counted.events} refused by columns, a replay says {refused}")
+    check(counted == refused, f"{counted} refused by columns, a replay says {refused}")
     return seconds, columns_s
 
 

@@ -105,7 +105,7 @@ def test_killed_while_it_sends_it_forgets_nobody_and_sends_again_by_the_same_key
     site = Site(tmp_path)
     subjects, batch = 1200, 100
     site.audience(range(subjects))
-    site.write(sender=far.sender, batch=str(batch))
+    site.write(sender=far.sender, batch=str(batch), as_of=None, rate="300/s")  # else it is over before it is killed
     doubled = 0
     for kill in range(KILLS):
         process = forked.start("campaign", "run", site.file, env=environment())

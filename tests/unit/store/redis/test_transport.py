@@ -40,7 +40,7 @@ def serve(connection: socket.socket, far: Wire) -> None:
     """Echo; `hang` is answered late, or with the next command; `twice` has an answer too many."""
     late = b""
     while data := connection.recv(65536):
-        for word in re.findall(rb"\$\d+\r\n(INFO|CONFIG|hang|hang on|twice|say \w+|sent \d)\r\n", data):
+        for word in re.findall(rb"\$\d+\r\n(INFO|CONFIG|hang|hang on|twice|early|say \w+|sent \d)\r\n", data):
             far.seen.append(word)
             if word == b"INFO":
                 connection.sendall(bulk(b""))
@@ -52,6 +52,8 @@ def serve(connection: socket.socket, far: Wire) -> None:
                 for part in ANSWERS[int(word[5:])][0]:
                     connection.sendall(part)
                     time.sleep(0.01)  # so that each is read by itself
+            elif word == b"early":
+                connection.sendall(b"-ERR Protocol error: unauthenticated multibulk length\r\n")
             elif word == b"hang on":
                 far.ended.wait(HANGS_S)
                 connection.sendall(bulk(b"late"))
@@ -127,6 +129,21 @@ def test_after_a_timeout_the_connection_is_gone(client: Client) -> None:
     assert lost.sent
     assert client.idle == 0
     assert client.say(b"say mine") == b"say mine"
+
+
+def test_a_connection_that_its_server_closes_is_gone_before_it_is_closed(client: Client) -> None:
+    early = client.request(b"early")
+
+    def ask() -> Any:
+        if isinstance(client.transport, Transport):
+            return client.transport.ask(client.node, early.payload)
+        return client._loop.run(client.transport.ask(client.node, early.payload))  # pyright: ignore[reportPrivateUsage]
+
+    for say in (lambda: client.say(b"early"), ask):
+        assert client.say(b"say one") == b"say one"
+        reply = say()
+        assert isinstance(reply, ServerError)
+        assert (reply.code, client.idle) == ("NOAUTH", 0)
 
 
 def test_a_reply_that_nobody_asked_for_is_nobodys_answer(client: Client) -> None:

@@ -15,13 +15,14 @@ from capline.store.redis.io.client import (
     SMALL_BYTES,
     answered,
     connection_options,
+    ends_connection,
     lost,
     no_connection,
     server_error,
 )
 from capline.store.redis.io.lease import Action, Lease, Receive, Take
 from capline.store.redis.io.server_check import QUESTIONS, warn
-from capline.store.redis.io.wire import NO_CLIENT, NoReply, Pause, Reply, Work
+from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply, Work
 from capline.support.system import readable
 
 try:
@@ -80,7 +81,7 @@ class AsyncTransport:
         try:
             connection._writer.write(payload)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess] - it is connected; its layers cost as much
             [reply] = await _read(connection, 1, until)
-            clean = not isinstance(reply, NoReply)
+            clean = not ends_connection(reply)
         finally:
             (self.give if clean else self.discard)(node, connection)
         return reply

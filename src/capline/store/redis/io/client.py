@@ -139,6 +139,11 @@ def _word_of(error: Exception, text: str) -> str | None:
     return "ERR" if text == _TOO_MANY else None
 
 
+def ends_connection(reply: Reply) -> bool:
+    """Whether nothing comes after this reply: none came, or the server closes the connection behind it."""
+    return isinstance(reply, NoReply) or (isinstance(reply, ServerError) and _TOO_EARLY in reply.text)
+
+
 def halfway(until: float) -> float:
     """The middle between now and `until`."""
     now = time.monotonic()

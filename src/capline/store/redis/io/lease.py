@@ -3,7 +3,8 @@
     verb -> Write, Read, Exchange, Pause, Work -> lease -> Take, Send, Receive, Pause, Work -> transport
 
 The rule: a connection goes back to the pool only when every reply on it was read; else it is closed, since the next
-caller would read the unread reply as its own. Both transports run this one; each does the actions in its own way.
+caller would read the unread reply as its own. So is one that its server closes: what the next caller wrote there would
+be lost, and nobody would know whether it ran. Both transports run this one; each does the actions in its own way.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from capline.store.redis.io.client import Failure, halfway, lost, no_connection
+from capline.store.redis.io.client import Failure, ends_connection, halfway, lost, no_connection
 from capline.store.redis.io.url import Address
 from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, Request, Steps, Work, Write
 
@@ -150,7 +151,7 @@ class Lease(Generic[_C]):
                 answers.append([NoReply(True, "the connection was lost")] * request.replies)
                 continue
             replies = yield Receive(line, request.replies, until)
-            if replies and isinstance(replies[-1], NoReply):
+            if replies and ends_connection(replies[-1]):
                 self._drop(key)
             else:
                 self._unread[key] -= request.replies

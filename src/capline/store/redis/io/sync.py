@@ -29,6 +29,7 @@ from capline.store.redis.io.client import (
     SMALL_BYTES,
     answered,
     connection_options,
+    ends_connection,
     error_line,
     lost,
     server_error,
@@ -282,7 +283,8 @@ def _direct_reply(descriptor: int) -> tuple[Reply, bool]:
                     return data[start:end], len(data) == end + 2
         elif data.endswith(b"\r\n"):
             if data[0] == _ERROR:
-                return error_line(data[1:-2].decode(errors="replace")), True
+                error = error_line(data[1:-2].decode(errors="replace"))
+                return error, not ends_connection(error)
             return int(data[1:-2]), True
 
 

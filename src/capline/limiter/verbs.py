@@ -169,42 +169,37 @@ class Verbs(CheckedCalls):
     def _attempted(self, kind: Kind, attempt: Attempt, **times: int | None) -> Steps[Decision]:
         """An operation of this kind on the log of one attempt; `times` are those of `Operation`."""
         with self._observers.of(kind, [attempt]) as seen:
-            if attempt.policy in self._in_shadow:
-                return seen((yield from self._in_shadow_alone(kind, attempt, times)))
-            try:
-                if attempt.policy in self._overridden:
-                    yield self._learn(attempt.policy, attempt.subject)
-                decision: Decision = yield self._store.step(self._operation(kind, attempt, **times))
-                return seen(decision)
-            except StoreError as error:
-                return seen(self._outage.single(kind, error, attempt, **times))
+            return seen((yield from self._answer(kind, attempt, times)))
 
-    def _in_shadow_alone(self, kind: Kind, attempt: Attempt, times: Mapping[str, int | None]) -> Steps[Decision]:
-        """An operation under a policy in shadow, as it is told."""
-        times = shadow.at_once(times)
+    def _answer(self, kind: Kind, attempt: Attempt, times: Mapping[str, int | None]) -> Steps[Decision]:
+        """What the store answers, or stands in for it in an outage; under a policy in shadow as it is told."""
+        in_shadow = attempt.policy in self._in_shadow
+        if in_shadow:
+            times = shadow.at_once(times)
         try:
             if attempt.policy in self._overridden:
                 yield self._learn(attempt.policy, attempt.subject)
             answer: Decision = yield self._store.step(self._operation(kind, attempt, **times))
         except StoreError as error:
             answer = self._outage.single(kind, error, attempt, **times)
-        return shadow.shown(answer, times.get("not_before_us") or 0)
+        return shadow.shown(answer, times.get("not_before_us") or 0) if in_shadow else answer
 
     def _jointly(self, kind: Kind, attempts: Sequence[Attempt], **times: int | None) -> Steps[Joint]:
         """An operation of this kind on several logs at once."""
+        binds = self._in_shadow.isdisjoint([attempt.policy for attempt in attempts])
         with self._observers.of(f"{kind}_all", attempts) as seen:
-            if not self._in_shadow.isdisjoint([attempt.policy for attempt in attempts]):
-                return seen((yield from self._beside_shadows(kind, attempts, times)))
-            try:
-                if self._overridden:
-                    for attempt in attempts:
-                        yield self._learn(attempt.policy, attempt.subject)
-                joint: Joint = yield self._store.joint(
-                    [self._operation(kind, attempt, **times) for attempt in attempts]
-                )
-                return seen(joint)
-            except StoreError as error:
-                return seen(self._outage.joint(kind, error, attempts, **times))
+            return seen((yield from (self._answer_all if binds else self._beside_shadows)(kind, attempts, times)))
+
+    def _answer_all(self, kind: Kind, attempts: Sequence[Attempt], times: Mapping[str, int | None]) -> Steps[Joint]:
+        """What the store answers to all of them as one, or stands in for it in an outage."""
+        try:
+            if self._overridden:
+                for attempt in attempts:
+                    yield self._learn(attempt.policy, attempt.subject)
+            answer: Joint = yield self._store.joint([self._operation(kind, attempt, **times) for attempt in attempts])
+        except StoreError as error:
+            answer = self._outage.joint(kind, error, attempts, **times)
+        return answer
 
     def _beside_shadows(self, kind: Kind, attempts: Sequence[Attempt], times: Mapping[str, int | None]) -> Steps[Joint]:
         """All that bind or none; if all are allowed, then each in shadow by itself, which fails nothing of the others.
@@ -214,23 +209,15 @@ class Verbs(CheckedCalls):
         apart = [place for place, attempt in enumerate(attempts) if attempt.policy in self._in_shadow]
         places = [place for place in range(len(attempts)) if place not in apart]
         binding: tuple[Joint, list[int]] | None = None
-        times = dict(times)
         if places:
-            parts = [attempts[place] for place in places]
-            try:
-                for part in parts:
-                    if part.policy in self._overridden:
-                        yield self._learn(part.policy, part.subject)
-                joint: Joint = yield self._store.joint([self._operation(kind, part, **times) for part in parts])
-            except StoreError as error:
-                joint = self._outage.joint(kind, error, parts, **times)
+            joint = yield from self._answer_all(kind, [attempts[place] for place in places], times)
             binding = joint, places
             if "not_before_us" in times:
-                times["not_before_us"] = joint.wait_us
+                times = {**times, "not_before_us": joint.wait_us}
         answers: dict[int, Decision] = {}
         for place in apart if binding is None or binding[0].allowed else ():
             try:
-                answers[place] = yield from self._in_shadow_alone(kind, attempts[place], times)
+                answers[place] = yield from self._answer(kind, attempts[place], times)
             except CaplineError:
                 if binding is None:
                     raise

@@ -115,6 +115,7 @@ class LogLimits(msgspec.Struct, frozen=True, gc=False):
     only hits with an id, beside logs of sums. `title` is the name of its limits for people: the policy, or
     `policy/channel`. `places` are the positions of its limits in the policy, if the logs are in another order. `shared`
     if several policies have a log of ids. `keep_free` has the units of each limit that must stay free; None: none must.
+    `part` is the number of its policy among several that are asked as one (`capline.policy.joint`).
     """
 
     log: str

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from http import HTTPStatus
 
+from capline.policy.joint import MARK
 from capline.service.http.problems import Problem
 
 
@@ -27,7 +28,7 @@ class Scope:
     def __contains__(self, policy: str) -> bool:
         """Whether the policy is in it; several as one, like `daily+global`, where all of them are."""
         return self.is_all or all(
-            name in self._names or name.startswith(self._beginnings) for name in policy.split("+")
+            name in self._names or name.startswith(self._beginnings) for name in policy.split(MARK)
         )
 
     def of(self, policies: Sequence[str]) -> Sequence[str]:

@@ -13,10 +13,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT
 from typing import Any
 
 from tests.kit.s3 import S3
+from tests.kit.server_process import freeze
 from tests.kit.servers import Server, single
 
 KINDS = ("redis_streams", "kafka", "sqs")
@@ -65,7 +66,7 @@ class Kafka:
         self.hasty = f"{self.sender[:-1]}, timeout: 1, settings: {{request.timeout.ms: '900'}}}}"
 
     def pause(self) -> None:
-        self._process.send_signal(SIGSTOP)
+        freeze(self._process)
 
     def resume(self) -> None:
         self._process.send_signal(SIGCONT)

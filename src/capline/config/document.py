@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 def document_of(policy: Policy) -> dict[str, Any]:
     """The document of a policy, without its name."""
-    least = _every(Policy(policy.name, ["1/s"]))
-    return {key: value for key, value in _every(policy).items() if key == "limits" or value != least[key]}
+    least = every_key(Policy(policy.name, ["1/s"]))
+    return {key: value for key, value in every_key(policy).items() if key == "limits" or value != least[key]}
 
 
-def _every(policy: Policy) -> dict[str, Any]:
+def every_key(policy: Policy) -> dict[str, Any]:
+    """The policy by the keys of a policy file, with what it leaves to defaults."""
     every = {key: getattr(policy, key) for key in POLICY_KEYS[:-1]}
     for key in ("by_segment", "channels"):
         every[key] = {name: limit_texts(limits) for name, limits in every[key].items()}

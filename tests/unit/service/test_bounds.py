@@ -17,7 +17,7 @@ from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
 from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
-from capline.service.http.app import Answered
+from capline.service.http.app import Request
 from capline.service.settings.values import Bounds, Observers
 
 POLICIES = [Policy("promo", ["3/day"])]
@@ -29,9 +29,9 @@ class Kept:
     """Keeps what it is told of."""
 
     def __init__(self) -> None:
-        self.requests: list[Answered] = []
+        self.requests: list[Request] = []
 
-    def answered(self, request: Answered) -> None:
+    def answered(self, request: Request, *_answer: float) -> None:
         self.requests.append(request)
 
 

@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 from capline import AsyncLimiter, ManualClock, Policy
 from capline.service.access.guard import Guard
 from capline.service.access.tokens import TokenFile
-from capline.service.http.app import Answered, App, Reply, Request, Route
+from capline.service.http.app import App, Reply, Request, Route
 from capline.service.run.connection import Connection
 from capline.service.run.listen import Listener
 from capline.service.settings.values import Bounds
@@ -107,8 +107,9 @@ class Heard:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
-    def answered(self, request: Answered) -> None:
-        self.told.append((*request[:4], *request[5:]))
+    def answered(self, request: Request, status: int, size_bytes: int, _seconds: float) -> None:
+        head = request.method, request.route, request.path
+        self.told.append((*head, status, size_bytes, request.who, request.client, request.headers))
 
     def count(self, status: int, _seconds: float) -> None:
         self.told.append((status,))

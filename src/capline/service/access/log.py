@@ -22,7 +22,7 @@ from capline.model.errors import InvalidValueError
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
-    from capline.service.http.app import Answered
+    from capline.service.http.app import Request
     from capline.service.settings.values import Observers
 
 _FAILED = 500
@@ -36,17 +36,17 @@ class AccessLog:
         self._path = asked.access_log or "-"
         self._file = self._opened()
 
-    def answered(self, request: Answered) -> None:
+    def answered(self, request: Request, status: int, size_bytes: int, seconds: float) -> None:
         """See `Observer`."""
-        if self._sample < 1 and request.status < _FAILED and random.random() >= self._sample:  # noqa: S311 - a sample
+        if self._sample < 1 and status < _FAILED and random.random() >= self._sample:  # noqa: S311 - a sample
             return
         line: dict[str, object] = {
             "at": instant_text(time.time_ns() // 1000, "milliseconds"),
             "method": request.method,
             "route": request.route,
-            "status": request.status,
-            "ms": round(request.seconds * 1000, 3),
-            "bytes": request.size_bytes,
+            "status": status,
+            "ms": round(seconds * 1000, 3),
+            "bytes": size_bytes,
             "who": request.who,
             "client": request.client,
         }

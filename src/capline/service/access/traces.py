@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
-    from capline.service.http.app import Answered
+    from capline.service.http.app import Request
 
 _FAILED = 500
 
@@ -28,7 +28,7 @@ class Traces:
         self._tracer = trace.get_tracer("capline.service", tracer_provider=provider)
         self._propagate, self._trace = propagate, trace
 
-    def answered(self, request: Answered) -> None:
+    def answered(self, request: Request, status: int, _size_bytes: int, seconds: float) -> None:
         """See `Observer`."""
         carrier = {
             name.decode("latin-1"): value.decode("latin-1")
@@ -40,14 +40,14 @@ class Traces:
             f"{request.method} {request.route or 'unknown'}",
             context=self._propagate.extract(carrier),
             kind=self._trace.SpanKind.SERVER,
-            start_time=ended_ns - int(request.seconds * 1e9),
+            start_time=ended_ns - int(seconds * 1e9),
             attributes={
                 "http.request.method": request.method,
                 "http.route": request.route,
-                "http.response.status_code": request.status,
+                "http.response.status_code": status,
                 "enduser.id": request.who,
             },
         )
-        if request.status >= _FAILED:
+        if status >= _FAILED:
             span.set_status(self._trace.StatusCode.ERROR)
         span.end(ended_ns)

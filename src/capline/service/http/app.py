@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from functools import lru_cache, partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -169,26 +169,6 @@ class Route(msgspec.Struct):
     examples: dict[str, Any] = {}
     others: tuple[str, ...] = ()
 
-    def add(
-        self,
-        method: str,
-        handler: Handler,
-        takes: Any,
-        gives: Any,
-        query: tuple[str, ...],
-        body_bytes: int,
-        *,
-        scoped: bool,
-    ) -> None:
-        """Add a method with its handler and its forms; `body_bytes` where the route has no bound yet."""
-        self.handlers[method], self.gives[method] = handler, gives
-        if scoped:
-            self.scoped += (method,)
-        if query:
-            self.query[method] = query
-        if takes is not None:
-            self.takes, self.body_bytes = takes, self.body_bytes or body_bytes
-
     def check_scope(self, method: str, scope: PolicyScope) -> None:
         """Raise the `Problem` where the method keeps to no scope, and there is one."""
         if method not in self.scoped:
@@ -200,24 +180,10 @@ class Route(msgspec.Struct):
         return _ROLES.get(method, ("admin",)) if roles is None else roles
 
 
-class Answered(NamedTuple):
-    """A request that was answered. `route` is the path's template; `path` is as it was sent, and may name a subject."""
-
-    method: str
-    route: str
-    path: bytes
-    status: int
-    seconds: float
-    size_bytes: int
-    who: str
-    client: str
-    headers: list[tuple[bytes, bytes]]
-
-
 class Observer(Protocol):
-    """Told of every request that was answered."""
+    """Told of every request that was answered. Its `route` is the path's template; its `path` may name a subject."""
 
-    def answered(self, request: Answered) -> None:
+    def answered(self, request: Request, status: int, size_bytes: int, seconds: float, /) -> None:
         """Called after each answer."""
         ...
 
@@ -378,20 +344,8 @@ class App:
         """Count the request, and tell the observers."""
         if self._count is not None:
             self._count(status, seconds)
-        if self._observers:
-            told = Answered(
-                request.method,
-                request.route,
-                request.path,
-                status,
-                seconds,
-                size_bytes,
-                request.who,
-                request.client,
-                request.headers,
-            )
-            for observer in self._observers:
-                observer.answered(told)
+        for observer in self._observers:
+            observer.answered(request, status, size_bytes, seconds)
 
     def client(self, peer: tuple[str, int] | None, headers: list[tuple[bytes, bytes]]) -> str:
         """The client's address: the peer's, or by X-Forwarded-For as many from the right as proxies are trusted."""

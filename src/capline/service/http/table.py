@@ -76,11 +76,15 @@ def routes_of(*tables: object) -> dict[str, Route]:
             spec: _Spec | None = getattr(getattr(table, name), _SPEC, None)
             if spec is None:
                 continue
-            handler, scoped = _handler(getattr(table, name), spec)
-            route = routes.get(spec.path)
-            if route is None:
-                route = routes[spec.path] = Route({}, **spec.route)
-            route.add(spec.method, handler, spec.takes, spec.gives, spec.query, ONE_BODY_BYTES, scoped=scoped)
+            route = routes.setdefault(spec.path, Route({}, **spec.route))
+            route.handlers[spec.method], is_scoped = _handler(getattr(table, name), spec)
+            route.gives[spec.method] = spec.gives
+            if is_scoped:
+                route.scoped += (spec.method,)
+            if spec.query:
+                route.query[spec.method] = spec.query
+            if spec.takes is not None:
+                route.takes, route.body_bytes = spec.takes, route.body_bytes or ONE_BODY_BYTES
     return routes
 
 

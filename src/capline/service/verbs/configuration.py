@@ -17,13 +17,13 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from io import StringIO
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, cast, get_type_hints
 from urllib.parse import unquote
 
 import msgspec
 
 from capline.config.bulk import read_overrides
-from capline.config.document import document_of, entry_facts, own_facts, policy_of
+from capline.config.document import document_of, entry_facts, every_key, own_facts, policy_of
 from capline.config.open import open_backend
 from capline.limiter.policies.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
@@ -236,7 +236,7 @@ PolicyNow = msgspec.defstruct(
         ("name", str),
         *(
             (key, kind | msgspec.UnsetType, msgspec.UNSET)
-            for key, kind in get_type_hints(PolicyFacts).items() | get_type_hints(VersionFacts).items()
+            for key, kind in (get_type_hints(PolicyFacts) | get_type_hints(VersionFacts)).items()
             if key != "name"
         ),
         ("next", dict[str, Any] | None | msgspec.UnsetType, msgspec.UNSET),
@@ -296,10 +296,7 @@ class ConfigurationVerbs:
     async def commits(self, request: Request) -> Commits:
         """Who changed what in the configuration, newest first: the last 1,024 changes."""
         named, limit = request.parameters, page_limit(request.parameters)
-        before = number_of(named.get("before", ""), 15)
-        if before is None and "before" in named:
-            raise InvalidValueError("before is the number of a version")
-        older = await asyncio.to_thread(self._store().commits, before, limit + 1)
+        older = await asyncio.to_thread(self._store().commits, _version_of(named, "before"), limit + 1)
         page: list[CommitFacts] = [
             {
                 "version": commit.version,
@@ -320,8 +317,7 @@ class ConfigurationVerbs:
         configuration = self._limiter.configuration
         policy = self._limiter.policies.get(name)
         entry = None if configuration is None else configuration.view.entries.get(name)
-        if policy is None and (entry is None or entry.value is None):
-            raise _nothing(f"no policy {quoted(name)}")
+        _check_found(policy or (entry and entry.value), f"policy {quoted(name)}")
         body: dict[str, Any] = {"name": name} if policy is None else {**_facts_of(policy)}
         if missing := self._limiter.missing_segments.get(name):
             body["missing_segments"] = missing
@@ -336,8 +332,7 @@ class ConfigurationVerbs:
     async def policy_versions(self, _request: Request, name: str) -> dict[str, Any]:
         """What the policy was, newest first, and who changed it."""
         entries = await asyncio.to_thread(self._store().policy_versions, name)
-        if not entries:
-            raise _nothing(f"no policy {quoted(name)}")
+        _check_found(entries, f"policy {quoted(name)}")
         return {"versions": [{**entry_facts(entry), "policy": entry.value} for entry in entries]}
 
     @put("/v1/policies/{name}", PolicyForm, Changed, has_maps=True)
@@ -348,25 +343,15 @@ class ConfigurationVerbs:
             request.scope.check(unquote(form.log))  # else it could reach the hits of another policy
         if self._local:
             check_no_replicas(policy)
-        return await self._changed(
-            request,
-            form,
-            self._store().set_policies,
-            [policy],
-            effective_at=form.effective_at,
-            if_version=form.if_version,
-            reason=form.reason,
-        )
+        return await self._changed(request, form, self._store().set_policies, [policy], reason=form.reason)
 
     @delete("/v1/policies/{name}", Changed, query=_CHANGED)
     async def delete_policy(self, request: Request, name: str) -> Changed:
         """Delete a policy; its logs stay until they expire."""
         configuration = self._limiter.configuration
         entry = None if configuration is None else configuration.view.entries.get(name)
-        if name not in self._limiter.policies and (entry is None or entry.value is None):
-            raise _nothing(f"no policy {quoted(name)}")
-        change = _change_of(request)
-        return await self._changed(request, change, self._store().delete_policy, name, if_version=change.if_version)
+        _check_found(name in self._limiter.policies or (entry and entry.value), f"policy {quoted(name)}")
+        return await self._changed(request, _change_of(request), self._store().delete_policy, name)
 
     @post("/v1/policies/{name}/rollback", RollbackForm, Changed, roles=ADMIN)
     async def roll_back_policy(self, request: Request, name: str, form: RollbackForm) -> Changed:
@@ -387,10 +372,7 @@ class ConfigurationVerbs:
     async def set_overrides(self, request: Request, policy: str) -> Changed:
         """Give many subjects limits of their own, or the policy's again."""
         form, limits, spans = _bulk(request)
-        many = self._store().override_many
-        return await self._changed(
-            request, form, many, policy, limits, granularity=spans, effective_at=form.effective_at
-        )
+        return await self._changed(request, form, self._store().override_many, policy, limits, granularity=spans)
 
     @get("/v1/overrides/{policy}/{subject}", OverrideNow)
     async def override(self, _request: Request, policy: str, subject: Subject) -> dict[str, Any]:
@@ -398,24 +380,22 @@ class ConfigurationVerbs:
         configuration = self._store()
         entries = await asyncio.to_thread(configuration.override_versions, policy, subject)
         now_us = configuration.view.now_us()
-        if not entries or (entries[0].value is None and entries[0].at(now_us) is None):
-            raise _nothing(f"no override of this subject under policy {quoted(policy)}")
+        there = entries and (entries[0].value is not None or entries[0].at(now_us) is not None)
+        _check_found(there, _override_under(policy))
         return _now(policy, subject, entries[0], now_us)
 
     @get("/v1/overrides/{policy}/{subject}/versions", OverrideVersions)
     async def override_versions(self, _request: Request, policy: str, subject: Subject) -> dict[str, Any]:
         """What the subject's own limits were, newest first, and who changed them."""
         entries = await asyncio.to_thread(self._store().override_versions, policy, subject)
-        if not entries:
-            raise _nothing(f"no override of this subject under policy {quoted(policy)}")
+        _check_found(entries, _override_under(policy))
         return {"versions": [{**entry_facts(entry), **own_facts(entry.value)} for entry in entries]}
 
     @put("/v1/overrides/{policy}/{subject}", OverrideForm, Changed)
     async def set_override(self, request: Request, policy: str, subject: Subject, form: OverrideForm) -> Changed:
         """Give a subject limits of its own."""
-        at = {"effective_at": form.effective_at, "if_version": form.if_version}
         override = partial(self._store().override, granularity=form.granularity)
-        return await self._changed(request, form, override, policy, subject, form.limits, **at)
+        return await self._changed(request, form, override, policy, subject, form.limits)
 
     @delete("/v1/overrides/{policy}/{subject}", Changed, query=_CHANGED)
     async def delete_override(self, request: Request, policy: str, subject: Subject) -> Changed:
@@ -423,10 +403,9 @@ class ConfigurationVerbs:
         change = _change_of(request)
         entry = await asyncio.to_thread(self._store().override_of, policy, subject)
         is_gone = entry is None or (entry.value is None and entry.before is None)
-        if is_gone and change.if_version in (None, 0 if entry is None else entry.version):
-            raise _nothing(f"no override of this subject under policy {quoted(policy)}")
-        version = change.if_version
-        return await self._changed(request, change, self._store().override, policy, subject, None, if_version=version)
+        is_meant = change.if_version in (None, 0 if entry is None else entry.version)
+        _check_found(not (is_gone and is_meant), _override_under(policy))
+        return await self._changed(request, change, self._store().override, policy, subject, None)
 
     @post("/v1/overrides/{policy}/{subject}/rollback", RollbackForm, Changed, roles=ADMIN)
     async def roll_back_override(self, request: Request, policy: str, subject: Subject, form: RollbackForm) -> Changed:
@@ -450,6 +429,7 @@ class ConfigurationVerbs:
         **how: Any,
     ) -> Changed:
         """Make the change, in a thread. Its author is the token's name, or without tokens what the caller says."""
+        how |= {name: getattr(form, name) for name in ("effective_at", "if_version") if hasattr(form, name)}
         version = await asyncio.to_thread(change, *what, who=request.who or form.who, **how)
         return {"version": version, "note": _LATE} if how.get("effective_at") is not None else {"version": version}
 
@@ -479,28 +459,27 @@ def _bulk(request: Request) -> tuple[OverridesForm, dict[Subject, list[str] | No
 
 def _change_of(request: Request) -> _Change:
     """The author and the version of a change, by its query."""
-    named = request.parameters
-    version = number_of(named.get("if_version", ""), 15)  # as many digits as any has
-    if version is None and "if_version" in named:
-        raise InvalidValueError("if_version is the number of a version")
-    return _Change(who=named.get("who", WHO), if_version=version)
+    return _Change(who=request.parameters.get("who", WHO), if_version=_version_of(request.parameters, "if_version"))
+
+
+def _version_of(named: dict[str, str], parameter: str) -> int | None:
+    """The version that a parameter of the query says, if it is there."""
+    version = number_of(named.get(parameter, ""), 15)  # as many digits as any has
+    if version is None and parameter in named:
+        raise InvalidValueError(f"{parameter} is the number of a version")
+    return version
 
 
 def _facts_of(policy: Policy) -> PolicyFacts:
     """A policy, with what it leaves to defaults."""
-    return {
-        "name": policy.name,
-        "limits": [str(limit) for limit in policy.limits],
-        "by_segment": {name: [str(limit) for limit in limits] for name, limits in policy.by_segment.items()},
-        "channels": {name: [str(limit) for limit in limits] for name, limits in policy.channels.items()},
-        "algorithm": policy.algorithm,
-        "count_denied": policy.count_denied,
-        "log": policy.log,
-        "zone": policy.zone,
-        "reservations": policy.reservations,
-        "shadow": policy.shadow,
-    }
+    every = {"name": policy.name} | every_key(policy)
+    return cast("PolicyFacts", {key: every[key] for key in PolicyFacts.__annotations__})
 
 
-def _nothing(what: str) -> Problem:
-    return Problem(HTTPStatus.NOT_FOUND, what)
+def _check_found(there: object, what: str) -> None:
+    if not there:
+        raise Problem(HTTPStatus.NOT_FOUND, f"no {what}")
+
+
+def _override_under(policy: str) -> str:
+    return f"override of this subject under policy {quoted(policy)}"

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
-from msgspec.inspect import BoolType, FloatType, IntType, Type, type_info
+from msgspec.inspect import BoolType, FloatType, IntType, NamedTupleType, StructType, Type, UnionType, type_info
 
 from capline.forms.fields import Fields
 from capline.forms.tree import Items, Table, Text, read_tree, shown, texts_of
@@ -42,6 +42,7 @@ from capline.model.errors import CaplineError, InvalidValueError
 from capline.policy.file import PolicyFileError
 from capline.segment.files import read
 from capline.service.envoy.environment import upstream_settings
+from capline.service.settings import values
 from capline.service.settings.values import (
     USUAL_MODES,
     Address,
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 
 _LARGEST_FILE_BYTES = 1 << 20
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
-MOST_WORKERS = 256
 _LONGEST_S = 3600
 _LONGEST_AGE_S = 2_000_000
 """Of a connection: gRPC counts its milliseconds in 31 bits."""
@@ -70,19 +70,8 @@ _LONGEST_AGE_S = 2_000_000
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}", re.ASCII)
 
 KEYS = (
-    *(
-        "store",
-        "policies",
-        "config",
-        "segments",
-        "queue",
-        "audiences",
-        "replies",
-        "tokens",
-        "hosts",
-        "on_store_error",
-        "drain",
-    ),
+    *("store", "policies", "config", "segments", "queue", "audiences", "replies"),
+    *("tokens", "hosts", "on_store_error", "drain"),
     *("http.listen", "http.workers", "http.trusted_proxies"),
     *("http.tls.certificate", "http.tls.key", "http.tls.client_ca"),
     *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
@@ -97,7 +86,7 @@ KEYS = (
 )
 """Every key that holds a value."""
 
-_Options = TypeVar("_Options", Modes, Observers, Record, History, Bounds)
+_Options = TypeVar("_Options", Http, Modes, Observers, Record, History, Bounds)
 
 VARIABLES = {f"CAPLINE_{key.replace('.', '_').upper()}": key for key in KEYS}
 
@@ -189,15 +178,15 @@ class _Reader:
             audiences=self._url(top, "audiences"),
             messages=self._messages(),
             replies=self._path(top, "replies"),
-            http=self._http(usual.http, "http"),
-            admin=self._http(usual.admin, "admin"),
+            http=self._section("http", usual.http),
+            admin=self._section("admin", usual.admin, workers=1, trusted_proxies=0),
             grpc=grpc,
             spoe=self._spoe(),
             tokens=self._path(top, "tokens"),
             hosts=self._hosts(),
             on_store_error=top.one_of("on_store_error", ("raise", "allow", "deny"), usual.on_store_error),
             drain=top.seconds("drain", usual.drain, _LONGEST_S, zero=True),
-            observers=self._observers(usual.observers),
+            observers=self._section("observers", usual.observers),
             record=self._section("record", Record()) if top.has("record") else None,
             history=self._section("history", usual.history),
             bounds=self._section("bounds", usual.bounds),
@@ -276,17 +265,6 @@ class _Reader:
             fields.where = f"{section}: "
             fields.fault("listen", problem)
 
-    def _http(self, usual: Http, name: str) -> Http:
-        fields = self._top.section(name)
-        if fields is None:
-            return usual
-        listen = self._address(fields, usual.listen)
-        workers = fields.whole("workers", 1, 1, MOST_WORKERS) if name == "http" else 1
-        trusted = fields.whole("trusted_proxies", 0, 0, 16) if name == "http" else 0
-        tls = self._tls(fields)
-        fields.close()
-        return Http(listen, workers, trusted, tls)
-
     def _tls(self, above: Fields) -> Tls | None:
         fields = above.section("tls", "{certificate: cert.pem, key: key.pem}")
         if fields is None:
@@ -340,17 +318,6 @@ class _Reader:
         fields.close()
         return listen
 
-    def _observers(self, usual: Observers) -> Observers:
-        fields = self._top.section("observers")
-        if fields is None:
-            return usual
-        log = fields.text("access_log", "") or None
-        if log not in (None, "-"):
-            log = self._path(fields, "access_log")
-        observers = self._options(fields, usual, access_log=log)
-        fields.close()
-        return observers
-
     def _messages(self) -> dict[str, dict[str, Any]]:
         """Campaign files in part: their reader says what is wrong once a campaign is composed of one."""
         fields = self._top.section("messages", "{push: {policies: policies.yaml, sender: {…}}}")
@@ -362,11 +329,11 @@ class _Reader:
             found[name] = {} if part is None else {key: texts_of(node) for key, node in part.written()}
         return found
 
-    def _section(self, name: str, usual: _Options) -> _Options:
+    def _section(self, name: str, usual: _Options, **read: Any) -> _Options:
         fields = self._top.section(name)
         if fields is None:
             return usual
-        options = self._options(fields, usual)
+        options = self._options(fields, usual, **read)
         fields.close()
         return options
 
@@ -378,17 +345,26 @@ class _Reader:
         return type(usual)(**read)
 
     def _option(self, fields: Fields, key: str, usual: Any, kind: Type) -> object:
+        value: object
         match kind:
             case BoolType():
-                return fields.flag(key, default=usual)
+                value = fields.flag(key, default=usual)
             case IntType(ge=int(least), le=int(most)):
-                return fields.whole(key, usual, least, most)
+                value = fields.whole(key, usual, least, most)
             case FloatType(le=1):
-                return self._share(fields, key, usual)
+                value = self._share(fields, key, usual)
             case FloatType(le=int(most) | float(most)):
-                return fields.seconds(key, usual, most)
+                value = fields.seconds(key, usual, most)
+            case NamedTupleType(cls=values.Address):
+                value = self._address(fields, usual)
+            case UnionType(types=(StructType(cls=values.Tls), _)):
+                value = self._tls(fields)
+            case UnionType():  # a file, or standard error
+                text = fields.text(key, "") or None
+                value = text if text in (None, "-") else self._path(fields, key)
             case _:
-                return self._header(fields, key, usual)
+                value = self._header(fields, key, usual)
+        return value
 
     def _address(self, fields: Fields, usual: Address) -> Address:
         text = fields.text("listen", str(usual), "127.0.0.1:8080")

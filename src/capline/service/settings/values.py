@@ -58,8 +58,8 @@ class Http(msgspec.Struct, frozen=True):
     """A listener. `trusted_proxies` of the addresses in X-Forwarded-For, counted from its end, are believed."""
 
     listen: Address
-    workers: int = 1
-    trusted_proxies: int = 0
+    workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    trusted_proxies: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
     tls: Tls | None = None
 
 

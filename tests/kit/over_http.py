@@ -76,7 +76,7 @@ class AtService:
     def __init__(self, url: str, policies: Any, asynchronous: bool, **options: Any) -> None:
         self.name = str(next(_NAMES))
         self.own = port().run(_made(url, policies, options))
-        port().apps[self.name.encode()] = App(routes(self.own, local=True))
+        port().apps[self.name.encode()] = App(routes(self.own))
         self.url = f"{port().url}/{self.name}?deadline=60s"
         kind: Any = Awaited if asynchronous else Limiter
         self.limiter = kind(self.url, long_subjects=options.get("long_subjects", "refuse"))

@@ -13,7 +13,7 @@ from capline.service.gateways.check import check_route
 from capline.service.http.app import App, Observer
 from capline.service.http.openapi import described
 from capline.service.probes import probes
-from capline.service.settings.values import Bounds
+from capline.service.settings.values import Bounds, Settings
 from capline.service.verbs import segments
 from capline.service.verbs.routes import routes
 
@@ -37,8 +37,7 @@ class Service:
         self.limiter = self.run(_limiter(url, policies, options))
         self.counting = self.run(_limiter("memory://", [Policy(POLICY, [f"{new_subjects or 1}/minute"])], options))
         subject_bound = NewSubjects(self.counting) if new_subjects else None
-        local = url.startswith(("memory:", "lmdb:"))
-        served = routes(self.limiter, (bounds or Bounds()).batch_rows, subject_bound, local=local)
+        served = routes(self.limiter, Settings(store=url, bounds=bounds or Bounds()), subject_bound)
         served |= check_route(self.limiter)
         served |= segments.routes(options.get("segments")) | probes(
             self.limiter, options.get("segments"), allows=options.get("on_store_error") == "allow"

@@ -81,17 +81,12 @@ class LogObserver(Observer):
         return True
 
 
+_FIELDS = "verb", "policy", "segment", "channel", "allowed", "refused", "errors", "would_allow", "would_refuse"
+
+
 def _line(event: Decided, left_out: int) -> str:
     fields = {
-        "verb": event.verb,
-        "policy": event.policy,
-        "segment": event.segment,
-        "channel": event.channel,
-        "allowed": event.allowed,
-        "refused": event.refused,
-        "errors": event.errors,
-        "would_allow": event.would_allow,
-        "would_refuse": event.would_refuse,
+        **{name: getattr(event, name) for name in _FIELDS},
         "limits": {str(limit): count for limit, count in event.refused_by_limit.items()},
         "origins": event.by_origin,
         "seconds": event.seconds,

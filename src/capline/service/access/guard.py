@@ -16,7 +16,7 @@ from ipaddress import IPv6Address, ip_address
 
 from capline.service.access.tokens import Token, TokenFile, is_of, name_of
 from capline.service.access.turns import Turns
-from capline.service.http.problems import RETRY_AFTER_S, Problem
+from capline.service.http.problems import Problem, busy
 from capline.service.settings.kept import keep, kept, kept_key, path_of
 
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="capline", Basic realm="capline"'}
@@ -89,9 +89,7 @@ class Guard:
             token = _NOBODY
         is_right = await self._turns.checked(_network(client), name, asked, lambda: is_of(token, chosen), has_left)
         if is_right is None:
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE, "too many ask who they are", {"Retry-After": str(RETRY_AFTER_S)}
-            )
+            raise busy("too many ask who they are")
         if not is_right:
             return None
         self._proven[name] = proof

@@ -32,7 +32,7 @@ from capline.service.http.body import (
 )
 from capline.service.http.pages import Pages
 from capline.service.http.paths import Paths
-from capline.service.http.problems import PROBLEM, RETRY_AFTER_S, Problem, document, problem_of
+from capline.service.http.problems import PROBLEM, Problem, busy, document, problem_of
 from capline.service.http.scope import EVERYTHING
 from capline.service.http.scope import Scope as PolicyScope
 from capline.service.settings.values import Bounds
@@ -310,11 +310,7 @@ class App:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is nothing at this path; {self._listed}")
         route, request.route, request.names = found
         if self._under_way > self._bounds.requests and route.roles != ():  # probes are always answered
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{self._bounds.requests} requests are under way, and no more are taken",
-                {"Retry-After": str(RETRY_AFTER_S)},
-            )
+            raise busy(f"{self._bounds.requests} requests are under way, and no more are taken")
         method = "GET" if request.method == "HEAD" else request.method
         handler = route.handlers.get(method)
         if handler is None:

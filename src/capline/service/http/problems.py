@@ -45,6 +45,11 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
         self.error = error
 
 
+def busy(detail: str) -> Problem:
+    """The answer to a request that is to come again in a moment."""
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": str(RETRY_AFTER_S)})
+
+
 def problem_of(error: CaplineError) -> Problem:
     """The answer to a request that raised this error."""
     status, headers = HTTPStatus.UNPROCESSABLE_ENTITY, {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import lru_cache, partial
+from http import HTTPStatus
 from itertools import compress, repeat
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -19,6 +20,7 @@ from capline.limiter.policies.shadow import SHADOW
 from capline.model.attempt import Attempt
 from capline.model.decision import Decision
 from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.service.http.problems import Problem
 from capline.service.record.kept import Row
 from capline.store.columns import NO_HIT
 from capline.support.override import override
@@ -38,6 +40,15 @@ if TYPE_CHECKING:
 _decide = AsyncLimiter.decide
 _DECIDED = ("store", "deny-cache", SHADOW)
 """Origins of answers that the limits gave; in shadow what they would have refused is recorded as refused."""
+
+
+def recording(limiter: AsyncLimiter) -> tuple[RecordingLimiter, Record]:
+    """The limiter and its record; raises the `Problem` of a service that keeps none."""
+    if not isinstance(limiter, RecordingLimiter) or limiter.record is None:
+        raise Problem(
+            HTTPStatus.CONFLICT, "this service records no decisions; give 'record: {keep: 3600}' in its settings"
+        )
+    return limiter, limiter.record
 
 
 @lru_cache(1024)

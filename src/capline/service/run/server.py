@@ -128,15 +128,7 @@ async def open_parts(
             counting = AsyncLimiter(settings.store, [bound], namespace=NAMESPACE, create=create)
             stack.push_async_callback(counting.close)
             subject_bound = NewSubjects(counting)
-        public = routes(
-            limiter,
-            settings.bounds.batch_rows,
-            subject_bound,
-            local=settings.is_local,
-            queue=settings.queue,
-            audiences=settings.audiences,
-            replies=settings.replies,
-        ) | segments.routes(source, settings.segments)
+        public = routes(limiter, settings, subject_bound) | segments.routes(source, settings.segments)
         public |= check_route(limiter)
         public |= _campaigns(settings, create=create)
         parts = Parts(limiter, public, source, followed)

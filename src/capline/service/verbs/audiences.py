@@ -37,7 +37,7 @@ from capline.segment import read_audience, read_ids
 from capline.segment.objects.address import open_objects
 from capline.service.http.app import AUDIENCE_BYTES
 from capline.service.http.forms import page_of
-from capline.service.http.problems import RETRY_AFTER_S, Problem
+from capline.service.http.problems import Problem, busy
 from capline.service.http.table import delete, get, put
 from capline.support.instant import instant_text
 
@@ -133,11 +133,7 @@ class AudienceVerbs:
             raise InvalidValueError(f"ids {quoted(ids)}: number or text")
         kind, digests = _kind_of(name), {} if request.is_framed else _digests_of(request.headers)
         if self._turns.locked():
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{_AT_ONCE} uploads are under way, and no more are taken",
-                {"Retry-After": str(RETRY_AFTER_S)},
-            )
+            raise busy(f"{_AT_ONCE} uploads are under way, and no more are taken")
         async with self._turns:
             file = UPLOADS / f"{secrets.token_hex(8)}-{name}"
             try:

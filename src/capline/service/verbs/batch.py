@@ -25,8 +25,6 @@ from capline.support.override import override
 
 T = TypeVar("T")
 
-MOST_ROWS = 100_000
-"""The most rows in one batch: one call of the store's, and one answer in memory."""
 LOOP_BYTES = 32_768
 """A batch of a larger body is read and answered in a thread: other requests get their turn."""
 
@@ -221,20 +219,20 @@ def columns_of(answers: Decisions) -> Columns:
 
 def columns_of_rows(answers: Sequence[Decision | CaplineError]) -> Columns:
     """The answers of `decide_batch`; a row that is wrong is not allowed, and says why in `errors`."""
-    columns = Columns([], [], [], [], [], [], {}, {}, "store", {})
-    for row, answer in enumerate(answers):
-        if not isinstance(answer, Decision):
-            columns.errors[str(row)], columns.kinds[str(row)] = str(answer), type(answer).__name__
-            answer = _NO_ANSWER  # noqa: PLW2901 - the row all the same
-        columns.allowed.append(answer.allowed)
-        columns.remaining.append(answer.remaining)
-        columns.retry_after.append(answer.retry_after)
-        columns.reset_after.append(answer.reset_after)
-        columns.hit.append(answer.hit)
-        columns.limit.append(None if answer.limit is None else str(answer.limit))
-        if answer.origin != columns.origin:
-            columns.origins[str(row)] = answer.origin
-    return columns
+    errors = {str(row): answer for row, answer in enumerate(answers) if not isinstance(answer, Decision)}
+    rows = [answer if isinstance(answer, Decision) else _NO_ANSWER for answer in answers]
+    return Columns(
+        [row.allowed for row in rows],
+        [row.remaining for row in rows],
+        [row.retry_after for row in rows],
+        [row.reset_after for row in rows],
+        [row.hit for row in rows],
+        [None if row.limit is None else str(row.limit) for row in rows],
+        {row: str(error) for row, error in errors.items()},
+        {row: type(error).__name__ for row, error in errors.items()},
+        "store",
+        {str(place): row.origin for place, row in enumerate(rows) if row.origin != "store"},
+    )
 
 
 _NO_ANSWER = Decision(False, None, 0, None, None, None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from http import HTTPStatus
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,8 @@ import msgspec
 
 from capline.model.policy import check_name
 from capline.model.subject import Subject
-from capline.service.http.problems import Problem
 from capline.service.http.table import get
-from capline.service.record.limiter import RecordingLimiter
+from capline.service.record.limiter import recording
 from capline.service.record.ranking import Group, Ranking, ranking
 from capline.support.instant import instant_text
 
@@ -83,19 +81,16 @@ class LimitedVerbs:
     @get("/v1/limited", Limited, query=("policy",), roles=("read",), scoped=True)
     async def limited(self, request: Request) -> Limited:
         """Who was refused most in the recorded decisions, by policy and limit, and who used most."""
-        limiter, policy = self._limiter, request.parameters.get("policy")
+        policy = request.parameters.get("policy")
         if policy is not None:
             check_name(policy, "policy")
             request.scope.check(policy)
-        if not isinstance(limiter, RecordingLimiter) or limiter.record is None:
-            raise Problem(
-                HTTPStatus.CONFLICT, "this service records no decisions; give 'record: {keep: 3600}' in its settings"
-            )
+        _, record = recording(self._limiter)
         async with self._turn:
             begun = time.monotonic()
             if self._told is None or begun >= self._again_at:
-                limiter.record.flush()
-                self._told = await asyncio.to_thread(_counted, limiter.record)
+                record.flush()
+                self._told = await asyncio.to_thread(_counted, record)
                 self._again_at = time.monotonic() + max(_LEAST_S, _SHARE * (time.monotonic() - begun))
             told = self._told
         seen = [one for one in told.policies if policy in (None, one.policy) and one.policy in request.scope]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.service.http.table import routes_of
+from capline.service.settings.values import Settings
 from capline.service.verbs.attempts import Attempts
-from capline.service.verbs.batch import MOST_ROWS, Batch
+from capline.service.verbs.batch import Batch
 from capline.service.verbs.configuration import ConfigurationVerbs
 from capline.service.verbs.joint import JointVerbs
 from capline.service.verbs.limited import LimitedVerbs
@@ -20,25 +21,20 @@ if TYPE_CHECKING:
 
 
 def routes(
-    limiter: AsyncLimiter,
-    most_rows: int = MOST_ROWS,
-    subject_bound: NewSubjects | None = None,
-    *,
-    local: bool = False,
-    queue: str | None = None,
-    audiences: str | None = None,
-    replies: str | None = None,
+    limiter: AsyncLimiter, settings: Settings | None = None, subject_bound: NewSubjects | None = None
 ) -> dict[str, Route]:
-    """The routes of this limiter. Where its store is `local` no policy is set that waits for replicas.
+    """The routes of this limiter, by these settings.
 
-    A subject is erased in the campaigns of `queue`, the uploads at `audiences` and the folder of `replies` too.
+    Where the store is on this machine no policy is set that waits for replicas. A subject is erased in the campaigns of
+    the queue, the uploads and the replies too.
     """
+    settings = Settings() if settings is None else settings
     return routes_of(
         Attempts(limiter, subject_bound),
         JointVerbs(limiter, subject_bound),
-        Batch(limiter, subject_bound, most_rows),
-        Subjects(limiter, queue, audiences, replies),
-        ConfigurationVerbs(limiter, local=local),
+        Batch(limiter, subject_bound, settings.bounds.batch_rows),
+        Subjects(limiter, settings),
+        ConfigurationVerbs(limiter, local=settings.is_local),
         Trials(limiter),
         LimitedVerbs(limiter),
     )

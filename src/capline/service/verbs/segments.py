@@ -159,10 +159,14 @@ class _Segments:
     def __init__(self, source: SegmentSource | None) -> None:
         self._source = source
 
-    def _served(self) -> tuple[Snapshot, str]:
+    def _served(self, name: str | None = None) -> tuple[Snapshot, str]:
+        """What is served, and its version; raises where there is none, or no segment of this name."""
         if self._source is None:
             raise Problem(HTTPStatus.NOT_FOUND, "this service has no segments; start it with --segments ADDRESS")
-        return self._source.served
+        snapshot, version = self._source.served
+        if name is not None and name not in snapshot.sets:
+            raise Problem(HTTPStatus.NOT_FOUND, f"no segment {quoted(name)}; there are: {', '.join(snapshot.sets)}")
+        return snapshot, version
 
     @get("/v1/segments", Segments)
     async def list(self, _request: Request) -> Answer:
@@ -182,15 +186,13 @@ class _Segments:
     @get("/v1/segments/{name}/count", Counted)
     async def count(self, _request: Request, name: str) -> Answer:
         """How many are in it."""
-        snapshot, version = self._served()
-        _check_name(snapshot, name)
+        snapshot, version = self._served(name)
         return {"segment": name, "count": snapshot.cardinality(name), "version": version}
 
     @get("/v1/segments/{name}/contains", Contains, query=("id",), needs=("id",))
     async def contains(self, request: Request, name: str) -> Answer:
         """Is this id in it?"""
-        snapshot, version = self._served()
-        _check_name(snapshot, name)
+        snapshot, version = self._served(name)
         if "id" not in request.parameters:
             raise InvalidValueError("contains whom? add ?id=… to the query")
         member = _id(snapshot, request.parameters["id"], "id")
@@ -199,8 +201,7 @@ class _Segments:
     @get("/v1/segments/{name}/members", Members, query=("after", "limit"))
     async def members(self, request: Request, name: str) -> Answer:
         """The ids in it, page by page."""
-        snapshot, version = self._served()
-        _check_name(snapshot, name)
+        snapshot, version = self._served(name)
         limit = page_limit(request.parameters)
         after = _id(snapshot, request.parameters["after"], "after") if "after" in request.parameters else None
         # One more than is shown says whether there is a next page.
@@ -244,11 +245,6 @@ def _segments_of(snapshot: Snapshot, ids: list[Subject]) -> tuple[list[str | Non
     for row, code in zip(good, codes.tolist(), strict=True):
         found[row] = snapshot.names[code - 1] if code else None
     return found, {str(row): str(errors[row]) for row in sorted(errors)}
-
-
-def _check_name(snapshot: Snapshot, name: str) -> None:
-    if name not in snapshot.sets:
-        raise Problem(HTTPStatus.NOT_FOUND, f"no segment {quoted(name)}; there are: {', '.join(snapshot.sets)}")
 
 
 def _id(snapshot: Snapshot, word: str, parameter: str) -> Any:

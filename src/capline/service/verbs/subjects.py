@@ -18,6 +18,7 @@ from capline.service.verbs.attempts import LOOK, Answer, UsedLimit, answer_of
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.service.http.app import Request
+    from capline.service.settings.values import Settings
 
 
 class UsageRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -115,11 +116,8 @@ class Erased(msgspec.Struct, omit_defaults=True):
 class Subjects:
     """See `Limiter` for what each does."""
 
-    def __init__(self, limiter: AsyncLimiter, queue: str | None, audiences: str | None, replies: str | None) -> None:
-        self._limiter = limiter
-        self._queue = queue
-        self._audiences = audiences
-        self._replies = replies
+    def __init__(self, limiter: AsyncLimiter, settings: Settings) -> None:
+        self._limiter, self._settings = limiter, settings
 
     @post("/v1/usage", UsageRequest, Used, roles=LOOK)
     async def usage(self, _request: Request, body: UsageRequest) -> Used:
@@ -184,15 +182,16 @@ class Subjects:
         return Erased(await self._limiter.erase(subject), *await asyncio.to_thread(self._from_campaigns, subject))
 
     def _from_campaigns(self, subject: Subject) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-        if self._queue is None:
+        queue, audiences, folder = self._settings.queue, self._settings.audiences, self._settings.replies
+        if queue is None:
             return [], [], 0
         # Few services have campaigns.
         from capline.campaign.erase import erase, erase_uploads  # noqa: PLC0415
         from capline.campaign.response.folder import erase_replies  # noqa: PLC0415
         from capline.campaign.store.open import open_store  # noqa: PLC0415
 
-        uploads = [] if self._audiences is None else erase_uploads(self._audiences, subject)
-        with closing(open_store(self._queue, make=True, patience_s=0.0)) as store:
+        uploads = [] if audiences is None else erase_uploads(audiences, subject)
+        with closing(open_store(queue, make=True, patience_s=0.0)) as store:
             found = erase(store, subject)
-        replies = 0 if self._replies is None else erase_replies(Path(self._replies), subject)
+        replies = 0 if folder is None else erase_replies(Path(folder), subject)
         return [*map(msgspec.structs.asdict, found)], [*map(msgspec.structs.asdict, uploads)], replies

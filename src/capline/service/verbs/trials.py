@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from http import HTTPStatus
 from math import ceil
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ from capline.model.subject import Subject
 from capline.replay.recorded import Recorded, refusals
 from capline.service.http.problems import Problem
 from capline.service.http.table import post
-from capline.service.record.limiter import RecordingLimiter
+from capline.service.record.limiter import recording
 from capline.service.record.suggested import asked_of, decided, suggestions
 from capline.service.verbs.configuration import PolicyForm
 from capline.support.instant import instant_text
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.service.http.app import Request
     from capline.service.record.kept import Record, Row
+    from capline.service.record.limiter import RecordingLimiter
     from capline.service.record.suggested import Asked
     from capline.window.log import Hit
 
@@ -198,15 +199,11 @@ class Trials:
             return await asyncio.to_thread(_suggested, limiter, record, policy, asked)
 
     def _recorded(self, name: str) -> tuple[RecordingLimiter, Record, Policy]:
-        limiter = self._limiter
-        if not isinstance(limiter, RecordingLimiter) or limiter.record is None:
-            raise Problem(
-                HTTPStatus.CONFLICT, "this service records no decisions; give 'record: {keep: 3600}' in its settings"
-            )
+        limiter, record = recording(self._limiter)
         policy = limiter.policies.get(name)
         if policy is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"no policy {quoted(name)}")
-        return limiter, limiter.record, policy
+        return limiter, record, policy
 
 
 def _suggested(limiter: RecordingLimiter, record: Record, policy: Policy, asked: Asked) -> Suggested:
@@ -253,14 +250,10 @@ async def _tried(limiter: RecordingLimiter, record: Record, policy: Policy, want
             asked += _asked(by_subject[subject], hits or [], segment)
         await asyncio.sleep(0)  # others come in between
     asked.sort(key=lambda one: one.attempt.at_us)
-    found = await asyncio.to_thread(_compared, asked, policy, wanted)
-    return msgspec.structs.replace(
-        found,
-        since=None if began_us is None else instant_text(began_us, "milliseconds"),
-        until=instant_text(until_us, "milliseconds"),
-        of_subjects=len(by_subject),
-        overridden=len(subjects) - len(plain),
-    )
+    since = None if began_us is None else instant_text(began_us, "milliseconds")
+    facts = {"since": since, "until": instant_text(until_us, "milliseconds")}
+    counts = {"of_subjects": len(by_subject), "overridden": len(subjects) - len(plain)}
+    return await asyncio.to_thread(_compared, asked, policy, wanted, facts | counts)
 
 
 class _Asked(NamedTuple):
@@ -286,7 +279,7 @@ def _asked(rows: list[Row], hits: list[Hit], segment_now: str | None) -> list[_A
     return found
 
 
-def _compared(asked: Sequence[_Asked], policy: Policy, wanted: Policy) -> Tried:
+def _compared(asked: Sequence[_Asked], policy: Policy, wanted: Policy, facts: dict[str, Any]) -> Tried:
     recorded = [one.attempt for one in asked]
     now, then = refusals(policy, recorded), refusals(wanted, recorded)
     as_answered = sum(one.allowed == (limit is None) for one, limit in zip(asked, now, strict=True))
@@ -295,17 +288,14 @@ def _compared(asked: Sequence[_Asked], policy: Policy, wanted: Policy) -> Tried:
         for limits in (now, then)
     ]
     return Tried(
-        None,
-        "",
-        sum(one.allowed is not None for one in asked),
-        len({one.attempt.subject for one in asked if one.allowed is not None}),
-        0,
-        0,
-        as_answered,
-        _refusals(now, of[0]),
-        _refusals(then, of[1]),
-        _turned(of[1], of[0]),
-        _turned(of[0], of[1]),
+        **facts,
+        decisions=sum(one.allowed is not None for one in asked),
+        subjects=len({one.attempt.subject for one in asked if one.allowed is not None}),
+        as_answered=as_answered,
+        now=_refusals(now, of[0]),
+        then=_refusals(then, of[1]),
+        newly_refused=_turned(of[1], of[0]),
+        newly_free=_turned(of[0], of[1]),
     )
 
 

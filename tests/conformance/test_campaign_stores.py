@@ -218,6 +218,7 @@ def test_a_campaign_that_is_due_later_is_not_there_until_then(queue: CampaignSto
     assert QueueStatus(queue, "sale").report().state == "scheduled"
     assert queue.steer("sale", due_us=now_us - DAY_US)
     assert list(queue.ages_s()) == ["sale", "other"], "that which was due first"
+    assert next(iter(queue.ages_s(most=1))) == "sale"
     assert queue.ages_s()["sale"] > 86_000
     assert queue.steer("sale", due_us=0)
     assert queue.ages_s()["sale"] < 3600, "due since it was enqueued"

@@ -358,6 +358,10 @@ def test_in_a_browser_a_worker_that_was_killed_is_silent(tmp_path: Path, tokens:
                 browser.go(f"{service.admin}/console/campaign?name=sale")
                 assert f"{socket.gethostname()}:" in browser.text
                 assert "works" in browser.text
+                browser.go(f"{service.admin}/console")
+                assert soon(lambda: re.search(r":\w+\s+works\s+sale", browser.text) is not None, WITHIN_S)
+                told = service.client.get("/v1/campaign-workers").json()
+                assert [(one["campaign"], one["is_silent"]) for one in told["workers"]] == [("sale", False)]
                 worker.end(signal.SIGKILL)
                 killed_at = time.time()
                 soon(lambda: "silent since" in _reloaded(browser, f"{service.admin}/console/campaign?name=sale"))
@@ -365,6 +369,11 @@ def test_in_a_browser_a_worker_that_was_killed_is_silent(tmp_path: Path, tokens:
                 assert found is not None
                 said_s = 3600 * int(found[1]) + 60 * int(found[2]) + int(found[3])
                 assert abs((said_s - killed_at + 43_200) % 86_400 - 43_200) < 5
+                browser.go(f"{service.admin}/console")
+                assert f"A worker of sale is silent: {socket.gethostname()}:" in browser.text
+                assert re.search(r"silent since \d\d:\d\d:\d\d UTC\s+sale", browser.text), browser.text
+                browser.ask("Runtime.evaluate", expression=AXE)
+                assert browser.told(VIOLATIONS) == []
         finally:
             worker.end(signal.SIGKILL)
     assert tokens

@@ -1,6 +1,9 @@
 """What each role sees in a real browser while parts fail: the store goes and comes, an instance lags."""
 
+import os
 import re
+import signal
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -70,6 +73,46 @@ def test_each_role_sees_the_store_go_and_come_and_an_instance_that_lags(
             lambda: "configuration version 2;" in browser.text and "the last known serves" not in browser.text, WITHIN_S
         ), browser.text
         assert browser.notes == []
+
+
+def served(stack: ExitStack, folder: Path, quota: int, store: str) -> Serving:
+    """An instance with its own file of policies."""
+    folder.mkdir()
+    (folder / "policies.yaml").write_text(f"policies:\n  promo: {{limits: [{quota}/day]}}\n")
+    return stack.enter_context(Serving(folder, "--store", store))
+
+
+def test_an_instance_with_older_policies_is_marked_until_it_has_the_others(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        store = stack.enter_context(servers.single("redis")).url
+        older = served(stack, tmp_path / "older", 1, store)
+        os.utime(tmp_path / "older" / "policies.yaml", (1_000_000_000, 1_000_000_000))
+        older.stop()
+        older = stack.enter_context(Serving(tmp_path / "older", "--store", store))
+        served(stack, tmp_path / "newer", 2, store)
+        browser = stack.enter_context(Chromium(tmp_path / "profile", width=390))
+        browser.go(f"{older.admin}/console")
+        assert soon(lambda: "serves an older version: policies" in browser.text, WITHIN_S), browser.text
+        assert len(re.findall(rf"{socket.gethostname()}:\d+:\w+\s+serves heard", browser.text)) == 2, "one ended"
+        assert browser.text.count("behind") == 1
+        browser.ask("Runtime.evaluate", expression=AXE)
+        assert browser.told(VIOLATIONS) == []
+        (tmp_path / "older" / "policies.yaml").write_bytes((tmp_path / "newer" / "policies.yaml").read_bytes())
+        assert soon(lambda: "behind" not in browser.text, WITHIN_S), browser.text
+
+
+@pytest.mark.deep  # one is silent after a hundred seconds
+def test_an_instance_that_was_killed_is_silent(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        store = stack.enter_context(servers.single("redis")).url
+        one, other = (served(stack, tmp_path / name, 1, store) for name in ("one", "other"))
+        browser = stack.enter_context(Chromium(tmp_path / "profile"))
+        browser.go(f"{one.admin}/console")
+        assert soon(lambda: len(re.findall(r"serves heard \d\d:", browser.text)) == 2, WITHIN_S), browser.text
+        other.end(signal.SIGKILL)
+        assert soon(lambda: "was not heard for" in browser.text, 180), browser.text
+        assert re.search(r"silent since \d\d:\d\d:\d\d UTC", browser.text)
+        assert len(re.findall(r"serves heard \d\d:", browser.text)) == 1
 
 
 def test_a_text_is_found_where_segments_have_numbers(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from capline.campaign.store.open import open_store
 from capline.config.hours import open_hours
 from capline.segment import Publisher
 from capline.service.access.tokens import TokenFile
+from capline.service.console.history import History
 from capline.service.console.pages import Console
 from capline.service.metrics.registry import Metrics
 
@@ -125,6 +126,7 @@ LISTS = (
 )
 FOR_ALL = (
     *("DELETE /v1/subjects/{subject}", "POST /json", "POST /v1/outcomes", "GET /v1/campaign-conflicts"),
+    "GET /v1/campaign-workers",
     *("GET /v1/audiences", "PUT /v1/audiences/{name}", "DELETE /v1/audiences/{name}"),
     *("GET /v1/segments", "GET /v1/segments/{name}/count", "GET /v1/segments/{name}/contains"),
     *("GET /v1/segments/{name}/members", "POST /v1/segments/of", "POST /v1/segments/evaluate"),
@@ -279,7 +281,8 @@ FORMS: dict[str, dict[str, str]] = {
 async def test_every_page_and_form_of_the_console_is_known_here() -> None:
     hours = open_hours("memory://", 3600)
     async with AsyncLimiter("memory://") as limiter:
-        routes = Console({}, limiter, None, Metrics(), None, hours=hours).routes()
+        metrics = Metrics()
+        routes = Console({}, limiter, None, metrics, None, history=History(metrics, hours)).routes()
     there = {path.removeprefix("/console") for path in routes if path.startswith("/console") and "." not in path}
     assert there == {*PAGES, *FORMS, "/campaigns/audience", "/sign-in", "/sign-out", "/link"}
 

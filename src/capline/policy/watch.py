@@ -44,7 +44,7 @@ class PolicyWatch:
     For a `local` store a policy that waits for replicas is a fault.
     """
 
-    __slots__ = ("_clock", "_digest", "_local", "_lock", "_name", "_path", "_seen", "_state", "data")
+    __slots__ = ("_clock", "_digest", "_local", "_lock", "_name", "_path", "_seen", "_state", "_written_s", "data")
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class PolicyWatch:
         local: bool = False,
     ) -> None:
         self._clock = SystemClock() if clock is None else clock
-        data = read_bytes(path)[0] if start is None else start
+        data, state = read_bytes(path) if start is None else (start, None)
         self._name = os.fsdecode(path)
         self._path = Path(self._name).absolute()  # so that a chdir does not change which file is meant
         self._lock = Lock()
         self._seen: _Signature | None = None  # None: read the bytes at the next poll
-        self._digest = _digest(data)
+        self._digest, self._written_s = _digest(data), 0 if state is None else int(state.st_mtime)
         self.data, self._local = data, local
         self._state = _State(self._loads(data), None)
 
@@ -73,6 +73,11 @@ class PolicyWatch:
     def error(self) -> PolicyFileError | None:
         """Why the present file is not `current`; None if it is."""
         return self._state.error
+
+    @property
+    def version(self) -> tuple[str, int]:
+        """The begin of the hash of the file in force, and the second when it was written, 0 if unknown."""
+        return self._digest.hex()[:8], self._written_s
 
     def poll(self) -> bool:
         """Check whether the file changed; True if `current` was replaced. Never raises `PolicyFileError`."""
@@ -98,7 +103,7 @@ class PolicyWatch:
         if changed:
             try:
                 self._take(self._loads(data), digest)
-                self.data = data
+                self.data, self._written_s = data, int(state.st_mtime)
             except PolicyFileError as refused:
                 changed, error = False, refused
         self._state = replace(self._state, error=error)

@@ -3,8 +3,10 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from capline.config.hours import Hours, open_hours
 from capline.service.console.history import History
 from capline.service.metrics.registry import Metrics
 from capline.service.record.counted import HOUR, MOST_ROWS, SPANS, Key, joined, packed
+from capline.service.record.instances import heard, told
 
 MINUTE = 29_400_000
 EVENTS = st.lists(
@@ -68,12 +71,12 @@ def test_what_is_not_a_row_is_left_out(damaged: bytes) -> None:
 
 
 class Instance:
-    """One process of a service, as far as history goes: its own metrics, and a clock that is set."""
+    """One process of a service, as far as history goes: its own metrics, and a clock and versions that are set."""
 
-    def __init__(self, hours: Hours, now: list[float]) -> None:
+    def __init__(self, hours: Hours, now: list[float], versions: Mapping[str, tuple[str, int]] | None = None) -> None:
         metrics = Metrics()
         self.limiter = Limiter("memory://", [Policy("promo", ["1/day"])], observers=[metrics.observer])
-        self.history = History(metrics, hours, lambda: now[0])
+        self.history = History(metrics, hours, lambda: now[0], lambda: versions or {})
 
     async def ask(self, many: int) -> None:
         """As often, of one subject: but for the first attempt all are refused."""
@@ -81,6 +84,10 @@ class Instance:
         for _ in range(many):
             self.limiter.decide("promo", "u")
         await self.history.look()
+
+    async def written(self) -> None:
+        await self.history.look()
+        await self.history.write()
 
     async def told(self, name: str = "hour") -> tuple[int, int]:
         rows = (await self.history.over(name)).rows
@@ -128,7 +135,7 @@ def test_while_the_store_is_away_it_counts_on_and_writes_later() -> None:
                 now[0] += 3600
                 await here.ask(10)
             assert await here.told("day") == (1, 33)
-            assert "history in" in here.history.away
+            assert "history in" in here.history.away("day")
             server.start()
             until = time.monotonic() + 60  # the circuit breaker leaves it alone for a moment
             while True:
@@ -137,9 +144,67 @@ def test_while_the_store_is_away_it_counts_on_and_writes_later() -> None:
                 if await there.told("day") == (1, 33):
                     break
                 assert time.monotonic() < until
-            assert there.history.away == ""
+            assert there.history.away("day") == ""
 
     asyncio.run(lived())
+
+
+def test_each_instance_says_what_it_serves_and_who_lags_or_is_silent_is_told(tmp_path: Path) -> None:
+    now = [60.0 * MINUTE + 3500]
+
+    async def lived() -> None:
+        with closing(open_hours(f"lmdb://{tmp_path}", 604_800)) as hours:
+            one, two = (
+                {"capline": ("1", 0), "policies": (text, at), "segments": ("b", sequence), "configuration": (text, 7)}
+                for text, at, sequence in (("old", 10, 4), ("new", 20, 4))
+            )
+            first, second = Instance(hours, now, one), Instance(hours, now, two)
+
+            async def heard() -> list[tuple[bool, list[str]]]:
+                await first.written()
+                there = await Instance(hours, now).history.instances()
+                return [(each["is_silent"], each["lags"]) for each in sorted(there, key=by_policies)]
+
+            def by_policies(each: dict[str, Any]) -> str:
+                return each["versions"]["policies"]
+
+            assert await heard() == [(False, [])], "alone nobody lags"
+            await second.written()
+            assert await heard() == [(False, []), (False, ["policies"])]
+            one["policies"] = two["policies"]
+            assert await heard() == [(False, []), (False, [])]
+            two["segments"] = "c", 5
+            await second.written()
+            assert sorted(await heard()) == [(False, []), (False, ["segments"])]
+            now[0] += 90  # in another hour
+            assert (await heard()).count((False, [])) == 1
+            now[0] += 20
+            assert sorted(await heard()) == [(False, []), (True, [])], "nobody lags behind one that is silent"
+            following = asyncio.create_task(second.history.follow())
+            await asyncio.sleep(0.2)
+            following.cancel()
+            await asyncio.wait({following})
+            assert await heard() == [(False, [])], "it ended, and said so"
+            now[0] += 7200
+            assert await heard() == [(False, [])]
+
+    asyncio.run(lived())
+
+
+def test_what_says_who_is_there_is_left_out_of_what_is_counted() -> None:
+    row = packed({("p", "", "allowed"): [1] * HOUR}, told("host:1:aa", 60.0 * MINUTE, {"segments": ("b", 3)}))
+    assert joined([(MINUTE // HOUR, row)], SPANS["day"], MINUTE + HOUR).rows == {("p", "", "allowed"): HOUR}
+    assert len(row) - len(packed({("p", "", "allowed"): [1] * HOUR})) < 40
+    for said in (list[int](), [1, 2, 3]):
+        assert heard([packed({}, [("a", "b", "segments", 0, said)]), b"\xc1", row], 60.0 * MINUTE + 100) == [
+            {
+                "instance": "host:1:aa",
+                "heard": 60 * MINUTE,
+                "is_silent": False,
+                "versions": {"segments": "b"},
+                "lags": [],
+            }
+        ]
 
 
 def test_what_waits_is_bounded() -> None:

@@ -11,8 +11,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import asdict
 
 from capline.campaign.store.open import open_store
+from capline.campaign.store.protocol import SILENT_S
+from capline.campaign.store.records import InWork
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from capline.campaign.store.protocol import CampaignStore
 
 EVERY_S = 5.0
-MOST_CAMPAIGNS = 100
+MOST_CAMPAIGNS, MOST_WORKERS = 100, 100
 
 
 class CampaignDepth(msgspec.Struct, frozen=True):
@@ -41,6 +44,32 @@ class QueueDepth(msgspec.Struct, frozen=True):
 
     campaigns: int
     oldest: list[CampaignDepth]
+
+
+class Working(InWork, frozen=True):
+    """A batch in work, of which campaign; `is_silent`: nobody is at work on it, by its lease."""
+
+    campaign: str
+    is_silent: bool
+
+
+class Workers(msgspec.Struct, frozen=True):
+    """Batches in work, the longest silent first; of so many campaigns, those due longest."""
+
+    workers: list[Working]
+    campaigns: int
+
+
+def workers_of(queue: CampaignStore) -> Workers:
+    """Who works on what; bounded as `read_depth`, and by 100 batches."""
+    names = [*islice(queue.ages_s(most=MOST_CAMPAIGNS), MOST_CAMPAIGNS)]
+    found = [
+        Working(**asdict(batch), campaign=name, is_silent=batch.silent_s >= SILENT_S)
+        for name in names
+        for batch in queue.state(name).in_work
+    ]
+    found.sort(key=lambda one: -one.silent_s)
+    return Workers(found[:MOST_WORKERS], len(names))
 
 
 def read_depth(queue: CampaignStore) -> QueueDepth:

@@ -127,10 +127,11 @@ class CampaignStore(Protocol):
         """What keeps a campaign from going on: "pause", "cancel", or nothing. What is over is cancelled here."""
         ...
 
-    def ages_s(self, within_s: float = 0) -> Mapping[str, float]:
+    def ages_s(self, within_s: float = 0, *, most: int = -1) -> Mapping[str, float]:
         """The campaigns that are not finished, and are due, or will be within so long; the oldest first.
 
-        Each with the seconds since it was due. Those that are due later cost nothing.
+        Each with the seconds since it was due. Those that are due later cost nothing, nor do others than the `most`
+        oldest.
         """
         ...
 

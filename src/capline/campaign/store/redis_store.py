@@ -166,13 +166,14 @@ class RedisCampaignStore:
 
     # ---- work
 
-    def ages_s(self, within_s: float = 0) -> dict[str, float]:
-        """As in `protocol`."""
+    def ages_s(self, within_s: float = 0, *, most: int = -1) -> dict[str, float]:
+        """As in `protocol`. `most` are asked of each share."""
         ages_s: dict[str, float] = {}
         for *_, there, _next, _names in self._lists():
             [(seconds, micros)] = self.server.calls(there, [("TIME",)])
             now_us = int(seconds) * 1_000_000 + int(micros)
-            flat = self.server.call("ZRANGE", there, "-inf", now_us + within_s * 1e6, "BYSCORE", "WITHSCORES")
+            until_us = now_us + within_s * 1e6
+            flat = self.server.call("ZRANGE", there, "-inf", until_us, "BYSCORE", "LIMIT", 0, most, "WITHSCORES")
             ages_s |= {name.decode(): (now_us - float(due)) / 1e6 for name, due in _pairs(flat).items()}
         return dict(sorted(ages_s.items(), key=itemgetter(1), reverse=True))
 

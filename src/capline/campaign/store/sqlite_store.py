@@ -441,12 +441,14 @@ class SqliteCampaignStore:
 
     # ---- work
 
-    def ages_s(self, within_s: float = 0) -> dict[str, float]:
+    def ages_s(self, within_s: float = 0, *, most: int = -1) -> dict[str, float]:
         """As in `protocol`."""
         now_us = self._now_us()
         found = self._all(
-            "SELECT campaign, due_us FROM run WHERE NOT finished AND NOT paused AND due_us <= ? ORDER BY due_us",
+            "SELECT campaign, due_us FROM run WHERE NOT finished AND NOT paused AND due_us <= ? "
+            "ORDER BY due_us LIMIT ?",
             now_us + within_s * 1e6,
+            most,
         )
         return {campaign: (now_us - due_us) / 1e6 for campaign, due_us in found}
 

@@ -12,27 +12,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
+import socket
 import time
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from capline.limiter.policies.shadow import SHADOW
-from capline.model.errors import StoreError
+from capline.model.errors import CaplineError, StoreError
 from capline.observe.metrics import DECISIONS
+from capline.service.http.problems import Problem
 from capline.service.http.scope import EVERYTHING
+from capline.service.record import instances
 from capline.service.record.counted import HOUR, SPANS, Joined, Key, Span, joined, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from capline.config.hours import Hours, Written
     from capline.service.http.scope import Scope
     from capline.service.metrics.registry import Metrics
 
 log = logging.getLogger("capline.service")
+
+T = TypeVar("T")
 
 EVERY_S = 10.0
 _LATELY = 7
@@ -83,31 +90,67 @@ class _Hour(NamedTuple):
     counts: dict[Key, list[int]]
 
 
-@dataclass
-class _Told:
-    """What the store last told of a span, and when; the task that asks it."""
+class Latest(Generic[T]):
+    """What was last answered; asked anew once it is `fresh_s` old, by one task, which a page waits for but a moment."""
 
-    at: float = -inf
-    rows: list[tuple[int, Written]] = field(default_factory=list[Any])
-    joined: Joined | None = None
-    task: asyncio.Task[None] | None = None
+    def __init__(self, fresh_s: float, value: T) -> None:
+        self.value, self._fresh_s = value, fresh_s
+        self.why = ""
+        """Why it could not be answered; empty if it could."""
+        self._at = -inf
+        self._task: asyncio.Task[None] | None = None
+
+    async def renew(self, ask: Callable[[], Awaitable[T]]) -> bool:
+        """Ask, if it is time; whether the value may be another."""
+        if self._task is None and time.monotonic() - self._at >= self._fresh_s:
+            self._task = asyncio.create_task(self._ask(ask))
+        if self._task is None:
+            return False
+        await asyncio.wait({self._task}, timeout=_WAIT_S)
+        return True
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> None:
+        try:
+            self.value, self.why = await ask(), ""
+        except (CaplineError, Problem) as error:
+            self.why = str(error)
+        finally:
+            self._at, self._task = time.monotonic(), None
+
+
+class _Read(NamedTuple):
+    """Rows as the store told them, and when."""
+
+    at: float
+    rows: list[tuple[int, Written]]
 
 
 class History:
-    """Follows the counters of these metrics, and keeps them in `hours`; `now` tells seconds since 1970."""
+    """Follows the counters of these metrics, and keeps them in `hours`; `now` tells seconds since 1970.
 
-    def __init__(self, metrics: Metrics, hours: Hours, now: Callable[[], float] = time.time) -> None:
-        self._metrics, self._hours, self._time = metrics, hours, now
+    With each row it writes which `versions` this instance serves.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        hours: Hours,
+        now: Callable[[], float] = time.time,
+        versions: Callable[[], instances.Versions] = dict,
+    ) -> None:
+        self._metrics, self._hours, self._time, self._versions = metrics, hours, now, versions
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._bounds: list[str] = []
         self._totals: deque[Totals] = deque(maxlen=_LATELY)
         self._seen: dict[Key, float] | None = None
         self._now, self._has_more = _Hour(0, b"", {}), False
         self._waiting: dict[tuple[int, bytes], bytes] = {}
-        self._told: dict[str, _Told] = {}
+        self._told = {
+            name: Latest(_FRESH_S * min(span.step, _LONGEST_STEPS), _Read(now(), [])) for name, span in SPANS.items()
+        }
+        self._joined: dict[str, Joined] = {}
         self._began = now()
         self._lock = asyncio.Lock()
-        self.away = ""
-        """Why what others counted could not be read; empty if it could."""
         self._fails = False
 
     async def follow(self) -> None:
@@ -121,6 +164,7 @@ class History:
                 looks += 1
                 await asyncio.sleep(EVERY_S)
         finally:
+            self._versions = instances.ended
             await self.look()
             await self.write()
 
@@ -173,9 +217,15 @@ class History:
         while len(self._waiting) > _MOST_WAITING:
             del self._waiting[next(iter(self._waiting))]
 
+    def _row(self) -> bytes:
+        """This instance's row of the hour as it is now."""
+        return packed(self._now.counts, instances.told(self._name, self._time(), self._versions()))
+
     async def write(self) -> None:
         """Write what is not written yet; where the store is away it waits, and the log says so once."""
         self._put_aside()
+        if self._versions():
+            self._waiting[self._now.hour, self._now.name] = self._row()
         for (hour, name), row in [*self._waiting.items()]:
             try:
                 await asyncio.to_thread(self._hours.put, hour, name, row)
@@ -192,29 +242,34 @@ class History:
         """What all instances counted in one of `SPANS`; of others as it was some seconds ago, or a minute."""
         await self.look()
         span, minute = SPANS[name], int(self._time() // 60)
-        told = self._told.setdefault(name, _Told())
-        if told.task is None and time.monotonic() - told.at >= _FRESH_S * min(span.step, _LONGEST_STEPS):
-            told.task = asyncio.create_task(self._tell(told, span, minute))
-        if told.task is not None:
-            await asyncio.wait({told.task}, timeout=_WAIT_S)
-        elif span.step > 1 and told.joined is not None and scope.is_all:
-            return told.joined
-        own = self._waiting | {(self._now.hour, self._now.name): packed(self._now.counts)}
-        rows = [(hour, row) for hour, of in told.rows for writer, row in of.items() if (hour, writer) not in own]
-        rows += [(hour, row) for (hour, _), row in own.items()]
-        found = await asyncio.to_thread(joined, rows, span, minute, scope)
-        told.joined = found if scope.is_all else told.joined
+        is_new = await self._told[name].renew(partial(self._read_hours, span, minute))
+        if not is_new and span.step > 1 and scope.is_all and name in self._joined:
+            return self._joined[name]
+        found = await asyncio.to_thread(joined, self._rows(name), span, minute, scope)
+        if scope.is_all:
+            self._joined[name] = found
         return found
 
-    async def _tell(self, told: _Told, span: Span, minute: int) -> None:
+    def _rows(self, name: str) -> list[tuple[int, bytes]]:
+        """The rows of a span by their hours: as the store told them, and this instance's own."""
+        own = self._waiting | {(self._now.hour, self._now.name): self._row()}
+        rows = self._told[name].value.rows
+        return [(hour, row) for hour, of in rows for writer, row in of.items() if (hour, writer) not in own] + [
+            (hour, row) for (hour, _), row in own.items()
+        ]
+
+    async def _read_hours(self, span: Span, minute: int) -> _Read:
         hours = [*range((minute - span.minutes) // HOUR, minute // HOUR + 1)]
-        try:
-            told.rows = [*zip(hours, await asyncio.to_thread(self._hours.get, hours), strict=True)]
-            self.away = ""
-        except StoreError as error:
-            self.away = str(error)
-        finally:
-            told.at, told.task = time.monotonic(), None
+        return _Read(self._time(), [*zip(hours, await asyncio.to_thread(self._hours.get, hours), strict=True)])
+
+    async def instances(self) -> list[dict[str, Any]]:
+        """Those that were heard in the last hour, as `instances.heard` tells; who is silent, as of the last reading."""
+        await self.over("hour")
+        return instances.heard((row for _, row in self._rows("hour")), self._told["hour"].value.at)
+
+    def away(self, name: str) -> str:
+        """Why what others counted in a span could not be read; empty if it could."""
+        return self._told[name].why
 
     def over_s(self, found: Joined, at: float) -> float:
         """The seconds until `at` that these counts are of: less than the span, if it is not known for as long."""

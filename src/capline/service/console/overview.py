@@ -9,6 +9,8 @@ import msgspec
 
 from capline.model.errors import InvalidValueError, StoreError, quoted
 from capline.service.console.charts import HEIGHT, WIDTH, areas
+from capline.service.console.history import Latest
+from capline.service.console.render import span
 from capline.service.record.counted import SPANS, VERDICTS
 from capline.service.verbs.configuration import configuration_state
 from capline.service.verbs.segments import figures
@@ -16,30 +18,45 @@ from capline.service.verbs.segments import figures
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.policies.segments import SegmentSource
+    from capline.service.access.tokens import Token
     from capline.service.console.history import History
+    from capline.service.console.verbs import Verbs
     from capline.service.http.scope import Scope
     from capline.service.metrics.registry import Metrics
 
 _LEAST_STEPS, _LEAST_S = 5, 5.0
-_MOST_POLICIES = 50
+_MOST_POLICIES, _MOST_INSTANCES = 50, 50
+_FRESH_S = 5.0
+"""Workers are asked for no more often, however many pages are open."""
+_NOBODY: dict[str, Any] = {"workers": [], "campaigns": 0}
+_OF_INSTANCES = "howto/console.html"
+WORKERS = "/v1/campaign-workers"
 
 
 class Overview:
-    """Makes the page's view from what the process knows; asks no store."""
+    """Makes the page's view from what the process knows, and from what stores told lately."""
 
     def __init__(
-        self, limiter: AsyncLimiter, segments: SegmentSource | None, metrics: Metrics, history: History
+        self, limiter: AsyncLimiter, segments: SegmentSource | None, metrics: Metrics, history: History, verbs: Verbs
     ) -> None:
         self._limiter, self._segments, self._metrics, self._history = limiter, segments, metrics, history
+        self._verbs = verbs
+        self._workers: Latest[dict[str, Any]] = Latest(_FRESH_S, _NOBODY)
 
-    async def view(self, over: str, scope: Scope) -> dict[str, Any]:
+    async def view(self, over: str, token: Token) -> dict[str, Any]:
         """The page as plain values: rates are per second of the last minute, counts of one of `SPANS`."""
+        scope = token.scope
         if over not in SPANS:
             raise InvalidValueError(f"{quoted(over)} is not a span of the history; use {', '.join(SPANS)}")
         counted = await self._history.over(over, scope)
         lately = self._history.lately(scope)
         median_s, slow_s = self._history.share_within((0.5, 0.99))
         store, configuration = self._metrics.store, self._limiter.configuration
+        workers = None
+        if self._verbs.may(token, "GET", WORKERS):
+            await self._workers.renew(lambda: self._verbs(token, "GET", WORKERS))
+            workers = {**self._workers.value, "away": self._workers.why}
+        there = await self._history.instances()
         at = time.time()
         state = {
             "at": at,
@@ -52,7 +69,7 @@ class Overview:
                 "begin": 60.0 * counted.begin,
                 "step_s": 60.0 * counted.step,
                 **counted.series,
-                "away": self._history.away,
+                "away": self._history.away(over),
             },
             "store": {"up": store.up, "at": store.at, "why": store.why, "figures": self._store_figures()},
             "servers": [
@@ -60,6 +77,9 @@ class Overview:
                 for name, servers in self._metrics.servers.states.items()
                 for server in servers
             ],
+            "instances": sorted(there, key=lambda one: not one["is_silent"] and not one["lags"])[:_MOST_INSTANCES],
+            "instance_count": len(there),
+            "workers": workers,
             "policy_count": len(scope.of(self._limiter.policies.names)),
             "configuration": None if configuration is None else configuration.stats(),
             "segments": None if self._segments is None else figures(self._segments),
@@ -96,6 +116,23 @@ class Overview:
                 "reference/service.html",
             )
             for what in sorted(self._metrics.refused)
+        ]
+        found += [
+            (f"Instance {one['instance']} was not heard for {span(state['at'] - one['heard'])}", _OF_INSTANCES)
+            for one in state["instances"]
+            if one["is_silent"]
+        ]
+        found += [
+            (f"Instance {one['instance']} serves an older version: {', '.join(one['lags'])}", _OF_INSTANCES)
+            for one in state["instances"]
+            if one["lags"] and not one["is_silent"]
+        ]
+        silent = {
+            (one["campaign"], one["worker"]) for one in (state["workers"] or _NOBODY)["workers"] if one["is_silent"]
+        }
+        found += [
+            (f"A worker of {campaign} is silent: {worker}", "reference/campaigns.html")
+            for campaign, worker in sorted(silent)
         ]
         held = configuration_state(self._limiter)
         if "configuration" in held:

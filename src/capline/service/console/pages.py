@@ -34,7 +34,6 @@ from capline.service.access.guard import check_role
 from capline.service.console import campaigns, compose, segments, settings, subject, suggest
 from capline.service.console.campaigns import CampaignPages
 from capline.service.console.compose import Composing
-from capline.service.console.history import History
 from capline.service.console.overview import Overview, chart
 from capline.service.console.render import files, link, moved, shown, wants_json
 from capline.service.console.segments import SegmentPages
@@ -48,15 +47,16 @@ from capline.service.http.forms import query_of
 from capline.service.http.multipart import Multipart
 from capline.service.http.problems import Problem, problem_of
 from capline.service.record.counted import SPANS
+from capline.service.record.instances import KINDS
 from capline.support.status_title import status_title
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capline.config.hours import Hours
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.policies.segments import SegmentSource
     from capline.service.access.guard import Guard
+    from capline.service.console.history import History
     from capline.service.http.app import Request
     from capline.service.metrics.registry import Metrics
 
@@ -108,14 +108,13 @@ class Console:
         metrics: Metrics,
         guard: Guard | None,
         *,
-        hours: Hours,
+        history: History,
         secure: bool = False,
         messages: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.verbs = Verbs(routes)
         self._sessions = Sessions(guard, secure=secure)
-        self._history = History(metrics, hours)
-        self._overview = Overview(limiter, source, metrics, self._history)
+        self._overview = Overview(limiter, source, metrics, history, self.verbs)
         self._subjects = SubjectPage(self.verbs)
         self._campaigns = CampaignPages(self.verbs)
         self._composing = Composing(self.verbs, messages or {})
@@ -124,7 +123,7 @@ class Console:
         self._suggesting = SuggestPages(self.verbs, self._settings)
         self._segment_pages = SegmentPages(self.verbs, is_here=source is not None)
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self.follow = self._history.follow
+        self.follow = history.follow
 
     def routes(self) -> dict[str, Route]:
         """The routes: who may ask is looked up here, since a browser is led to the sign-in."""
@@ -256,8 +255,8 @@ class Console:
     # --- pages --------------------------------------------------------------------------------------------------
 
     async def _home(self, request: Request, caller: Caller) -> Reply:
-        view = await self._overview.view(query_of(request.query, ("over",)).get("over", "hour"), caller.token.scope)
-        return self._shown(request, caller, "overview.html", view, chart=chart(view), spans=SPANS)
+        view = await self._overview.view(query_of(request.query, ("over",)).get("over", "hour"), caller.token)
+        return self._shown(request, caller, "overview.html", view, chart=chart(view), spans=SPANS, kinds=KINDS)
 
     async def _subject(self, request: Request, caller: Caller) -> Reply:
         asked = query_of(request.query, ("id", "after", "done"))

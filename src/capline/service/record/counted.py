@@ -2,6 +2,7 @@
 
     row     msgpack: [[policy, limit ("" where none binds), verdict, first minute, [counts by minute]], ...]
 
+Among them are those that `instances` draws; a verdict that a reader does not know is left out.
 Cost: some 40 bytes a policy and verdict, and 1 to 3 a minute; at most `MOST_ROWS` of them, then those counted least are
 one, "other".
 """
@@ -70,8 +71,8 @@ def _limits(counts: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
     return [{"limit": limit, **counts[limit]} for limit in sorted(counts, key=lambda one: -sum(counts[one].values()))]
 
 
-def packed(counts: Mapping[Key, Sequence[int]]) -> bytes:
-    """The row of an hour; `counts` has one for each of its minutes."""
+def packed(counts: Mapping[Key, Sequence[int]], more: Iterable[Row] = ()) -> bytes:
+    """The row of an hour; `counts` has one for each of its minutes, `more` comes after them."""
     kept = [*counts]
     if len(kept) > MOST_ROWS:
         kept = sorted(counts, key=lambda key: -sum(counts[key]))[: MOST_ROWS - len(VERDICTS)]
@@ -79,7 +80,8 @@ def packed(counts: Mapping[Key, Sequence[int]]) -> bytes:
     for key in counts.keys() - kept:
         one = rest.setdefault((OTHER, OTHER, key[2]), [0] * HOUR)
         one[:] = map(sum, zip(one, counts[key], strict=True))
-    return msgspec.msgpack.encode([*map(_row, kept, map(counts.__getitem__, kept)), *map(_row, rest, rest.values())])
+    rows = (*map(_row, kept, map(counts.__getitem__, kept)), *map(_row, rest, rest.values()), *more)
+    return msgspec.msgpack.encode(rows)
 
 
 def _row(key: Key, counts: Sequence[int]) -> Row:
@@ -98,7 +100,7 @@ def joined(hours: Iterable[tuple[int, bytes]], span: Span, minute: int, scope: S
     found: dict[Key, int] = defaultdict(int)
     first: int | None = None
     for hour, data in hours:
-        for policy, limit, verdict, from_minute, counts in _read(data):
+        for policy, limit, verdict, from_minute, counts in read(data):
             base = hour * HOUR + from_minute
             at, until = max(begin, base), min(end, base + len(counts))
             if at >= until or verdict not in series or policy not in scope:
@@ -113,7 +115,8 @@ def joined(hours: Iterable[tuple[int, bytes]], span: Span, minute: int, scope: S
     return Joined(begin, step, series, dict(found), first)
 
 
-def _read(data: bytes) -> list[Row]:
+def read(data: bytes) -> list[Row]:
+    """The rows in a value; none where it is something else."""
     try:
         return _ROWS.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -39,6 +39,7 @@ from capline.service.http.openapi import described
 from capline.service.http.table import routes_of
 from capline.service.metrics.registry import Metrics, watch_servers
 from capline.service.probes import probes
+from capline.service.record import instances
 from capline.service.record.kept import Record
 from capline.service.record.limiter import RecordingLimiter
 from capline.service.run.listen import Listener, grace_s
@@ -76,6 +77,7 @@ class Parts:
     limiter: AsyncLimiter
     public: dict[str, Route]
     segments: SegmentSource | None = None
+    policies: PolicyWatch | None = None
     followed: list[Followed] = field(default_factory=list[Followed])
     draining: list[Callable[[], Awaitable[object]]] = field(default_factory=list[Callable[[], Awaitable[object]]])
     ending: list[_End] = field(default_factory=list[_End])
@@ -107,6 +109,7 @@ async def open_parts(
         }
         kind = AsyncLimiter if settings.record is None else RecordingLimiter
         followed: list[Followed] = []
+        watch: PolicyWatch | None = None
         if settings.policies is not None:
             path = settings.policies
 
@@ -115,7 +118,7 @@ async def open_parts(
                 return kind.from_file(watch, settings.store, config=settings.config, **options), watch
 
             good = LastGood("policies", made, lambda made: made[1].data)
-            limiter = good.used[0]
+            limiter, watch = good.used
             followed.append(Followed("policies", good.keeping(limiter.reload)))
         elif settings.config is not None:
             limiter = kind.from_config(settings.config, settings.store, **options)
@@ -131,7 +134,7 @@ async def open_parts(
         public = routes(limiter, settings, subject_bound) | segments.routes(source, settings.segments)
         public |= check_route(limiter)
         public |= _campaigns(settings, create=create)
-        parts = Parts(limiter, public, source, followed)
+        parts = Parts(limiter, public, source, watch, followed)
         if settings.record is not None and isinstance(limiter, RecordingLimiter):
             record = limiter.record = Record(settings.record)
             stack.callback(record.close)
@@ -191,6 +194,7 @@ async def _haproxy(parts: Parts, listening: socket.socket) -> None:
 
 def _console(parts: Parts, metrics: Metrics, guard: Guard | None, settings: Settings) -> dict[str, Route]:
     """The console's pages over these parts; what they show is followed beside."""
+    from capline.service.console.history import History  # noqa: PLC0415 - as below
     from capline.service.console.pages import Console  # noqa: PLC0415 - a worker has no pages
 
     hours = open_hours(settings.store, settings.history.keep)
@@ -201,7 +205,9 @@ def _console(parts: Parts, metrics: Metrics, guard: Guard | None, settings: Sett
         parts.segments,
         metrics,
         guard,
-        hours=hours,
+        history=History(
+            metrics, hours, versions=lambda: instances.served(parts.limiter, parts.segments, parts.policies)
+        ),
         secure=settings.admin.tls is not None,
         messages=settings.messages,
     )

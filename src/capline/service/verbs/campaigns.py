@@ -36,6 +36,7 @@ from capline.campaign.page import render
 from capline.campaign.plan import Plan
 from capline.campaign.queue.enqueue import Enqueued, begin, retry
 from capline.campaign.queue.status import Listed, QueueReport, QueueStatus, every, listed
+from capline.campaign.queue.watch import Workers, workers_of
 from capline.campaign.report import Steering, state_now
 from capline.campaign.senders.template import variables
 from capline.campaign.store.open import open_store
@@ -296,6 +297,11 @@ class CampaignVerbs:
         if history not in ("true", "false"):
             raise InvalidValueError(f"history {quoted(history)}: give true or false")
         return await self._ask(lambda store: conflicts_in(store, history=history == "true"))
+
+    @get("/v1/campaign-workers", Workers)
+    async def workers(self, _request: Request) -> Workers:
+        """Who has which batch of the campaigns that are due, and since when silent; of the 100 due longest."""
+        return await self._ask(workers_of)
 
     @get(
         "/v1/campaigns/{name}",

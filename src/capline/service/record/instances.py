@@ -1,0 +1,89 @@
+"""Which instances of the service there are: each says with its row of an hour what it serves, and when.
+
+    row     [its name, a version, what has it, 0, [the second when, the version's place in the order of versions]]
+
+They stand among the rows of what it counted, one for each of `KINDS`, in the same value: nothing more is written or
+read. The rule: an instance lags where one that is heard serves a later version, and is silent once it is not heard for
+`SILENT_S`, by the clocks of both. One that ended says so, and is not listed. Cost: some 40 bytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from capline import __version__
+from capline.service.record.counted import Row, read
+
+if TYPE_CHECKING:
+    from capline.limiter.aio import AsyncLimiter
+    from capline.limiter.policies.segments import SegmentSource
+    from capline.policy.watch import PolicyWatch
+
+KINDS = ("capline", "policies", "segments", "configuration")
+SILENT_S = 100.0
+"""An instance writes every minute."""
+_ENDED = "ended"
+
+Versions = Mapping[str, tuple[str, int]]
+"""By one of `KINDS` a version, and its place in the order of versions; 0 where they have none."""
+
+
+def served(limiter: AsyncLimiter, segments: SegmentSource | None, policies: PolicyWatch | None) -> Versions:
+    """What this instance serves now."""
+    found = {"capline": (__version__, 0)}
+    if policies is not None:
+        found["policies"] = policies.version
+    if segments is not None:
+        status = segments.status  # a snapshot that is not published has no sequence
+        order = status.sequence or (segments.current.created_us if status.version else 0)
+        found["segments"] = status.version or "", order
+    if limiter.configuration is not None:
+        version = limiter.configuration.version
+        found["configuration"] = str(version), version
+    return found
+
+
+def ended() -> Versions:
+    """What an instance says at its end."""
+    return {_ENDED: ("", 0)}
+
+
+def told(name: str, at: float, versions: Versions) -> list[Row]:
+    """The rows of an instance that serves these."""
+    return [(name, version, kind, 0, [int(at), order]) for kind, (version, order) in versions.items()]
+
+
+def heard(values: Iterable[bytes], at: float) -> list[dict[str, Any]]:
+    """Each instance with its versions, when it was last heard, whether it is silent `at` that time, where it lags."""
+    last: dict[str, int] = {}
+    serves: dict[str, dict[str, tuple[str, int]]] = {}
+    for value in values:
+        for name, version, kind, _, said in read(value):
+            if kind not in (*KINDS, _ENDED) or len(said) != 2:  # noqa: PLR2004 - as drawn above
+                continue
+            second, order = said
+            if second > last.get(name, -1):
+                last[name], serves[name] = second, {}
+            if second == last[name]:
+                serves[name][kind] = version, order
+    there = {name: versions for name, versions in serves.items() if _ENDED not in versions}
+    newest: dict[str, tuple[int, str]] = {}
+    for name, versions in there.items():
+        for kind, (version, order) in versions.items() if at - last[name] <= SILENT_S else ():
+            newest[kind] = max(newest.get(kind, (-1, "")), (order, version))
+
+    def lags(kind: str, version: str, order: int) -> bool:
+        most, newest_version = newest.get(kind, (0, ""))
+        return order < most and version != newest_version
+
+    return [
+        {
+            "instance": name,
+            "heard": last[name],
+            "is_silent": at - last[name] > SILENT_S,
+            "versions": {kind: version for kind, (version, _) in versions.items()},
+            "lags": [kind for kind, (version, order) in versions.items() if lags(kind, version, order)],
+        }
+        for name, versions in sorted(there.items())
+    ]

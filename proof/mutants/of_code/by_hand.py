@@ -105,6 +105,13 @@ MUTANTS = (
         "end_all(logs, self._stored, now_us, lambda log: log)",
         LAW + "test_a_time_that_steps_back_ends_nothing_twice",
     ),
+    Mutant(
+        "a reservation ends not where nothing else of its subject is pending",
+        "store/local/memory.py",
+        "keep_first(self, compiled, subject, hit_us, bound_us or 0)",
+        "pass",
+        "property/store/test_fast_path.py::test_a_limiter_answers_as_one_without_fast_paths",
+    ),
     # Stores on servers: what is sent again, connections, keys.
     Mutant(
         "a joint attempt of which only the last part has an id is sent again, and counts twice",

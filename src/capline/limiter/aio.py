@@ -14,7 +14,7 @@ from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
 from capline.limiter.arguments.records import LoadProgress
 from capline.limiter.patience import Acquisition, Wanted
 from capline.limiter.steps import acquiring, awaited, named_as, run_awaited
-from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs
+from capline.limiter.verbs import ROWS_ON_THE_LOOP, Verbs, more_of
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
 from capline.model.subject import check_subject
@@ -105,13 +105,14 @@ async def _through(task: asyncio.Task[Any]) -> None:
 def _asking(
     kind: Kind, verb: Callable[Concatenate[V, P], Steps[Decision]]
 ) -> Callable[Concatenate[V, P], Coroutine[Any, Any, Decision]]:
-    """The verb as a coroutine; at once on the store's fast path where only a cost and an id are given."""
+    """The verb as a coroutine; at once on the store's fast path where little more than a cost is given."""
     general: Any = awaited(verb)
+    more, usual = more_of(kind)
 
     async def call(self: Any, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **named: Any) -> Any:
         answer = None
-        if self._store.at_hand() is not None and (not named or (kind == "peek" and [*named] == ["keep_free"])):
-            answer = self._asked(kind, policy, subject, cost, id, named.get("keep_free", 0))
+        if self._store.at_hand() is not None and (not named or (more and [*named] == [more])):
+            answer = self._asked(kind, policy, subject, cost, id, named.get(more, usual))
         return (await general(self, policy, subject, cost, id, **named)) if answer is None else answer
 
     named_as(call, verb)
@@ -207,7 +208,7 @@ class AsyncLimiter(Verbs):
     schedule = _asking("schedule", Verbs._schedule)
     schedule_all = awaited(Verbs._schedule_all)
     move = awaited(Verbs._move)
-    reserve = awaited(Verbs._reserve)
+    reserve = _asking("reserve", Verbs._reserve)
     commit = awaited(Verbs._commit)
     cancel = awaited(Verbs._cancel)
     explain = awaited(Verbs._explain)

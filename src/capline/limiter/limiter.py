@@ -13,7 +13,7 @@ from capline.limiter.arguments.records import LoadProgress
 from capline.limiter.base import DEFAULT_URL
 from capline.limiter.patience import Acquisition, Wanted
 from capline.limiter.steps import acquiring, blocking, named_as, run
-from capline.limiter.verbs import Verbs
+from capline.limiter.verbs import Verbs, more_of
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidValueError, StoreError
 from capline.model.limit import LARGEST_QUOTA
@@ -79,16 +79,27 @@ class AcquiredSlot(ContextDecorator, Generic[Slot]):
 
 
 def _asking(kind: Kind, verb: Callable[Concatenate[V, P], Steps[Decision]]) -> Callable[Concatenate[V, P], Decision]:
-    """The verb as a method that blocks; at once on the store's fast path where only a cost and an id are given."""
+    """The verb as a method that blocks; at once on the store's fast path where little more than a cost is given."""
     general: Any = blocking(verb)
+    more, usual = more_of(kind)
 
     def call(self: Any, policy: str, subject: Subject, cost: int = 1, id: str | None = None, **named: Any) -> Any:
         answer = None
-        if not named:
-            answer = self._asked(kind, policy, subject, cost, id)
-        elif kind == "peek" and [*named] == ["keep_free"]:
-            answer = self._asked(kind, policy, subject, cost, id, named["keep_free"])
+        if not named or (more and [*named] == [more]):
+            answer = self._asked(kind, policy, subject, cost, id, named.get(more, usual))
         return general(self, policy, subject, cost, id, **named) if answer is None else answer
+
+    named_as(call, verb)
+    return call  # pyright: ignore[reportReturnType] - `verb` has these parameters
+
+
+def _committing(verb: Callable[Concatenate[V, P], Steps[bool]]) -> Callable[Concatenate[V, P], bool]:
+    """The verb as a method that blocks; at once where the store's own step is all it takes."""
+    general: Any = blocking(verb)
+
+    def call(self: Any, policy: str, subject: Subject, hit: int | None) -> Any:
+        operation = self._commitment(policy, subject, hit)
+        return general(self, policy, subject, hit) if operation is None else self._store.step(operation)
 
     named_as(call, verb)
     return call  # pyright: ignore[reportReturnType] - `verb` has these parameters
@@ -221,8 +232,8 @@ class Limiter(Verbs):
     schedule = _asking("schedule", Verbs._schedule)
     schedule_all = blocking(Verbs._schedule_all)
     move = blocking(Verbs._move)
-    reserve = blocking(Verbs._reserve)
-    commit = blocking(Verbs._commit)
+    reserve = _asking("reserve", Verbs._reserve)
+    commit = _committing(Verbs._commit)
     cancel = blocking(Verbs._cancel)
     explain = blocking(Verbs._explain)
     override = blocking(Verbs._override)

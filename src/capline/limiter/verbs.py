@@ -827,22 +827,39 @@ class Verbs(CheckedCalls):
         return slot if slot.allowed and not slot.wait_us else None
 
     def _asked(
-        self, kind: Kind, policy: str, subject: Subject, cost: int, id: str | None, keep_free: int | Sequence[int] = 0
+        self, kind: Kind, policy: str, subject: Subject, cost: int, id: str | None, more: Any = 0
     ) -> Decision | None:
-        """The answer of a store at hand, by its fast path, where nothing else looks at the attempt; else None."""
+        """The answer of a store at hand, by its fast path, where nothing else looks at the attempt; else None.
+
+        `more` is the `ttl` of a reservation, else `keep_free`.
+        """
         if cost is not _ONE and (type(cost) is not int or not 0 < cost <= LARGEST_QUOTA):
             return None
+        bound_us = None
         try:
             compiled = self._direct.get(policy)
-            if keep_free is not _ZERO and compiled is not None:
-                compiled = self._keeping(compiled, keep_free)
-            ask = None if compiled is None else compiled.ask
-            return None if ask is None else ask(subject, cost, 0 if id is None else fingerprint(id), kind)
+            if compiled is None:
+                return None
+            if kind == "reserve":
+                if not compiled.rule.reserved or len(compiled.rule.logs) > 1:
+                    return None
+                bound_us, more = ttl_us(more), 0
+            elif more is not _ZERO:
+                compiled = self._keeping(compiled, more)
+            ask = compiled.ask
+            return None if ask is None else ask(subject, cost, 0 if id is None else fingerprint(id), kind, bound_us)
         except StoreError as error:
-            attempt = Attempt(policy, subject, cost, id, keep_free=keep_free)
-            return self._outage.single(kind, error, self._checked(attempt))
+            attempt = self._checked(Attempt(policy, subject, cost, id, keep_free=more))
+            return self._outage.single(kind, error, attempt, **({} if bound_us is None else {"ttl_us": bound_us}))
         except TypeError as error:
             raise typed(error, policy) from None
+
+    def _commitment(self, policy: str, subject: Subject, hit: int | None) -> Operation | None:
+        """The commit of this hit, where it goes straight to the store; else None."""
+        compiled = self._direct.get(policy) if type(policy) is str and type(hit) is int else None
+        if compiled is None or not compiled.rule.reserved:
+            return None
+        return Operation("commit", compiled, check_subject(subject), 1, 0, hit or 0)
 
     def _asked_all(self, store: Store | None, kind: Kind, attempts: Any) -> Joint | None:
         """The answer of this store to several attempts, where nothing else looks at any of them; else None."""
@@ -917,6 +934,11 @@ class Verbs(CheckedCalls):
                 failed = failed or error
         if failed is not None:
             raise failed
+
+
+def more_of(kind: Kind) -> tuple[str, Any]:
+    """The argument that `_asked` takes beside a cost and an id, and what it is where it is left out."""
+    return {"peek": ("keep_free", 0), "reserve": ("ttl", 60)}.get(kind, ("", 0))
 
 
 def _unit_attempt(names: Names, subject: Subject) -> Attempt:

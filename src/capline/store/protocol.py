@@ -50,9 +50,10 @@ class CompiledRule(Protocol):
 
     @property
     def ask(self) -> Callable[..., Decision] | None:
-        """Where it is faster than `step`: `decide`, `peek` or `schedule`, bound to the rule.
+        """Where it is faster than `step`: `decide`, `peek`, `schedule` and, on one log, `reserve`.
 
-        A function of (subject, cost, fingerprint, kind, max_wait_us), which checks the subject itself.
+        A function of (subject, cost, fingerprint, kind, bound_us), which checks the subject itself; the bound is that
+        of `operation_of`.
         """
         ...
 
@@ -110,6 +111,15 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     ttl_us: int = 0
     max_wait_us: int | None = None
     not_before_us: int = 0
+
+
+def operation_of(
+    kind: Kind, compiled: Any, subject: Subject, cost: int, fingerprint: int, bound_us: int | None
+) -> Operation:
+    """An operation with one bound: how long a reservation holds, else how long a slot may be waited for."""
+    if kind == "reserve":
+        return Operation(kind, compiled, subject, cost, fingerprint, ttl_us=bound_us or 0)
+    return Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=bound_us)
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ class Pending(NamedTuple):
 
     def is_of(self, logs: Sequence[BoundLog]) -> bool:
         """Whether these are all the logs that have the hit, the policy's own log given."""
-        return any(self.mark == _mark_of(bound, self.stamp_us) for bound in logs)
+        return any(self.mark == mark_of(bound.log_limits.log, self.stamp_us) for bound in logs)
 
 
 def pending_in(recorded: Iterable[tuple[int, int, int]]) -> list[Pending]:
@@ -94,7 +94,7 @@ def reserve(
         raise too_many(logs[0].cost)
     decision = attempt(logs, now_us, fingerprint)
     if decision.hit is not None and logs[0].changed:
-        pending.append(Pending(decision.hit, ttl_us, _mark_of(logs[-1], decision.hit)))
+        pending.append(Pending(decision.hit, ttl_us, mark_of(logs[-1].log_limits.log, decision.hit)))
     return decision
 
 
@@ -106,9 +106,11 @@ def commit(own: BoundLog, pending: list[Pending], stamp_us: int, now_us: int) ->
     time_us = max(now_us, own.log.high_water_us)
     if stamp_us <= time_us - own.log_limits.retention_us or not own.log.units_at(stamp_us):
         return False
-    if any(entry.stamp_us == stamp_us for entry in ended(pending, time_us)):
+    own_entries = [entry for entry in pending if entry.stamp_us == stamp_us]
+    if ended(own_entries, time_us):
         return False
-    pending[:] = [entry for entry in pending if entry.stamp_us != stamp_us]
+    for entry in own_entries:
+        pending.remove(entry)
     return True
 
 
@@ -117,6 +119,6 @@ def log_mark(log: str) -> int:
     return crc32(log.encode())
 
 
-def _mark_of(last: BoundLog, stamp_us: int) -> int:
+def mark_of(log: str, stamp_us: int) -> int:
     """What an entry says of the last log that has the hit. The stamp makes it one entry's own."""
-    return log_mark(last.log_limits.log) << 32 | stamp_us & 0xFFFFFFFF
+    return log_mark(log) << 32 | stamp_us & 0xFFFFFFFF

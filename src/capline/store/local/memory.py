@@ -26,8 +26,9 @@ from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
 from capline.store.local.operations import joint_step, step
 from capline.store.local.pace import GRACE, Pace
+from capline.store.local.reservations import keep_first
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
-from capline.store.protocol import Batch, Kind, Mode, Operation
+from capline.store.protocol import Batch, Kind, Mode, Operation, operation_of
 from capline.support.override import override
 from capline.support.polled_lock import PolledLock
 from capline.window.carry import NumberRow
@@ -182,8 +183,8 @@ class MemoryStore(LocalStore, LogTransaction):
         nothing = begun()
         first = None if compiled.unit is None else quick(nothing, 1, 0, "peek", None, 0)
 
-        def ask(
-            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
+        def ask(  # noqa: C901 - as above
+            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", bound_us: int | None = None
         ) -> Decision:
             form = type(subject)
             if form is not str and form is not int:
@@ -193,7 +194,7 @@ class MemoryStore(LocalStore, LogTransaction):
                 now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
                 if first is not None and cost == 1 and not fingerprint:
                     return first
-                decision = quick(nothing, cost, fingerprint, kind, max_wait_us, now_us)
+                decision = quick(nothing, cost, fingerprint, kind, bound_us, now_us)
                 if decision is not None:
                     return decision
             if not try_acquire(False):
@@ -205,13 +206,16 @@ class MemoryStore(LocalStore, LogTransaction):
                     if value is None:
                         check_subject(subject)
                         value = begun()
-                    decision = quick(value, cost, fingerprint, kind, max_wait_us, now_us)
+                    decision = quick(value, cost, fingerprint, kind, bound_us, now_us)
                     if decision is not None:
-                        if known is None and decision.hit is not None:
+                        hit_us = decision.hit
+                        if known is None and hit_us is not None:
                             self.save(numbers or own, subject, value)
+                        if kind == "reserve" and hit_us is not None:
+                            value.reserved = True
+                            keep_first(self, compiled, subject, hit_us, bound_us or 0)
                         return decision
-                operation = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
-                return step(self, operation, now_us)
+                return step(self, operation_of(kind, compiled, subject, cost, fingerprint, bound_us), now_us)
             finally:
                 release()
 
@@ -225,7 +229,7 @@ class MemoryStore(LocalStore, LogTransaction):
         try_acquire, wait, release = lock.try_acquire, lock.wait, lock.release
 
         def ask(
-            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
+            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", bound_us: int | None = None
         ) -> Decision:
             subject = check_subject(subject)
             if not try_acquire(False):
@@ -235,14 +239,13 @@ class MemoryStore(LocalStore, LogTransaction):
                 if subject not in pending:
                     known = [table.get(subject) for table in tables]
                     logs: Any = known if None not in known else [ColumnLog() if log is None else log for log in known]
-                    decision = quick(logs, cost, fingerprint, kind, max_wait_us, now_us)
+                    decision = quick(logs, cost, fingerprint, kind, bound_us, now_us)
                     if decision is not None:
                         if decision.hit is not None and logs is not known:
                             for ref, log in zip(refs, logs, strict=True):
                                 self.save(ref, subject, log)
                         return decision
-                operation = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
-                return step(self, operation, now_us)
+                return step(self, operation_of(kind, compiled, subject, cost, fingerprint, bound_us), now_us)
             finally:
                 release()
 

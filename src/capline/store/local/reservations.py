@@ -7,6 +7,7 @@ has ended since the last hit.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
@@ -14,7 +15,7 @@ from capline.model.policy import LOGS
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import OpenNumbers
 from capline.window.bound_log import BoundLog
-from capline.window.reservation import commit, end_all, pending_in
+from capline.window.reservation import commit, end_all, mark_of, pending_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,12 +65,17 @@ class OpenRecord:
         """Keep what is pending now: one entry for each, so that no dead one stands in the way. O(pending)."""
         if self._ref is None or self.pending == self._stored:
             return
-        self._transaction.remove(self._ref, self._subject)
-        if self.pending:
-            log = ColumnLog()
-            for stamp_us, holds_us, mark in self.pending:
-                log.record(stamp_us, holds_us, stamp_us, mark)
-            self._transaction.save(self._ref, self._subject, log)
+        keep_pending(self._transaction, self._ref, self._subject, self.pending)
+
+
+def keep_pending(transaction: LogTransaction, ref: LogRef, subject: Subject, pending: Sequence[Pending]) -> None:
+    """Make this all that the record says of the subject."""
+    transaction.remove(ref, subject)
+    if pending:
+        log = ColumnLog()
+        for stamp_us, holds_us, mark in pending:
+            log.record(stamp_us, holds_us, stamp_us, mark)
+        transaction.save(ref, subject, log)
 
 
 def save_changed(
@@ -85,15 +91,24 @@ def save_changed(
             transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
 
 
+def keep_first(transaction: LogTransaction, compiled: LocalRule, subject: Subject, hit_us: int, ttl_us: int) -> None:
+    """Note that this hit, just recorded in the only log, is reserved; nothing else of the subject is."""
+    if compiled.record is not None:
+        log = ColumnLog(array("Q", (hit_us,)), 0, array("Q", (0,)), ttl_us, hit_us)
+        log.name(hit_us, mark_of(compiled.refs[0].log_limits.log, hit_us))
+        transaction.save(compiled.record, subject, log)
+
+
 def commit_hit(transaction: LogTransaction, operation: Operation, now_us: int) -> bool:
     """Commit the hit with this stamp."""
     compiled: LocalRule = operation.compiled
-    if compiled.record is None:
+    record, ref, subject = compiled.record, compiled.refs[0], operation.subject
+    if record is None:
         raise InvalidValueError(f"policy {compiled.rule.policy!r} has no reservations; give it reservations=True")
-    ref = compiled.refs[0]
-    own = transaction.load(ref, operation.subject)
-    record, log = OpenRecord(transaction, compiled, operation.subject, own), BoundLog(own, ref.log_limits, (), 1)
-    record.pending = [*record.pending]
-    committed = commit(log, record.pending, operation.stamp_us, now_us)
-    record.save()
+    own = BoundLog(transaction.load(ref, subject), ref.log_limits, (), 1)
+    stored = pending_in(transaction.load(record, subject).recorded())
+    pending = [*stored]
+    committed = commit(own, pending, operation.stamp_us, now_us)
+    if len(pending) < len(stored):
+        keep_pending(transaction, record, subject, pending)
     return committed

@@ -74,7 +74,7 @@ from capline.store.local.numbers import StoredNumbers
 from capline.store.local.operations import step
 from capline.store.local.pace import GRACE
 from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
-from capline.store.protocol import Batch, Kind, Mode, Operation
+from capline.store.protocol import Batch, Kind, Mode, Operation, operation_of
 from capline.support.override import override
 from capline.window.carry import NumberRow
 
@@ -208,7 +208,7 @@ class LmdbStore(LocalStore):
         places, whole = [*zip(prefixes, rows, strict=True)], StoredNumbers(rows) if numbers else None
 
         def ask(
-            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
+            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", bound_us: int | None = None
         ) -> Decision:
             subject = check_subject(subject)
             tail = subject_key(subject)
@@ -229,7 +229,7 @@ class LmdbStore(LocalStore):
                     row.log = log = ColumnLog() if words is None else unpack_log(form, words)[0]
                     usual = usual and len(log.stamps) < TAIL_HITS
                 if usual:
-                    decision = quick(whole or log, cost, fingerprint, kind, max_wait_us, now_us)
+                    decision = quick(whole or log, cost, fingerprint, kind, bound_us, now_us)
                     if decision is not None:
                         if decision.hit is not None:
                             for prefix, row in places:
@@ -238,7 +238,7 @@ class LmdbStore(LocalStore):
                             self._sweeper.pace.fresh += value is None
                         return decision, None
                 transaction = self._logs_in(txn)
-                asked = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
+                asked = operation_of(kind, compiled, subject, cost, fingerprint, bound_us)
                 return step(transaction, asked, now_us), transaction
 
             decision, transaction = run(work)

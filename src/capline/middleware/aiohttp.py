@@ -48,7 +48,7 @@ class LimitedMiddleware:
         id: Callable[[ClientRequest], str | None] | None = None,
     ) -> None:
         self._limiter = limiter
-        self._gate = Gate(policy, subject, _host, max_wait, slack, retries, id)
+        self._gate = Gate(policy, subject, lambda request: request.url.host or "", max_wait, slack, retries, id)
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Wait for a slot, then send."""
@@ -76,10 +76,6 @@ class _Answer:
 
     async def aclose(self) -> None:
         self.response.close()
-
-
-def _host(request: ClientRequest) -> str:
-    return request.url.host or ""
 
 
 def _repeatable(request: ClientRequest, status: int) -> bool:

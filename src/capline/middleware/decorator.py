@@ -98,7 +98,8 @@ def limited(
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidTypeError(f"{_name(function)} is a generator: limit what it calls, or use acquire inside it")
+            name = getattr(function, "__qualname__", repr(function))
+            raise InvalidTypeError(f"{name} is a generator: limit what it calls, or use acquire inside it")
         is_async = inspect.iscoroutinefunction(function)
         if not is_async and isinstance(limiter, Limiter):
             plain = limiter
@@ -121,7 +122,3 @@ def limited(
         return awaited
 
     return around
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function))

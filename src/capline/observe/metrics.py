@@ -51,7 +51,9 @@ class Metrics(Observer, HearsFailures):
         peeks = counter(PEEKS, "Attempts that were only peeked at", _DECISION_LABELS)
         self._peeks = Bounded(most, _of_outcome, _of_other_outcome, peeks)
         seconds = histogram(STORE_SECONDS, "Seconds that the store's call took", ("verb", "policy"))
-        self._seconds = Bounded(most, _of_call, lambda call: (call[0], OTHER), seconds)
+        self._seconds = Bounded[tuple[str, str | None]](
+            most, lambda call: (call[0], call[1] or ""), lambda call: (call[0], OTHER), seconds
+        )
         self._failed = counter(OBSERVER_ERRORS, "Times that an observer raised", ())(())
 
     @override
@@ -90,8 +92,3 @@ def _of_outcome(key: tuple[str, Outcome]) -> tuple[str, ...]:
 def _of_other_outcome(key: tuple[str, Outcome]) -> tuple[str, ...]:
     verb, outcome = key
     return verb, OTHER, OTHER, OTHER, OTHER, outcome.verdict, outcome.origin if outcome.origin in _ORIGINS else OTHER
-
-
-def _of_call(call: tuple[str, str | None]) -> tuple[str, ...]:
-    verb, policy = call
-    return verb, policy or ""

@@ -57,7 +57,8 @@ def main() -> None:
 
     hooks: Any = {"request": [own]}
     with httpx.Client(base_url=url, timeout=TIMEOUT_S, trust_env=False, event_hooks=hooks) as client:
-        _begin_blast(client)
+        at = datetime.now(UTC).replace(second=0) + _BLAST_IN  # a full minute: once under its name
+        _begin(client, "blast", "blast", send_at=f"{at:%Y-%m-%dT%H:%M:00Z}")
         asked = requests(random.Random(SEED), users, employees)  # noqa: S311 - load, nothing to guess
         for number, (method, address, form) in enumerate(asked, 1):
             begun = time.monotonic()
@@ -87,11 +88,6 @@ def _ask(client: httpx.Client, method: str, address: str, form: Any) -> str:
     if not answer.is_success:
         return "not answered"
     return "allowed" if method == "GET" or answer.json()["allowed"] else "refused"
-
-
-def _begin_blast(client: httpx.Client) -> None:
-    """Begin the blast of a large scale at a full minute, once under its name."""
-    _begin(client, "blast", "blast", send_at=f"{datetime.now(UTC).replace(second=0) + _BLAST_IN:%Y-%m-%dT%H:%M:00Z}")
 
 
 def _begin(client: httpx.Client, kind: str, name: str, **more: str) -> bool:

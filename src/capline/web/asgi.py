@@ -217,7 +217,8 @@ async def _refuse(scope: Scope, send: Send, refusal: Refusal, visit: Visit) -> N
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return
         prefix = "websocket.http"
-    headers = _encoded({**refusal.fields, **visit.headers()})
+    fields = {**refusal.fields, **visit.headers()}
+    headers = [(_name(name), value.encode("latin-1")) for name, value in fields.items()]
     await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
     body = b"" if scope.get("method") == "HEAD" else refusal.body
     await send({"type": f"{prefix}.response.body", "body": body})
@@ -233,10 +234,6 @@ def _server_has_begun() -> bool:
 
 def _fields(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return named((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
-
-
-def _encoded(fields: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(_name(name), value.encode("latin-1")) for name, value in fields.items()]
 
 
 @lru_cache(64)

@@ -74,7 +74,10 @@ class Capline:
             @functools.wraps(view)
             def limited(*arguments: Any, **options: Any) -> Any:
                 # Decided before the request already, unless another decorator hides the rule from Flask.
-                self._decide((rule,))
+                if getattr(flask.g, "capline_visit", None) is not None:
+                    refusal = self._enter((rule,))
+                    if refusal is not None:
+                        raise Refused(refusal)
                 return flask.current_app.ensure_sync(view)(*arguments, **options)
 
             setattr(limited, RULES, rules)
@@ -102,12 +105,6 @@ class Capline:
         flask.g.capline_visit = self._gate.visit()
         refusal = self._enter((*self._gate.rules, *getattr(view, RULES, ())))
         return None if refusal is None else _response(refusal)
-
-    def _decide(self, rules: tuple[Rule, ...]) -> None:
-        if getattr(flask.g, "capline_visit", None) is not None:
-            refusal = self._enter(rules)
-            if refusal is not None:
-                raise Refused(refusal)
 
     def _enter(self, rules: tuple[Rule, ...]) -> Refusal | None:
         visit: Visit = flask.g.capline_visit

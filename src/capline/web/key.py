@@ -62,7 +62,7 @@ def ip(trusted: int = 0, ipv6: int = 64) -> Callable[[Any], str]:
             client = scope.get("client")
             peer = client[0] or "" if client else ""
         if not trusted:
-            return (_parsed(peer, ipv6) if len(peer) <= LONGEST_ADDRESS else None) or peer or UNKNOWN
+            return _address(peer, ipv6) or peer or UNKNOWN
         forwarded = _header(request, b"x-forwarded-for", "HTTP_X_FORWARDED_FOR") or ""
         if not forwarded and not warned:
             warned = True

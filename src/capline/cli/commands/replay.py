@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -173,7 +172,8 @@ def _show_demo(result: DemoResult) -> None:
         f"{result.decisions:,} decisions in {result.seconds:.1f} s ({result.decisions_per_second:,}/s), "
         f"a store of {size_text(result.store_bytes)}\n"
     )
-    shown = _table(("segment", "limits"), ("asked", "sent", "refused", *figures.windows))
+    shown = table("segment", "limits", numbers=("asked", "sent", "refused", *figures.windows))
+    shown.pad_edge, shown.padding = False, (0, 1, 0, 0)
     shown.caption, shown.caption_justify = "last columns: refused by the limit over that window\n", "right"
     for line in (*figures.segments, figures.total):
         shown.add_row(
@@ -231,9 +231,3 @@ def _program() -> str:
     if called.name != "capline" or (found is not None and called.exists() and called.samefile(found)):
         return "capline"
     return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)
-
-
-def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:
-    shown = table(*words, numbers=numbers)
-    shown.pad_edge, shown.padding = False, (0, 1, 0, 0)
-    return shown

@@ -130,17 +130,12 @@ def _code(answer: Decision | Joint, exit_code: bool) -> int:
 
 
 def _frees(state: ExplainedLimit, why: Explanation, zone: str) -> str:
-    """When the next unit of this limit frees."""
+    """When the next unit of this limit frees; of quiet hours, whether they hold now."""
     if isinstance(state.limit, QuietHours):
-        return _quiet(state, zone)
+        return "not quiet now" if state.quiet_until_us is None else f"quiet until {_when(state.quiet_until_us, zone)}"
     if state.frees:
         return _when(state.frees[0][0], zone)
     return "little by little" if state.used and why.algorithm not in LOGS else "-"
-
-
-def _quiet(state: ExplainedLimit, zone: str) -> str:
-    """Whether quiet hours hold now."""
-    return "not quiet now" if state.quiet_until_us is None else f"quiet until {_when(state.quiet_until_us, zone)}"
 
 
 def _remarks(why: Explanation) -> list[str]:

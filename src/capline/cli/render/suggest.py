@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from capline.cli.render.console import NO_SEGMENT, out, plain, table
 
 if TYPE_CHECKING:
     from capline.model.subject import Subject
-    from capline.replay.suggest.suggestion import Price, Suggestion
+    from capline.replay.suggest.suggestion import Suggestion
 
-_MOST_ROWS = 16
+_MOST_ROWS, _MOST_PAIRS = 16, 6
 
 
 def show_suggestion(
@@ -33,7 +33,7 @@ def show_suggestion(
             out.print(f"most refused: {', '.join(top)}\n", soft_wrap=True)
     if len(whole.choices) > 1:
         out.print(f"[bold]{_limits(whole)}[/] together: {forecast(whole.together, whole)}", soft_wrap=True)
-    for price in _some(whole.frontier):
+    for price in whole.frontier[:: max(1, -(-len(whole.frontier) // _MOST_PAIRS))]:
         limits = ", ".join(map(str, price.limits))
         out.print(f"  or {limits}: {price.events:,} events, {price.subjects:,} subjects", soft_wrap=True)
     for segment, found in by_segment.items():
@@ -42,7 +42,3 @@ def show_suggestion(
 
 def _limits(found: Suggestion) -> str:
     return ", ".join(map(str, found.together.limits))
-
-
-def _some(frontier: Sequence[Price], most: int = 6) -> Sequence[Price]:
-    return frontier[:: max(1, -(-len(frontier) // most))]

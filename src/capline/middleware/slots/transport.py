@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from capline.middleware.slots.gate import Gate, is_safe_to_repeat
@@ -35,7 +36,7 @@ class _Transport(Generic[L]):
         transport: Any = None,
     ) -> None:
         self._limiter = limiter
-        self._gate = Gate(policy, subject, _host, max_wait, slack, retries, id)
+        self._gate = Gate(policy, subject, attrgetter("url.host"), max_wait, slack, retries, id)
         self._transport: Any = type(self).transport_type() if transport is None else transport
 
     def _repeatable(self, request: Any) -> Callable[[int], bool]:
@@ -66,10 +67,6 @@ class AsyncLimited(_Transport["AsyncLimiter"]):
     async def aclose(self) -> None:
         """Close the transport that the requests went through."""
         await self._transport.aclose()
-
-
-def _host(request: Any) -> str:
-    return request.url.host
 
 
 def _repeatable(whole_body: type, request: Any, status: int) -> bool:

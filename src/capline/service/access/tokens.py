@@ -165,7 +165,9 @@ class TokenFile:
                 if self.path.exists():
                     self.reload()
                 yield
-                self._write()
+                whole = msgspec.json.encode(_Form(list(self.tokens.values())))
+                with replacing(self.path, private_opener) as file:
+                    file.write(msgspec.json.format(whole, indent=1) + b"\n")
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise InvalidValueError(
@@ -181,10 +183,6 @@ class TokenFile:
             yield
         finally:
             os.close(lock)
-
-    def _write(self) -> None:
-        with replacing(self.path, private_opener) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_Form(list(self.tokens.values()))), indent=1) + b"\n")
 
 
 def _fault_of(policies: tuple[str, ...] | None) -> str:

@@ -27,7 +27,8 @@ class EnvoyMetrics:
 
     def __init__(self, figures: Figures) -> None:
         def bounded(name: str, text: str, *labels: str) -> Bounded[_Key]:
-            return Bounded(LABEL_SETS, lambda key: key, _other, figures.counter(name, text, labels))
+            made = figures.counter(name, text, labels)
+            return Bounded(LABEL_SETS, lambda key: key, lambda key: ("other", "other", *key[2:]), made)
 
         asked = "Descriptors that Envoy asked for, by their outcome"
         self._descriptors = bounded("capline_envoy_descriptors_total", asked, "domain", "rule", "outcome")
@@ -54,7 +55,3 @@ class EnvoyMetrics:
     def turned_away(self, code: str) -> None:
         """Count a call that was not answered, by its token."""
         self._turned_away((code,))(1)
-
-
-def _other(key: _Key) -> _Key:
-    return "other", "other", *key[2:]

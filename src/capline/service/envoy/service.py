@@ -21,7 +21,7 @@ from capline.service.envoy.messages import (
     json_format,
     rls,
 )
-from capline.service.envoy.plan import Descriptor, Part, Plan, Status
+from capline.service.envoy.plan import Descriptor, Plan, Status
 from capline.service.envoy.ratelimit import RateLimit
 from capline.service.http.app import ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.settings.values import Modes
@@ -70,7 +70,10 @@ class Response:
         response.ClearField("dynamic_metadata")
         if told is not None:
             response.dynamic_metadata.CopyFrom(told)
-            passed = _merged([part for part in plan.parts if not statuses[part.place].over])
+            passed: dict[str, object] = {}
+            for part in plan.parts:
+                if not statuses[part.place].over:
+                    _merge(passed, part.rule.metadata or {})
             if passed:
                 response.dynamic_metadata["metadata"] = passed
         return response
@@ -182,15 +185,8 @@ def _told(request: Any) -> Any:
     return told
 
 
-def _merged(parts: Sequence[Part]) -> dict[str, object]:
-    """The metadata of these; mappings under one key are merged, of other values the first one stays."""
-    merged: dict[str, object] = {}
-    for part in parts:
-        _merge(merged, part.rule.metadata or {})
-    return merged
-
-
 def _merge(into: dict[str, Any], more: Any) -> None:
+    """Add this metadata: mappings under one key are merged, of other values the first one stays."""
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(into.get(key, {}), dict):
             into[key] = {**into.get(key, {})}  # the rule's own stays as it is

@@ -60,10 +60,14 @@ def check_route(limiter: AsyncLimiter) -> dict[str, Route]:
 
 async def decide(limiter: AsyncLimiter, named: dict[str, str]) -> Decision:
     """The decision that these parameters ask for; raises `CaplineError` if there is none, also in an outage."""
+    policy, subject = _needed(named, "policy"), subject_named(_needed(named, "subject"))
+    cost = number_of(named.get("cost", "1"), _LONGEST_COST)
+    if cost is None:
+        raise InvalidValueError(f"a cost is a whole number of units, not {quoted(named['cost'])}")
     decision = await limiter.decide(
-        _needed(named, "policy"),
-        subject_named(_needed(named, "subject")),
-        _cost(named.get("cost", "1")),
+        policy,
+        subject,
+        cost,
         segment=named.get("segment"),
         channel=named.get("channel"),
         zone=named.get("zone"),
@@ -92,10 +96,3 @@ def _needed(named: dict[str, str], name: str) -> str:
     if name not in named:
         raise InvalidValueError(f"which {name}? add {name}=… to the query, or the header X-Capline-{name.title()}")
     return named[name]
-
-
-def _cost(word: str) -> int:
-    cost = number_of(word, _LONGEST_COST)
-    if cost is None:
-        raise InvalidValueError(f"a cost is a whole number of units, not {quoted(word)}")
-    return cost

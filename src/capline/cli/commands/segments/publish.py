@@ -24,7 +24,6 @@ from capline.support.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.segment import WatchStatus
-    from capline.segment.publish.pointer import Pointer, Published
 
 app = Commands()
 
@@ -46,11 +45,12 @@ def versions_answer(url: str) -> Answer:
     """The versions at an address, in the order of their publication."""
     with segments.Publisher(url) as publisher:
         pointer = publisher.pointer()
-    versions = [_facts(pointer, each) for each in pointer.versions]
+    versions: list[dict[str, object]] = []
     shown = table("version", "published", "", numbers=("ids", "bytes", "manifest"))
     for each in pointer.versions:
-        marks = " ".join(["current"] * (each.version == pointer.current) + ["pinned"] * each.pinned)
         published = instant_text(each.published_us, "seconds")
+        versions.append({**asdict(each), "published": published, "current": each.version == pointer.current})
+        marks = " ".join(["current"] * (each.version == pointer.current) + ["pinned"] * each.pinned)
         row = (each.version, published, marks, f"{each.cardinality:,}", f"{each.bytes:,}")
         shown.add_row(*row, each.manifest[:12])
     facts = {"url": url, "sequence": pointer.sequence, "current": pointer.current, "versions": versions}
@@ -207,8 +207,3 @@ def _or_lost(work: Callable[[], _T]) -> _T:
     except SegmentConflictError as error:
         note.print(f"capline: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(LOST) from None
-
-
-def _facts(pointer: Pointer, each: Published) -> dict[str, object]:
-    created = instant_text(each.published_us, "seconds")
-    return {**asdict(each), "published": created, "current": each.version == pointer.current}

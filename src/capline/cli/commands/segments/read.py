@@ -19,7 +19,7 @@ from capline.segment.manifest import MANIFEST, Manifest, read_manifest
 from capline.support.instant import instant_text
 
 if TYPE_CHECKING:  # they need the extra
-    from capline.segment import IdSet, Snapshot
+    from capline.segment import Snapshot
 
 app = Commands()
 
@@ -219,7 +219,11 @@ def _members(
         raise SegmentError("name a segment or give an --expression, one of the two")
     snapshot, version = segments.fetch_snapshot(address, cache)
     cursor = None if after is None else _id(snapshot, after)
-    chosen = _choose(snapshot, segment, expression)
+    if segment is None:
+        chosen = snapshot.evaluate(expression or "")
+    else:
+        snapshot.cardinality(segment)  # raises for one that is not there
+        chosen = snapshot.sets[segment]
     page = snapshot.page(chosen, cursor, limit)
     following = page[-1] if page and snapshot.page(chosen, page[-1], 1) else None
     more = None
@@ -240,13 +244,6 @@ def _lines(facts: object, lines: Iterable[str], more: str | None = None) -> Answ
             note.print(more, style="dim")
 
     return Answer(facts, show)
-
-
-def _choose(snapshot: Snapshot, segment: str | None, expression: str | None) -> IdSet:
-    if expression is not None:
-        return snapshot.evaluate(expression)
-    snapshot.cardinality(segment or "")
-    return snapshot.sets[segment or ""]
 
 
 def _id(snapshot: Snapshot, text: str) -> int | str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit.campaign import Site, answer, capline
+from tests.kit.campaign import POLICIES, Site, answer, capline
 from tests.kit.servers import Server, single
 from tests.kit.serving import Serving
 
@@ -119,6 +119,37 @@ def test_a_plan_is_on_the_logs_as_they_are(tmp_path: Path, queue: str) -> None:
     with site.limiter(time.time_ns() // 1000) as limiter:
         limiter.decide_many("promo", list(range(110)))
     assert places(answer("campaign", "plan", own, "--queue", queue)) == [("offer", "news", "1/day", "new", 40, 0)]
+
+
+def test_several_policies_take_and_lose_a_place_in_each_of_their_logs(tmp_path: Path, queue: str) -> None:
+    site = Site(tmp_path)
+    (tmp_path / "policies.yaml").write_text(POLICIES + "  brand: {limits: [1/2 days]}\n")
+    waiting(site, queue, "news", range(100, 200), 9)
+    waiting(site, queue, "launch", range(200, 300), 9, policy="brand")
+    waiting(site, queue, "offer", range(100, 350), 10, policy="[brand, promo]")
+    offer = site.file.read_text()
+    waiting(site, queue, "sale", range(250, 400), 11)
+    waiting(site, queue, "thanks", range(300, 400), 12, policy="brand")
+    expected = [
+        ("offer", "news", "promo: 1/day", "new", 100, 0),
+        ("offer", "launch", "brand: 1/2 days", "churned", 100, 0),
+        ("sale", "offer", "1/day", None, 50, 0),
+        ("thanks", "offer", "1/2 days", None, 50, 0),
+    ]
+    for more in ((), ("--history",)):
+        found = answer("campaign", "conflicts", "--queue", queue, *more)
+        assert found["unread"] == {}
+        assert counts(found)["offer"] == (250, 50, 0, 200, 200)
+        assert sorted(places(found), key=str) == sorted(expected, key=str)
+    site.audience(range(100, 350))
+    site.file.write_text(offer)
+    planned = answer("campaign", "plan", site.file, "--queue", queue)
+    assert sorted(places(planned), key=str) == sorted(expected, key=str)
+    with site.limiter(time.time_ns() // 1000) as limiter:
+        limiter.decide_many("brand", list(range(300, 320)))
+    found = answer("campaign", "conflicts", "--queue", queue, "--history")
+    assert counts(found)["offer"] == (250, 30, 0, 220, 200)
+    assert ("thanks", "offer", "1/2 days", None, 30, 0) in places(found)
 
 
 def test_what_is_held_already_waits_too_and_takes_places(tmp_path: Path, queue: str) -> None:

@@ -21,6 +21,8 @@ from capline.model.zone import zone_table
 from capline.window.calendar import ends_us as ends_of_period_us
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from capline.campaign.attempts import Attempts
@@ -40,7 +42,7 @@ def room_for_higher(
     None where it is not known yet whom a higher campaign wants. Cost: for each higher one some two of its batches.
     """
     run, ids = store.find(campaign), part.ids[rows]
-    ends_us, own = ends_us_of(attempts, part, rows, now_us)
+    ends_us = ends_us_of(attempts, part, rows, now_us)
     kept = np.zeros((len(rows), 1 + ends_us.shape[1]), np.int64)
     if run is None or not len(rows):
         return kept
@@ -53,9 +55,8 @@ def room_for_higher(
             return None
         if (higher.run.facts.ids == "text") != (run.facts.ids == "text"):
             continue
-        shares = own if higher.run.facts.channel != run.facts.channel else np.ones_like(own)
-        if higher.run.facts.log != run.facts.log:
-            shares = shares & _on_logs_of(higher.run.facts.log, attempts, part, rows)
+        logs = {log.partition("/")[2] for log in higher.run.facts.log.split(" ")}
+        shares = counted_by(attempts, part, rows, logs, higher.run.facts.channel)
         for wanted in higher.wants(store, first, last, now_us):
             both: Any = np.intersect1d(ids, wanted.ids, assume_unique=True, return_indices=True)
             mine: NDArray[np.intp] = both[1]
@@ -71,40 +72,38 @@ def room_for_higher(
 
 def fits(kept: NDArray[np.int64], attempts: Attempts, part: Part, rows: NDArray[np.intp]) -> bool:
     """Whether room that was kept is for the limits that the policy has now."""
-    ends_us, _ = ends_us_of(attempts, part, rows, 0)
+    ends_us = ends_us_of(attempts, part, rows, 0)
     return kept.shape[1] == 1 + ends_us.shape[1] and not kept[:, 1:][ends_us == 0].any()
 
 
-def _on_logs_of(theirs: str, attempts: Attempts, part: Part, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """For each row and limit whether it is over one of these logs."""
-    logs = {log.partition("/")[2] for log in theirs.split(" ")}
+def counted_by(
+    attempts: Attempts, part: Part, rows: NDArray[np.intp], logs: Collection[str], channel: str | None
+) -> NDArray[np.bool_]:
+    """For each row and limit whether it counts a message on these logs, and on theirs of this channel."""
+    if channel == attempts.file.channel:
+        logs = {*logs, *(f"{log}/{channel}" for log in logs)}
     names, _, codes = attempts.kinds(part)
     kinds: list[list[bool]] = []
     for name in names:
         of_kind = attempts.policy.logs_for(name, attempts.file.channel)
-        kinds.append([log.partition("/")[0] in logs for log, _, limits in of_kind for _ in limits])
+        kinds.append([log in logs for log, _, limits in of_kind for _ in limits])
     most = max(map(len, kinds))
     return np.array([[*each, *[False] * (most - len(each))] for each in kinds], bool)[codes[rows]]
 
 
-def ends_us_of(
-    attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """For each row and limit when a hit of now leaves the window, 0 for none; and whether it is on the policy's log."""
+def ends_us_of(attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: int) -> NDArray[np.int64]:
+    """For each row and limit when a hit of now leaves the window, 0 for none."""
     policy, channel = attempts.policy, attempts.file.channel
     names, zones, codes = attempts.kinds(part)
     kinds: list[list[int]] = []
-    owns: list[list[bool]] = []
     for place, name in enumerate(names):
         zone = (None if zones is None else zones[place]) or policy.zone
         table = zone_table(zone, now_us) if policy.needs_zone else ()
         logs = policy.logs_for(name, channel)
         kinds.append([_leaves_us(limit, table, now_us) for _, _, limits in logs for limit in limits])
-        owns.append(["/" not in log for log, _, limits in logs for _ in limits])
     most = max(map(len, kinds))
     ends_us = np.array([[*each, *[0] * (most - len(each))] for each in kinds], np.int64)
-    own = np.array([[*each, *[True] * (most - len(each))] for each in owns], bool)
-    return ends_us[codes[rows]], own[codes[rows]]
+    return ends_us[codes[rows]]
 
 
 def _leaves_us(limit: Limit, table: ZoneTable, now_us: int) -> int:

@@ -27,13 +27,13 @@ MOST_IN_ALL = 64
 
 
 class JointPolicy(Policy):
-    """These policies as one; `PolicyError` where they cannot be. Give a limiter their members too."""
+    """These policies as one; `PolicyError` where they cannot be. Give a limiter their members too, under any names."""
 
     __slots__ = ("members",)
 
     members: tuple[Policy, ...]
 
-    def __init__(self, members: Sequence[Policy]) -> None:
+    def __init__(self, members: Sequence[Policy], name: str | None = None) -> None:
         _check(members)
         first = members[0]
         plain = [policy for policy in members if policy.limits]
@@ -43,7 +43,7 @@ class JointPolicy(Policy):
         zones = [policy.zone for policy in members if policy.needs_zone]
         values: dict[str, Any] = {
             "members": tuple(members),
-            "name": MARK.join(policy.name for policy in members),
+            "name": name or MARK.join(policy.name for policy in members),
             "log": MARK.join(policy.log for policy in members),
             # What limits channels alone has no limits without one.
             "limits": () if bound else tuple(_all_owned(plain, None)),

@@ -15,7 +15,7 @@ import pytest
 from tests.kit.campaign import AT_US, HOUR_US
 from tests.profiles import size, sized
 
-from capline import Limiter, ManualClock
+from capline import Limiter, ManualClock, Policy
 from capline.campaign.conflicts import find, patterns
 from capline.campaign.conflicts.find import Conflict, conflicts
 from capline.campaign.conflicts.past import Past
@@ -29,6 +29,8 @@ from capline.policy.file import loads
 SECOND_US = 1_000_000
 ZONES = (None, "Asia/Tokyo", "America/New_York")
 SEGMENTS = (None, "new", "gone")
+UNDER = ["promo"] * 5 + ["apart", "all", "[all, promo]", "[all, promo]", "[promo, apart]", "[apart, promo, all]"]
+"""One policy or several, as files name them."""
 FILE = """\
 campaign: {name}
 policies: policies.yaml
@@ -53,6 +55,25 @@ class Message:
     takers: frozenset[str] = frozenset()
     limit: str = ""
 
+    @property
+    def under(self) -> list[Policy]:
+        """The policies that must all allow it."""
+        by_name = {policy.name: policy for policy in self.planned.policies.policies}
+        return [by_name[name] for name in self.planned.file.policy.split("+")]
+
+    def logs(self) -> dict[str, tuple[str, Sequence[Any]]]:
+        """The logs that it counts in, a channel's beside its policy's; how each names its limits, and these."""
+        found: dict[str, tuple[str, Sequence[Any]]] = {}
+        for policy in self.under:
+            several = len(self.under) > 1
+            limits = policy.by_segment.get(self.segment or "", policy.limits)
+            found[policy.name] = f"{policy.name}: " if several else "", limits
+            channel = self.planned.file.channel
+            if channel and channel in policy.channels:
+                title = f"{policy.name}/{channel}"
+                found[title] = f"{title}: " if several else "", policy.channels[channel]
+        return found
+
     def due_us(self) -> int:
         if self.held[0]:
             return max(AT_US, self.held[0])
@@ -66,13 +87,16 @@ class Message:
         return max(self.planned.due_us, int(local.timestamp()) * SECOND_US)
 
 
+Hit = tuple[int, int, str, frozenset[str]]
+"""Stamp, units, campaign (empty: the past), logs."""
+
+
 @dataclass
 class Naive:
     """All that happens to one subject."""
 
     messages: Mapping[str, Message]
-    hits: list[tuple[int, int, str, str | None]]
-    """Stamp, units, campaign (empty: the past), channel."""
+    hits: list[Hit]
     held: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     due_us: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -104,6 +128,7 @@ class Naive:
                         at
                         for other, (at, since) in self.held.items()
                         if (ranks[other], since, other) < (rank, first_us, name)
+                        and {*message.logs()} & {*self.messages[other].logs()}
                     ),
                     default=0,
                 )
@@ -118,35 +143,30 @@ class Naive:
 
     def decide(self, message: Message, at_us: int, *, was_held: bool) -> int:
         """When it is asked again; 0 for never."""
-        file, policy = message.planned.file, message.planned.policy
-        stamp_us = max([at_us, *(hit[0] + 1 for hit in self.hits)])
-        logs: list[tuple[str | None, Sequence[Any]]] = [
-            (None, policy.by_segment.get(message.segment or "", policy.limits))
-        ]
-        if file.channel:
-            logs.append((file.channel, policy.channels[file.channel]))
-        binding: tuple[int, Any, list[tuple[int, int, str, str | None]]] | None = None
+        file, logs = message.planned.file, message.logs()
+        stamp_us = max([at_us, *(hit[0] + 1 for hit in self.hits if hit[3] & {*logs})])
+        binding: tuple[int, str, list[Hit]] | None = None
         higher: set[str] = set()
         is_full = False
-        for channel, limits in logs:
-            hits = [hit for hit in self.hits if channel in (None, hit[3])]
+        for log, (title, limits) in logs.items():
+            hits = [hit for hit in self.hits if log in hit[3]]
             for limit in limits:
-                wanting = self.wanting(message, limit, channel, at_us) if file.yields else set[str]()
+                wanting = self.wanting(message, limit, log, at_us) if file.yields else set[str]()
                 higher |= wanting
                 units = file.cost + sum(self.messages[name].planned.file.cost for name in wanting)
                 fits_us = self.fits(limit, hits, stamp_us, units, message)
                 is_full |= self.fits(limit, hits, stamp_us, file.cost, message) > stamp_us
                 if fits_us > stamp_us and (binding is None or fits_us > binding[0]):
                     inside = [hit for hit in hits if self.counts(limit, hit[0], stamp_us, message)]
-                    binding = fits_us, limit, inside
+                    binding = fits_us, f"{title}{limit}", inside
         if binding is None or file.transactional:
-            self.hits.append((stamp_us, file.cost, file.campaign, file.channel))
+            self.hits.append((stamp_us, file.cost, file.campaign, frozenset(logs)))
             message.fate = "later" if was_held else "sent"
             return 0
         fits_us, limit, inside = binding
         never = fits_us >= 1 << 62
         if not message.limit and (not never or not is_full):
-            message.limit = str(limit)
+            message.limit = limit
             inside_of = {name for _, _, name, _ in inside if name}
             message.takers = frozenset(inside_of if is_full else inside_of | higher)
         if is_full and (not file.holds_over_cap or (never and not higher)):
@@ -156,20 +176,18 @@ class Naive:
             fits_us = min(fits_us, max(first_us, (at_us // SECOND_US + 1) * SECOND_US))
         return -(-fits_us // SECOND_US) * SECOND_US
 
-    def wanting(self, message: Message, limit: Any, channel: str | None, at_us: int) -> set[str]:
+    def wanting(self, message: Message, limit: Any, log: str, at_us: int) -> set[str]:
         """Who of a higher priority wants to send to this subject before a hit of now leaves the window."""
         file, end_us = message.planned.file, self.leaves(limit, at_us, message)
         return {
             name
             for name, due_us in self.due_us.items()
-            if (other := self.messages[name].planned.file).priority > file.priority
+            if (other := self.messages[name]).planned.file.priority > file.priority
             and due_us < end_us
-            and channel in (None, other.channel)
+            and log in other.logs()
         }
 
-    def fits(
-        self, limit: Any, hits: Sequence[tuple[int, int, str, str | None]], from_us: int, cost: int, message: Message
-    ) -> int:
+    def fits(self, limit: Any, hits: Sequence[Hit], from_us: int, cost: int, message: Message) -> int:
         """The first instant at which it fits."""
         if cost > limit.quota:
             return 1 << 62
@@ -209,7 +227,8 @@ def world(rng: random.Random, path: Path, store: str) -> World:
     limits = rng.choice(["1/day", "2/day, 3/week", "3/24h, 4/48h", "2/calendar-day", "2/6h"])
     new = rng.choice(["1/day", "2/12h", "1/calendar-day"])
     promo = f"{{limits: [{limits}], by_segment: {{new: [{new}]}}, channels: {{push: [1/12h]}}}}"
-    text = f"policies: {{promo: {promo}, apart: {{limits: [1/day]}}}}"
+    everything = f"{{limits: [{rng.choice(['3/48h', '2/calendar-day', '2/day'])}], by_segment: {{gone: [1/36h]}}}}"
+    text = f"policies: {{promo: {promo}, apart: {{limits: [1/day]}}, all: {everything}}}"
     as_text = rng.random() < 0.3
     found = World([], {}, Counter())
     (path / "out.csv").write_text("id\n" + "".join(f"{_id(n, as_text=as_text)}\n" for n in (1, 4)))
@@ -225,14 +244,14 @@ def _id(number: int, *, as_text: bool) -> Any:
 def campaign(
     rng: random.Random, path: Path, store: str, name: str, policies_text: str, found: World, *, as_text: bool
 ) -> Planned:
-    policy_name = rng.choice(["promo"] * 6 + ["apart"])
+    policy_name = rng.choice(UNDER)
     more = {
         "priority": rng.choice([20, 50, 50, 80]),
         "cost": rng.choice([1, 1, 1, 2]),
         "over_cap": rng.choice(["drop", "hold"]),
         "yields": "true" if rng.random() < 0.3 else None,
         "transactional": "true" if rng.random() < 0.1 else None,
-        "channel": "push" if policy_name == "promo" and rng.random() < 0.3 else None,
+        "channel": "push" if "promo" in policy_name and rng.random() < 0.3 else None,
         "send_at_local": rng.choice([None, None, "09:00"]),
         "holdout": "20%" if rng.random() < 0.2 else None,
         "exclude": "{csv: out.csv, column: id}" if rng.random() < 0.2 else None,
@@ -277,9 +296,9 @@ def campaign(
         codes_of = np.array([codes[row] for row in rows], np.uint16)
         return Part(number, ids, codes_of, {}, np.array([zones[row] for row in rows], np.uint16))
 
-    log = "store", policies.namespace, policy.log, as_text
+    place = "store", policies.namespace, as_text
     kinds = SEGMENTS, ZONES
-    planned = Planned(file, policies, policy, due_us, until_us, *kinds, log, len(batches), part)
+    planned = Planned(file, policies, policy, due_us, until_us, *kinds, place, len(batches), part)
     decided = {row for batch in over for row in batches[batch]}
     for row, number in enumerate(numbers):
         if row in decided and row not in held_of:
@@ -316,7 +335,7 @@ def test_random_campaigns_as_a_naive_oracle_has_them(
         rng = random.Random(seed)
         store = f"lmdb://{tmp_path}/store-{seed}"
         drawn = world(rng, tmp_path, store)
-        past: dict[Any, list[tuple[int, int, str, str | None]]] = {}
+        past: dict[Any, list[Hit]] = {}
         monkeypatch.setattr(find, "_MOST_CELLS", rng.choice([1, 1 << 20]))
         monkeypatch.setattr(patterns, "_ROOM", 0)
         looked: list[Any] = []
@@ -336,9 +355,7 @@ def test_random_campaigns_as_a_naive_oracle_has_them(
         fates: dict[str, Counter[str]] = {each.name: Counter() for each in drawn.planned}
         places: Counter[tuple[str, str, str, str | None, bool]] = Counter()
         for subject, messages in drawn.messages.items():
-            for log in ("promo", "apart"):
-                of_log = {name: each for name, each in messages.items() if each.planned.policy.name == log}
-                Naive(of_log, [hit for hit in past.get(subject, ()) if log == "promo"]).run()
+            Naive(messages, [*past.get(subject, ())]).run()
         for messages in drawn.messages.values():
             for name, each in messages.items():
                 fates[name][each.fate] += 1
@@ -362,17 +379,19 @@ def test_random_campaigns_as_a_naive_oracle_has_them(
         assert {*found.conflicts} == {*expected}, seed
 
 
-def lived(rng: random.Random, drawn: World, store: str) -> dict[Any, list[tuple[int, int, str, str | None]]]:
-    """Give subjects a past; what their log of `promo` holds then."""
+def lived(rng: random.Random, drawn: World, store: str) -> dict[Any, list[Hit]]:
+    """Give subjects a past; what their logs hold then."""
     first = drawn.planned[0]
-    past: dict[Any, list[tuple[int, int, str, str | None]]] = {}
+    past: dict[Any, list[Hit]] = {}
     clock = ManualClock(start_us=AT_US - 40 * HOUR_US)
     with Limiter(store, first.policies.policies, clock=clock, namespace=first.policies.namespace) as limiter:
         for ago_us in sorted((rng.randrange(1, 40 * HOUR_US) for _ in range(12)), reverse=True):
             clock.advance_us(AT_US - ago_us - clock.now_us())
-            subject, channel = rng.choice([*drawn.messages]), rng.choice([None, "push"])
-            hit = limiter.charge("promo", subject, 1, channel=channel).hit
-            past.setdefault(subject, []).append((cast("int", hit), 1, "", channel))
+            subject = rng.choice([*drawn.messages])
+            policy, channel = rng.choice([("promo", None), ("promo", "push"), ("all", None)])
+            hit = limiter.charge(policy, subject, 1, channel=channel).hit
+            logs = frozenset({policy} if channel is None else {policy, f"{policy}/{channel}"})
+            past.setdefault(subject, []).append((cast("int", hit), 1, "", logs))
         limiter.charge("promo", "somebody" if isinstance(next(iter(drawn.messages)), str) else 99, 1)
     return past
 

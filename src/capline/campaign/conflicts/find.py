@@ -1,4 +1,4 @@
-"""Who takes whose place: the campaigns that wait, log by log, each simulated on the subjects of all of them."""
+"""Who takes whose place: the campaigns that wait, by the logs they share, simulated on the subjects of all of them."""
 
 from __future__ import annotations
 
@@ -95,12 +95,10 @@ def conflicts_of(job: Job, store: CampaignStore) -> tuple[list[Conflict], dict[s
     """
     file, now_us = job.file, SystemClock().now_us()
     others, unread = planned_in(store, now_us, but=file.campaign)
+    if file.only or file.as_of_us is not None:
+        return [], unread
     mine = Planned.of_job(job, now_us, file.send_at_us, file.until_us or 0)
-    on_its_log = [each for each in others if each.log == mine.log]
-    if not on_its_log or file.only or file.as_of_us is not None:
-        several = {file.campaign: "it is under several policies, which are not simulated"}
-        return [], unread if len(file.policy_names) == 1 or not others else {**unread, **several}
-    found = conflicts([mine, *on_its_log], unread, now_us, history=True, of=mine)
+    found = conflicts([mine, *others], unread, now_us, history=True, of=mine)
     return [each for each in found.conflicts if mine.name in (each.campaign, each.taken_by)], found.unread
 
 
@@ -112,15 +110,15 @@ def conflicts(
     history: bool = False,
     of: Planned | None = None,
 ) -> Conflicts:
-    """What these campaigns do to each other, from now on, to the recipients of one or of all; `unread` is added to."""
-    logs: dict[object, list[Planned]] = {}
-    for each in planned:
-        logs.setdefault(each.log, []).append(each)
+    """What these campaigns do to each other, from now on; `unread` is added to.
+
+    `of` one of them: what the others do to it, and it to them, to its recipients; what others do beside it is left out.
+    """
     unread = {**unread}
     found: list[Expected] = []
     taken: list[Conflict] = []
-    for group in logs.values():
-        while group:
+    for group in _groups(planned):
+        while group and (of is None or (of in group and len(group) > 1)):
             audiences = _Audiences(group)
             try:
                 tally = _simulated(group, audiences, now_us, history=history, of=of)
@@ -135,6 +133,18 @@ def conflicts(
     order = {each.campaign: place for place, each in enumerate(found)}
     taken.sort(key=lambda each: (order[each.campaign], order[each.taken_by], each.limit, each.segment or ""))
     return Conflicts(history, found, taken, dict(sorted(unread.items())))
+
+
+def _groups(planned: Sequence[Planned]) -> list[list[Planned]]:
+    """The campaigns that share a log with one another, directly or by way of others."""
+    found: list[tuple[set[object], list[Planned]]] = []
+    for each in planned:
+        logs: set[object] = {(*each.place, log) for log in each.logs}
+        apart = [one for one in found if logs.isdisjoint(one[0])]
+        shared = [one for one in found if not logs.isdisjoint(one[0])]
+        group = [other for _, others in shared for other in others]
+        found = [*apart, (logs.union(*(more for more, _ in shared)), [*group, each])]
+    return [group for _, group in found]
 
 
 class _Audiences:

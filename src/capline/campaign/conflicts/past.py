@@ -1,7 +1,7 @@
 """What the logs of some campaigns hold now, as kinds of subjects: those with the same hits have the same past.
 
-Only the campaigns' recipients are looked up: by a policy on the same log whose one limit is as wide as the widest of
-all, so that what it has left says who has hits at all, in bulk, and what it explains is all of them.
+Only the campaigns' recipients are looked up: on each log by a policy whose one limit is as wide as the widest of all,
+so that what it has left says who has hits at all, in bulk, and what it explains is all of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from capline.campaign.prepare import open_limiter
 from capline.limiter.arguments.records import MOST_HITS, LogRecord
 from capline.model.errors import NoStoreError
 from capline.model.limit import LARGEST_QUOTA, Limit, QuietHours
+from capline.policy.joint import members_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
     from capline.campaign.conflicts.planned import Planned
     from capline.campaign.store.packed import Ids
     from capline.limiter.limiter import Limiter
+    from capline.model.policy import Policy
     from capline.model.subject import Subject
 
 _Hits = tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...]
 """The hits of a subject by log: its policy's own, and those of channels."""
-_LOOK = "look"
 
 
 class Past:
     """Looks at the logs of these campaigns, which share them; without `history` at none.
 
-    Cost: 2 to 3 us a recipient and channel on this machine, and a read for each who has hits.
+    Cost: 2 to 3 us a recipient, log and channel on this machine, and a read for each who has hits.
     """
 
     most = 1 << 40
@@ -45,22 +46,25 @@ class Past:
         self._limiter: Limiter | None = None
         self._stack = ExitStack()
         self._codes: dict[_Hits, int] = {}
-        policies = [each.policy for each in planned]
+        policies = [policy for each in planned for policy in members_of(each.policy)]
         limits = [limit for policy in policies for limit in policy.all_limits() if not isinstance(limit, QuietHours)]
         self._reach_us = max((limit.reach_us for limit in limits), default=1)
-        self._channels = sorted({channel for policy in policies for channel in policy.channels})
+        every = [Limit(LARGEST_QUOTA, self._reach_us)]
+        self._policies: list[Policy] = []
+        self._looks: list[tuple[str, str | None]] = []
+        for log, policy in {policy.log: policy for policy in policies}.items():
+            name = f"look-{len(self._policies)}"
+            channels = sorted({channel for one in policies if one.log == log for channel in one.channels})
+            own = {"limits": every, "by_segment": None, "channels": dict.fromkeys(channels, every) or None}
+            self._policies.append(policy.having(name=name, log=log, **own))
+            self._looks += [(name, channel) for channel in channels or (None,)]
 
     def __enter__(self) -> Self:
         first = self._planned[0]
-        every = [Limit(LARGEST_QUOTA, self._reach_us)]
-        channels = dict.fromkeys(self._channels, every)
-        look = first.policy.having(
-            name=_LOOK, log=first.policy.log, limits=every, by_segment=None, channels=channels or None
-        )
-        file = replace(first.file, as_of_us=self._now_us)
+        file = replace(first.file, as_of_us=self._now_us, policy=self._policies[0].name)
         if self._has_history:
             try:
-                opened = open_limiter(file, replace(first.policies, policies=(look,)), create=False)
+                opened = open_limiter(file, replace(first.policies, policies=(*self._policies,)), create=False)
                 self._limiter = self._stack.enter_context(opened)
             except NoStoreError:
                 pass  # a store that is not there is empty
@@ -76,8 +80,8 @@ class Past:
             return kinds
         has_hits = np.zeros(len(ids), bool)
         subjects = ids.tolist() if ids.dtype == object else ids
-        for channel in self._channels or (None,):
-            has_hits |= self._limiter.peek_many(_LOOK, subjects, channel=channel).remaining < LARGEST_QUOTA - 1
+        for name, channel in self._looks:
+            has_hits |= self._limiter.peek_many(name, subjects, channel=channel).remaining < LARGEST_QUOTA - 1
         for place in np.flatnonzero(has_hits).tolist():
             hits = tuple(sorted(self._hits(self._limiter, ids[place : place + 1].tolist()[0]).items()))
             kinds[place] = self._codes.setdefault(hits, len(self._codes) + 1)
@@ -94,8 +98,8 @@ class Past:
 
     def _hits(self, limiter: Limiter, subject: Subject) -> dict[str, tuple[tuple[int, int, int], ...]]:
         found: dict[str, tuple[tuple[int, int, int], ...]] = {}
-        for channel in self._channels or (None,):
-            for each in limiter.explain(_LOOK, subject, channel=channel).limits:
+        for name, channel in self._looks:
+            for each in limiter.explain(name, subject, channel=channel).limits:
                 if each.frees:
                     found[each.log] = tuple((at_us - self._reach_us, units, 0) for at_us, units in each.frees)
         return found

@@ -16,6 +16,7 @@ from capline.campaign.prepare import begun_version, local_instant_us, pick_polic
 from capline.campaign.store.rows import DECIDING, HELD
 from capline.model.errors import CampaignError, CaplineError
 from capline.policy.file import loads
+from capline.policy.joint import members_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,8 +46,8 @@ class Waiting:
 class Planned:
     """A campaign that waits. `part` reads one of its `batches`; None where nobody waits in it, or it was set aside.
 
-    It is due at `due_us`, or later where its file says `send_at_local`, and over at `until_us` (0: never). `log` says
-    which campaigns count each other's messages: its store, namespace, log, and the kind of its ids.
+    It is due at `due_us`, or later where its file says `send_at_local`, and over at `until_us` (0: never). `place` is
+    where its logs are: its store and namespace, and whether its ids are texts.
     """
 
     file: CampaignFile
@@ -56,7 +57,7 @@ class Planned:
     until_us: int
     segments: tuple[str | None, ...]
     zones: tuple[str | None, ...]
-    log: tuple[str, str, str, bool]
+    place: tuple[str, str, bool]
     batches: int
     part: Callable[[int], Waiting | None]
     holds: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
@@ -66,19 +67,24 @@ class Planned:
     def of_job(cls, job: Job, now_us: int, due_us: int, until_us: int, store: str = "") -> Planned:
         """A campaign whose audience was read, whether it is begun or not."""
         file = replace(job.file, store=store or job.file.store)
-        log = _log(file, job.policies, job.policy, is_text=job.audience.kind == "text")
+        place = store_identity(file.store), job.policies.namespace, job.audience.kind == "text"
         times = max(now_us, due_us), until_us
         kinds = job.audience.segments, job.audience.zones
 
         def part(number: int) -> Waiting:
             return Waiting(job.part(number, texts=False))
 
-        return cls(file, job.policies, job.policy, *times, *kinds, log, job.batches, part)
+        return cls(file, job.policies, job.policy, *times, *kinds, place, job.batches, part)
 
     @property
     def name(self) -> str:
         """The campaign's name."""
         return self.file.campaign
+
+    @property
+    def logs(self) -> frozenset[str]:
+        """The logs of its policies: campaigns that share one, at one place, count each other's messages."""
+        return frozenset(policy.log for policy in members_of(self.policy))
 
     @property
     def zones_told_apart(self) -> int:
@@ -158,8 +164,6 @@ def _planned(store: CampaignStore, run: StoredRun, now_us: int) -> Planned | Non
     file = loads_campaign(run.text, Path(run.path))
     if file.as_of_us is not None:  # a rehearsal waits for nothing
         return None
-    if len(file.policy_names) > 1:
-        raise CampaignError(f"it is under several policies ({', '.join(file.policy_names)}), which are not simulated")
     due_us = int(state.due_us)
     if not state.is_whole:
         job = prepare(file, begun_version(run.inputs), run.policies)
@@ -190,11 +194,7 @@ def _planned(store: CampaignStore, run: StoredRun, now_us: int) -> Planned | Non
         state.until_us,
         tuple(segment for segment, _ in run.facts.segments),
         run.zones or (None,),
-        _log(file, policies, policy, is_text=run.facts.ids == "text"),
+        (store_identity(file.store), policies.namespace, run.facts.ids == "text"),
         state.batches,
         part,
     )
-
-
-def _log(file: CampaignFile, policies: PolicyFile, policy: Policy, *, is_text: bool) -> tuple[str, str, str, bool]:
-    return store_identity(file.store), policies.namespace, policy.log, is_text

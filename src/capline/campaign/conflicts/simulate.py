@@ -6,19 +6,20 @@ from collections import Counter
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from capline.campaign.attempts import Attempts
 from capline.campaign.part import Part
-from capline.campaign.room import ends_us_of
+from capline.campaign.room import counted_by, ends_us_of
 from capline.campaign.store.rows import DELIVERED, HELD, PENDING, REFUSED, SECOND_US, BatchRows
 from capline.limiter.limiter import Limiter
 from capline.limiter.policies.rules import Rules
 from capline.model.clock import ManualClock
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import POPULATION
+from capline.policy.joint import JointPolicy
 from capline.window.bound_log import readers_of, table_of
 from capline.window.limit_reader import WindowReader
 
@@ -54,7 +55,7 @@ class Tally:
 
 
 class Simulation:
-    """The campaigns of one log, on one subject of each pattern.
+    """Campaigns that share logs, on one subject of each pattern.
 
     `kinds` has a row for each campaign and a column for each pattern, `counts` how many subjects a pattern stands for.
     `past` are the logs that they begin with, at `now_us`; its subjects are the patterns' numbers.
@@ -70,16 +71,22 @@ class Simulation:
     ) -> None:
         self._planned, self._counts = planned, counts
         # They differ where a policy was changed between two campaigns: each is decided by its own.
-        policies = [_in_memory(each.policy, each.name) for each in planned]
+        policies = [_in_memory(each.policy, str(number)) for number, each in enumerate(planned)]
+        every = [policy for of_one in policies for policy in of_one]
         namespace = planned[0].policies.namespace
         self._clock = ManualClock(start_us=now_us)
-        self._limiter = Limiter("memory://", policies, clock=self._clock, namespace=namespace)
-        self._rules = Rules(policies, namespace)
+        self._limiter = Limiter("memory://", every, clock=self._clock, namespace=namespace)
+        self._rules = Rules(every, namespace)
         self._limiter.load(past)
         self._attempts = [
-            Attempts(self._limiter, each.file, policy, each.segments, each.zones)
-            for each, policy in zip(planned, policies, strict=True)
+            Attempts(self._limiter, each.file, of_one[0], each.segments, each.zones)
+            for each, of_one in zip(planned, policies, strict=True)
         ]
+        self._logs = [
+            {on.log for on in self._rules.rule(str(number), None, each.file.channel).logs}
+            for number, each in enumerate(planned)
+        ]
+        self._shares = np.array([[not mine.isdisjoint(other) for other in self._logs] for mine in self._logs])
         pairs, zones = (np.array([[getattr(each, of)] for each in planned]) for of in ("pairs", "zones_told_apart"))
         held, of_pairs = np.divmod(np.maximum(kinds - 1, 0), pairs)
         self._codes, self._zones = np.divmod(of_pairs, zones)
@@ -190,7 +197,7 @@ class Simulation:
         until_us = np.zeros(rows.size, np.int64)
         mine = self._planned[number]
         for other, each in enumerate(self._planned):
-            if other == number or each.file.priority < mine.file.priority:
+            if other == number or not self._shares[number, other] or each.file.priority < mine.file.priority:
                 continue
             held_us, since_us = self._held_us[other, rows], self._first_us[other, rows]
             before = held_us > at_us
@@ -201,8 +208,9 @@ class Simulation:
 
     def _note_takers(self, number: int, at_us: int, limit: Limit, rows: NDArray[np.intp]) -> None:
         """Who has units in the window of the limit that refused these."""
-        # The instant that the attempt was judged at: after the newest hit, whatever the clock says.
-        stamps_us = np.maximum(self._hits[:, rows].max(axis=0) + 1, at_us)
+        # The instant that the attempt was judged at: after the newest hit in its logs, whatever the clock says.
+        hits_us = self._hits[np.ix_(self._shares[number], rows)]
+        stamps_us = np.maximum(hits_us.max(axis=0) + 1, at_us)
         zones = self._zones[number, rows]
         for zone, stamp_us in np.unique(np.stack([zones, stamps_us]), axis=1).T.tolist():
             some = rows[(zones == zone) & (stamps_us == stamp_us)]
@@ -223,7 +231,8 @@ class Simulation:
         They look again when the first of those is due: nobody is cancelled here.
         """
         mine = self._planned[number].file
-        ends_us, own = ends_us_of(self._attempts[number], part, np.arange(rows.size), at_us)
+        of_these = self._attempts[number], part, np.arange(rows.size)
+        ends_us = ends_us_of(*of_these, at_us)
         kept = np.zeros((rows.size, 1 + ends_us.shape[1]), np.int64)
         found: dict[int, NDArray[np.bool_]] = {}
         first_us = np.full(rows.size, np.iinfo(np.int64).max)
@@ -231,7 +240,7 @@ class Simulation:
             if each.file.priority <= mine.priority:
                 continue
             due_us = self._due_us[other, rows]
-            shares = own if each.file.channel != mine.channel else np.ones_like(own)
+            shares = counted_by(*of_these, each.logs, each.file.channel)
             counts: NDArray[np.bool_] = shares & (due_us[:, None] > 0) & (due_us[:, None] < ends_us)
             kept[:, 1:] = np.minimum(kept[:, 1:] + counts * each.file.cost, LARGEST_QUOTA)
             wants: NDArray[np.bool_] = np.logical_or.reduce(counts, axis=1)
@@ -245,19 +254,23 @@ class Simulation:
         """After which instant hits count for a limit, and of which campaigns."""
         each, policy = self._planned[number], self._attempts[number].policy
         segment = each.segments[code] if each.segments[code] in policy.by_segment else None
-        rule = self._rules.rule(each.name, segment, each.file.channel, each.zones[zone] if policy.needs_zone else None)
+        zone_name = each.zones[zone] if policy.needs_zone else None
+        rule = self._rules.rule(policy.name, segment, each.file.channel, zone_name)
         table = table_of(rule, stamp_us)
-        for place, readers in enumerate(readers_of(rule)):
+        for over, readers in zip(rule.logs, readers_of(rule), strict=True):
             for reader in readers:
                 if reader.limit == limit and isinstance(reader, WindowReader):
-                    others = range(len(self._planned))
-                    on_it = [n for n in others if not place or self._planned[n].file.channel == each.file.channel]
+                    on_it = [other for other, logs in enumerate(self._logs) if over.log in logs]
                     return reader.cutoff_us(stamp_us, table), on_it
         return 0, []
 
 
-def _in_memory(policy: Policy, name: str) -> Policy:
-    """The policy under this name, on its log, as a store in memory keeps it."""
-    return policy.having(
-        name=name, log=policy.log, layout="subject", wait_replicas=0, population=POPULATION, reservations=False
-    )
+def _in_memory(policy: Policy, name: str) -> list[Policy]:
+    """The policy under this name, as a store in memory keeps it; and those that it is made of, as `0.1`."""
+    plain: dict[str, Any] = {"layout": "subject", "wait_replicas": 0, "population": POPULATION, "reservations": False}
+    if not isinstance(policy, JointPolicy):
+        return [policy.having(name=name, log=policy.log, **plain)]
+    # What it says of a limit has the members' own names.
+    members = [member.having(log=member.log, **plain) for member in policy.members]
+    renamed = [member.having(name=f"{name}.{place}", log=member.log) for place, member in enumerate(members)]
+    return [JointPolicy(members, name), *renamed]

@@ -70,6 +70,15 @@ class StoreSetting:
         """What each limit of "p" has used."""
         return [state.used for state in limiter.usage("p", subject, **names)]
 
+    def opens(self, limiter: Any, policy: str, subject: str | int, cost: int = 1, **names: Any) -> None:
+        """Refused until `retry_after` to the microsecond, and allowed then."""
+        refused = limiter.peek(policy, subject, cost, **names)
+        assert not refused, refused
+        self.clock.advance_us(refused.retry_after_us - 1)
+        assert not limiter.peek(policy, subject, cost, **names)
+        self.clock.advance_us(1)
+        assert limiter.peek(policy, subject, cost, **names)
+
     def at(self, seconds: float) -> None:
         """Set the clock to so many seconds after the start."""
         self.clock.advance_us(START_US + round(seconds * SECOND) - self.clock.now_us())

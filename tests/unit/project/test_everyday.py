@@ -126,11 +126,12 @@ VERBS = {
 
 @cache
 def named_tests(path: Path) -> dict[str, bool]:
-    """The tests of a file, and whether each is in the fast part."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    """The tests of a file, and whether each is in the fast part. Those of a table of examples are."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
     whole = [ast.unparse(node.value) for node in tree.body if isinstance(node, ast.Assign)]
     late = any(re.search(r"\bmark\.deep\b", value) for value in whole if value.startswith(("pytest.mark", "[pytest")))
-    return {
+    return dict.fromkeys(re.findall(r"^ +(test_\w+): ", text, re.MULTILINE), True) | {
         node.name: not late and not any(ast.unparse(mark) == "pytest.mark.deep" for mark in node.decorator_list)
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_")

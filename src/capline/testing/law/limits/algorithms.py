@@ -9,6 +9,7 @@ import pytest
 from capline.model.attempt import Attempt
 from capline.model.errors import IdConflictError, PolicyError
 from capline.model.limit import Limit
+from capline.testing.examples import examples
 from capline.testing.setting import ALGORITHMS, SECOND, START_US, StoreSetting, each_algorithm
 
 HOUR = 3600 * SECOND
@@ -16,6 +17,31 @@ HOUR = 3600 * SECOND
 
 class AlgorithmLaw(StoreSetting):
     """The checks."""
+
+    vars().update(
+        examples("""
+        test_a_refusal_that_counts_is_in_its_own_answer: 1/10s | count_denied=True
+            decide -> yes; 9: peek -> after 1; decide -> after 10; 18.999999: peek -> after 0.000001; 19: decide -> yes
+        test_a_slot_is_not_lost_to_a_refusal_that_counts: 2/10s | count_denied=True
+            decide 2 -> yes; a = schedule not_before=30; decide -> no; refund $a -> yes
+        test_an_id_is_one_consumption_under_every_algorithm: 5/10s | algorithm=*
+            decide -> yes; a = decide 2 id=x; decide 2 id=x -> yes, hit $a, left 2; decide 2 -> yes
+            decide 1 id=x -> raises IdConflictError; refund $a -> yes no; decide 2 id=x -> yes, new; decide -> no
+        test_a_refund_gives_its_units_back_under_every_algorithm: 5/10s | algorithm=*
+            decide 2 -> yes; a = decide 3; decide -> no; refund $a 3 -> yes; decide 3 -> left 0
+            refund 1699999900000000 -> no
+        test_a_clock_that_steps_back_gives_no_room_under_any_algorithm: 3/10s | algorithm=*
+            decide 3 -> yes; -7200: decide -> no; 0: decide -> no
+        test_erase_and_sweep_under_every_algorithm: 3/10s | algorithm=*
+            decide 3 id=x -> yes; erase -> yes; decide 3 id=x -> yes; 60: sweep; decide 3 id=x -> yes
+        test_gcra_spaces_out_what_comes_after_a_burst: 10/10s | algorithm=gcra
+            decide 10 -> empty 10; decide -> no, after 1; 1: decide -> yes no, left 0 0, after 0 1
+            2: decide -> yes no, left 0 0, after 0 1; 3: decide -> yes no, left 0 0, after 0 1
+            4: decide -> yes no, left 0 0, after 0 1; 5: decide -> yes, left 0; schedule -> wait 1 2 3
+        test_limits_of_gcra_that_do_not_divide_are_exact: 7/11us | algorithm=gcra
+            decide 7 -> yes; 0.000001: decide -> no; 0.000002: decide -> yes; 0.000011: peek -> left 5
+        """)
+    )
 
     # --- refusals that count ----------------------------------------------------------------------------------
 
@@ -28,17 +54,6 @@ class AlgorithmLaw(StoreSetting):
         assert not limiter.decide("p", "s")
         self.at(10)
         assert sum(bool(limiter.decide("p", "s")) for _ in range(3)) == allowed
-
-    def test_a_refusal_that_counts_is_in_its_own_answer(self) -> None:
-        limiter = self.one("1/10s", count_denied=True)
-        assert limiter.decide("p", "s")
-        self.at(9)
-        assert limiter.peek("p", "s").retry_after == 1.0
-        assert limiter.decide("p", "s").retry_after == 10.0
-        self.at(19 - 1e-6)
-        assert limiter.peek("p", "s").retry_after_us == 1
-        self.at(19)
-        assert limiter.decide("p", "s")
 
     def test_only_decide_counts_its_refusals(self) -> None:
         limiter = self.one("1/10s", count_denied=True)
@@ -64,13 +79,6 @@ class AlgorithmLaw(StoreSetting):
         assert sum(hit.units for hit in hits) <= 12
         self.clock.advance_us(10 * SECOND + 1)
         assert limiter.decide("p", "s", 3)
-
-    def test_a_slot_is_not_lost_to_a_refusal_that_counts(self) -> None:
-        limiter = self.one("2/10s", count_denied=True)
-        assert limiter.decide("p", "s", 2)
-        slot = limiter.schedule("p", "s", not_before=30)
-        assert not limiter.decide("p", "s")
-        assert limiter.refund("p", "s", slot.hit)
 
     # --- other algorithms -------------------------------------------------------------------------------------
 
@@ -109,21 +117,6 @@ class AlgorithmLaw(StoreSetting):
         self.clock.advance_us(decision.reset_after_us - 700_000)
         assert limiter.peek("p", "s", 5)
         assert limiter.peek("p", "s").reset_after_us == limiter.peek("p", "fresh").reset_after_us
-
-    @each_algorithm
-    def test_an_id_is_one_consumption_under_every_algorithm(self, algorithm: str) -> None:
-        limiter = self.one("5/10s", algorithm=algorithm)
-        assert limiter.decide("p", "s")
-        first = limiter.decide("p", "s", 2, id="x")
-        again = limiter.decide("p", "s", 2, id="x")
-        assert (again.allowed, again.hit, again.remaining) == (True, first.hit, 2)
-        assert limiter.decide("p", "s", 2)
-        with pytest.raises(IdConflictError):
-            limiter.decide("p", "s", 1, id="x")
-        assert limiter.refund("p", "s", first.hit)
-        assert not limiter.refund("p", "s", first.hit), "once"
-        assert limiter.decide("p", "s", 2, id="x").hit != first.hit
-        assert not limiter.decide("p", "s")
 
     @each_algorithm
     def test_what_a_retry_gets_back_under_every_algorithm(self, algorithm: str) -> None:
@@ -179,16 +172,6 @@ class AlgorithmLaw(StoreSetting):
         assert not limiter.refund("p", "s", hit)
 
     @each_algorithm
-    def test_a_refund_gives_its_units_back_under_every_algorithm(self, algorithm: str) -> None:
-        limiter = self.one("5/10s", algorithm=algorithm)
-        assert limiter.decide("p", "s", 2)
-        hit = limiter.decide("p", "s", 3).hit
-        assert not limiter.decide("p", "s")
-        assert limiter.refund("p", "s", hit, 3)
-        assert limiter.decide("p", "s", 3).remaining == 0
-        assert not limiter.refund("p", "s", START_US - 100 * SECOND)
-
-    @each_algorithm
     def test_slots_are_taken_in_order_under_every_algorithm(self, algorithm: str) -> None:
         limiter = self.one("2/10s", algorithm=algorithm)
         slots = [limiter.schedule("p", "s") for _ in range(6)]
@@ -203,15 +186,6 @@ class AlgorithmLaw(StoreSetting):
         assert limiter.refund("p", "s", slots[-1].hit)
 
     @each_algorithm
-    def test_a_clock_that_steps_back_gives_no_room_under_any_algorithm(self, algorithm: str) -> None:
-        limiter = self.one("3/10s", algorithm=algorithm)
-        assert limiter.decide("p", "s", 3)
-        self.at(-7200)
-        assert not limiter.decide("p", "s")
-        self.at(0)
-        assert not limiter.decide("p", "s")
-
-    @each_algorithm
     def test_a_batch_equals_one_by_one_under_every_algorithm(self, algorithm: str) -> None:
         limiter = self.limiter(*(self.policy(name, ["3/10s"], algorithm=algorithm) for name in ("one", "many")))
         for step in range(4):
@@ -221,16 +195,6 @@ class AlgorithmLaw(StoreSetting):
             assert answers.allowed.tolist() == [answer.allowed for answer in singles]
             assert answers.remaining.tolist() == [answer.remaining for answer in singles]
             self.clock.advance_us(4 * SECOND + 1)
-
-    @each_algorithm
-    def test_erase_and_sweep_under_every_algorithm(self, algorithm: str) -> None:
-        limiter = self.one("3/10s", algorithm=algorithm)
-        assert limiter.decide("p", "s", 3, id="x")
-        assert limiter.erase("s") > 0
-        assert limiter.decide("p", "s", 3, id="x")
-        self.clock.advance_us(60 * SECOND)
-        limiter.sweep()
-        assert limiter.decide("p", "s", 3, id="x")
 
     def test_a_bucketed_log_errs_only_towards_refusing(self) -> None:
         exact, bucketed = (
@@ -322,27 +286,6 @@ class AlgorithmLaw(StoreSetting):
         assert limiter.decide("p", "s").retry_after_us == pytest.approx(SECOND, abs=20)
         self.at(20)
         assert limiter.peek("p", "s").remaining == 4, "of this window none, of the one before all 5"
-
-    def test_gcra_spaces_out_what_comes_after_a_burst(self) -> None:
-        limiter = self.one("10/10s", algorithm="gcra")
-        assert limiter.decide("p", "s", 10).reset_after == 10.0
-        for _ in range(5):
-            refused = limiter.decide("p", "s")
-            assert refused.retry_after == 1.0
-            self.clock.advance_us(SECOND)
-            assert limiter.decide("p", "s").remaining == 0
-        waits = [limiter.schedule("p", "s").wait for _ in range(3)]
-        assert waits == [1.0, 2.0, 3.0]
-
-    def test_limits_of_gcra_that_do_not_divide_are_exact(self) -> None:
-        limiter = self.one("7/11us", algorithm="gcra")
-        assert limiter.decide("p", "s", 7)
-        self.clock.advance_us(1)
-        assert not limiter.decide("p", "s"), "a unit takes 11/7 of a microsecond"
-        self.clock.advance_us(1)
-        assert limiter.decide("p", "s")
-        self.clock.advance_us(9)
-        assert limiter.peek("p", "s").remaining == 5
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS[1:])
     def test_a_log_that_has_not_every_hit_is_not_exported(self, algorithm: str) -> None:

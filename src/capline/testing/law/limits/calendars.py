@@ -8,6 +8,7 @@ import pytest
 
 from capline.model.attempt import Attempt
 from capline.model.errors import UnknownNameError
+from capline.testing.examples import examples
 from capline.testing.setting import DAY, SECOND, StoreSetting
 
 HOUR = 3600 * SECOND
@@ -16,23 +17,32 @@ HOUR = 3600 * SECOND
 class CalendarLaw(StoreSetting):
     """The checks."""
 
-    # --- calendar limits --------------------------------------------------------------------------------------
+    vars().update(
+        examples("""
+        test_a_calendar_day_begins_at_midnight_where_the_subject_is: 3/calendar-day | zone=Asia/Singapore
+            when 2024-05-06T23:59:59 Asia/Singapore; decide -> yes yes yes no
+            decide -> no, after 1, empty 1, left 0, by 3/calendar-day; decide of=other zone=Europe/Berlin -> empty 21601
+            later 0.999999; decide -> no; later 0.000001; decide -> yes yes yes no, left 2 1 0 0
+        test_a_segment_may_have_a_calendar_limit_over_the_history_of_a_rolling_one: 5/24h | zone=UTC
+            | by_segment.new=2/calendar-day
+            when 2024-05-06T23:00 UTC; decide -> yes yes; decide segment=new -> after 3600; decide -> left 2
+        test_a_minimum_gap: gap 30 minutes, 3/day
+            decide -> yes; 1740: decide -> after 60; 1800: decide -> yes
+        test_quiet_hours_refuse_with_the_instant_when_it_may_go: not between 22:00 and 08:00, 3/day
+            | zone=Asia/Singapore
+            when 2024-05-06T21:59:59 Asia/Singapore; decide -> yes; later 1
+            decide -> no, after 36000, left 0, by not between 22:00 and 08:00; decide zone=Europe/Berlin -> yes
+            later 35999.999999; peek -> after 0.000001; later 0.000001; decide -> yes
+        test_quiet_hours_where_clocks_change: not between 01:30 and 02:30 | zone=Europe/Berlin
+            when 2024-03-31T01:30 Europe/Berlin; decide -> after 1800; when 2024-10-27T01:30 Europe/Berlin
+            decide -> after 3600; later 3600; decide -> yes; later 1800; decide -> after 1800
+        test_quiet_hours_that_leave_no_room_refuse_for_ever: not between 08:00 and 20:00, not between 19:00 and 09:00
+            , 9/day
+            decide -> no, after never; schedule -> no, after never
+        """)
+    )
 
-    def test_a_calendar_day_begins_at_midnight_where_the_subject_is(self) -> None:
-        limiter = self.one("3/calendar-day", zone="Asia/Singapore")
-        self.when("2024-05-06 23:59:59", "Asia/Singapore")
-        assert [bool(limiter.decide("p", "s")) for _ in range(4)] == [True, True, True, False]
-        refused = limiter.decide("p", "s")
-        assert (refused.retry_after, refused.reset_after, refused.remaining) == (1.0, 1.0, 0)
-        assert str(refused.limit) == "3/calendar-day"
-        elsewhere = limiter.decide("p", "other", zone="Europe/Berlin")
-        assert elsewhere.reset_after == 6 * 3600 + 1
-        self.clock.advance_us(SECOND - 1)
-        assert not limiter.decide("p", "s")
-        self.clock.advance_us(1)
-        # A hit at midnight itself is the new day's.
-        answers = [limiter.decide("p", "s") for _ in range(4)]
-        assert [(bool(answer), answer.remaining) for answer in answers] == [(True, 2), (True, 1), (True, 0), (False, 0)]
+    # --- calendar limits --------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
         ("zone", "local", "hours"),
@@ -78,14 +88,6 @@ class CalendarLaw(StoreSetting):
         assert waits == [0, 0, 12 * 3600, 12 * 3600, 35 * 3600, 35 * 3600]
         assert not limiter.decide("p", "s")
 
-    def test_a_segment_may_have_a_calendar_limit_over_the_history_of_a_rolling_one(self) -> None:
-        limiter = self.one("5/24h", zone="UTC", by_segment={"new": ["2/calendar-day"]})
-        self.when("2024-05-06 23:00", "UTC")
-        assert limiter.decide("p", "s")
-        assert limiter.decide("p", "s")
-        assert limiter.decide("p", "s", segment="new").retry_after == 3600.0
-        assert limiter.decide("p", "s").remaining == 2
-
     def test_rows_of_a_batch_have_zones(self) -> None:
         limiter = self.one("1/calendar-day", zone="UTC", by_segment={"vip": ["2/calendar-day"]})
         self.when("2024-05-06 20:00", "UTC")
@@ -110,28 +112,6 @@ class CalendarLaw(StoreSetting):
 
     # --- gaps and quiet hours ---------------------------------------------------------------------------------
 
-    def test_a_minimum_gap(self) -> None:
-        limiter = self.one("gap 30 minutes", "3/day")
-        assert limiter.decide("p", "s")
-        self.at(29 * 60)
-        assert limiter.decide("p", "s").retry_after == 60.0
-        self.at(30 * 60)
-        assert limiter.decide("p", "s")
-
-    def test_quiet_hours_refuse_with_the_instant_when_it_may_go(self) -> None:
-        limiter = self.one("not between 22:00 and 08:00", "3/day", zone="Asia/Singapore")
-        self.when("2024-05-06 21:59:59", "Asia/Singapore")
-        assert limiter.decide("p", "s")
-        self.clock.advance_us(SECOND)
-        refused = limiter.decide("p", "s")
-        assert (refused.allowed, refused.retry_after, refused.remaining) == (False, 36_000.0, 0)
-        assert str(refused.limit) == "not between 22:00 and 08:00"
-        assert limiter.decide("p", "s", zone="Europe/Berlin"), "it is four in the afternoon there"
-        self.clock.advance_us(10 * HOUR - 1)
-        assert limiter.peek("p", "s").retry_after_us == 1
-        self.clock.advance_us(1)
-        assert limiter.decide("p", "s")
-
     def test_what_frees_in_quiet_hours_is_put_off_until_they_end(self) -> None:
         limiter = self.one("not between 22:00 and 08:00", "1/24h", zone="UTC")
         self.when("2024-05-06 08:00", "UTC")
@@ -147,22 +127,6 @@ class CalendarLaw(StoreSetting):
         )
         assert later.schedule("p", "t").wait == 20 * 3600.0
         assert later.schedule("p", "t", max_wait=3600).retry_after == 32 * 3600.0 - 12 * 3600.0 + 12 * 3600.0
-
-    def test_quiet_hours_where_clocks_change(self) -> None:
-        limiter = self.one("not between 01:30 and 02:30", zone="Europe/Berlin")
-        self.when("2024-03-31 01:30", "Europe/Berlin")  # at 2 it is 3
-        assert limiter.decide("p", "s").retry_after == 30 * 60.0
-        self.when("2024-10-27 01:30", "Europe/Berlin")  # at 3 it is 2 again
-        assert limiter.decide("p", "s").retry_after == 3600.0
-        self.clock.advance_us(HOUR)
-        assert limiter.decide("p", "s")
-        self.clock.advance_us(HOUR // 2)
-        assert limiter.decide("p", "s").retry_after == 30 * 60.0
-
-    def test_quiet_hours_that_leave_no_room_refuse_for_ever(self) -> None:
-        limiter = self.one("not between 08:00 and 20:00", "not between 19:00 and 09:00", "9/day")
-        assert limiter.decide("p", "s").retry_after_us is None
-        assert limiter.schedule("p", "s").retry_after_us is None
 
     def test_quiet_hours_alone_leave_the_rest_of_the_day(self) -> None:
         limiter = self.one("not between 22:00 and 08:00")

@@ -6,6 +6,7 @@ import pytest
 
 from capline.model.attempt import Attempt
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
+from capline.testing.examples import examples
 from capline.testing.setting import SECOND, StoreSetting, each_algorithm
 
 _BAD: tuple[Any, ...] = (-1, True, 1.5, "2", None, [1], [1, 1, 1], [1, -1], [1, "x"], 1 << 53)
@@ -13,6 +14,16 @@ _BAD: tuple[Any, ...] = (-1, True, 1.5, "2", None, [1], [1, 1, 1], [1, -1], [1, 
 
 class KeptLaw(StoreSetting):
     """The checks."""
+
+    vars().update(
+        examples("""
+        test_an_id_that_is_known_gets_its_first_answer_whatever_it_asks_to_keep: 3/10s | algorithm=*
+            decide id=x keep_free=3 -> no; a = decide id=x keep_free=2 -> yes; decide id=x keep_free=3 -> yes, hit $a
+            decide 2 id=x keep_free=0 -> raises IdConflictError; usage -> used 1
+        test_a_reserved_unit_is_used_and_one_that_ended_is_free: 3/min | reservations=True
+            reserve ttl=5 -> yes; decide keep_free=2 -> no; decide keep_free=1 -> yes; 5: decide keep_free=1 -> yes
+        """)
+    )
 
     @each_algorithm
     @pytest.mark.parametrize("limits", [["5/10s"], ["5/10s", "8/min"], ["200/10s", "300/min"]])
@@ -57,17 +68,6 @@ class KeptLaw(StoreSetting):
         assert str(limiter.decide("p", "s", keep_free=[6, 0, 0]).limit) == "6/minute"
         assert limiter.decide("p", "s", keep_free=[5, 0, 2])
 
-    @each_algorithm
-    def test_an_id_that_is_known_gets_its_first_answer_whatever_it_asks_to_keep(self, algorithm: str) -> None:
-        limiter = self.one("3/10s", algorithm=algorithm)
-        assert not limiter.decide("p", "s", 1, "x", keep_free=3)
-        first = limiter.decide("p", "s", 1, "x", keep_free=2)
-        again = limiter.decide("p", "s", 1, "x", keep_free=3)
-        assert (first.allowed, again.allowed, again.hit) == (True, True, first.hit)
-        with pytest.raises(IdConflictError):
-            limiter.decide("p", "s", 2, "x", keep_free=0)
-        assert self.used(limiter) == [1]
-
     @pytest.mark.parametrize("options", [{}, {"algorithm": "bucketed", "granularity": "1s"}])
     def test_a_refusal_that_it_caused_alone_counts_not_and_any_other_does(self, options: dict[str, str]) -> None:
         limiter = self.one("3/10s", count_denied=True, **options)
@@ -78,14 +78,6 @@ class KeptLaw(StoreSetting):
         for _ in range(2):
             assert not limiter.decide("p", "s", keep_free=1)
         assert self.used(limiter) == [5]
-
-    def test_a_reserved_unit_is_used_and_one_that_ended_is_free(self) -> None:
-        limiter = self.one("3/min", reservations=True)
-        assert limiter.reserve("p", "s", ttl=5)
-        assert not limiter.decide("p", "s", keep_free=2)
-        assert limiter.decide("p", "s", keep_free=1)
-        self.at(5)
-        assert limiter.decide("p", "s", keep_free=1)
 
     def test_no_deny_cache_has_what_it_refused(self) -> None:
         limiter = self.limiter(self.policy("p", ["3/10s"]), deny_cache=10)

@@ -5,90 +5,65 @@ from __future__ import annotations
 import pytest
 
 from capline.limiter.arguments.records import PastHit
-from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
+from capline.testing.examples import examples
+from capline.testing.setting import SECOND, START_US, StoreSetting
 
 
 class RuleLaw(StoreSetting):
     """The checks."""
 
+    vars().update(
+        examples("""
+        test_ten_per_two_seconds: 10/2s
+            decide -> yes; 0.125: decide -> yes; 0.25: decide -> yes; 0.375: decide -> yes; 0.5: decide -> yes
+            1.3: decide x5 -> yes; 1.4: decide -> no, after 0.6
+        test_a_cost_above_the_quota_is_refused_for_ever: 10/2s
+            decide 11 -> no, after never, left 10, hit none
+        test_two_per_minute: 2/min
+            decide -> yes; 10: decide -> yes; 20: decide -> no, left 0, after 40, empty 50
+        test_two_limits_hold_together_and_a_refusal_burns_neither: 1/s, 2/min
+            decide -> yes no; 1: decide -> yes
+        test_three_limits: 2/s, 10/min, 20/h
+            decide -> yes; 1: decide -> yes; 2: decide -> yes; 3: decide -> yes; 4: decide -> yes
+            5: decide -> yes; 6: decide -> yes; 7: decide -> yes; 8: decide -> yes; 9: decide -> yes
+            10: decide -> no, left 0, after 50, by 10/minute
+        test_a_hit_exactly_as_old_as_the_window_is_out: 2/10s
+            decide -> yes; 1: decide -> yes; 9: decide -> no; 10: decide -> yes
+        test_a_full_window_frees_at_once: 3/10s
+            decide -> yes yes yes; 9: decide -> no no; 10: decide -> yes yes yes no
+        test_refused_one_microsecond_before_retry_after_and_allowed_at_it: 5/10s, 8/min
+            decide 2 -> yes; 1: decide 2 -> yes; 3: decide 1 -> yes; 11.5: decide 2 -> yes
+            peek 1 -> yes; opens 2; 11.5: opens 3; 11.5: opens 5
+        test_a_quota_of_zero_always_refuses: 0/day
+            decide -> no, after never, left 0
+        test_a_cost_of_a_million_writes_no_million_entries: 1000000/2s
+            decide 999999 -> yes; decide -> yes no, left 0 0; explain -> units 999999+1; 2: decide 999999 -> yes
+        test_what_a_decision_says: 3/day, 4/week
+            decide -> left 2, after 0, empty 604800, stamp 0, origin store, by 3/day
+            86400: decide 3 -> left 0, by 3/day
+            decide -> no, by 4/week, after 518400
+        test_of_limits_with_as_much_left_the_first_is_named: 5/10s, 6/20s, 9/h
+            decide -> yes; 85: decide -> yes; 95: decide -> yes
+            100: peek -> yes, left 3, by 5/10s; decide -> yes, left 3, by 5/10s
+        test_retry_after_holds_when_the_clock_has_stepped_back: 1/10s
+            50: decide -> yes; 20: opens; decide -> yes
+        test_a_subject_that_changes_segment_keeps_its_history: 1/day | by_segment.active=3/day | by_segment.idle=1/week
+            decide segment=active -> yes yes; decide -> no; 172800: decide -> yes; decide segment=idle -> no
+        test_a_changed_limit_finds_a_true_history: 1/day | by_segment.other=9/week
+            decide -> yes; 86400: decide -> yes; 172800: decide -> yes
+            use 4/week; decide -> yes no, left 0 0; use 2/week; decide -> left 0; use 6/week; decide -> left 1
+        test_channels_and_the_overall_limit_are_one_step: 3/day | channels.push=2/day | channels.email=1/day,4/week
+            decide channel=push -> yes; decide channel=email -> yes; decide channel=email -> no, by 1/day
+            peek channel=push -> left 0; decide channel=push -> yes; decide channel=push -> by 3/day; decide -> no
+        test_a_refund_on_a_channel_gives_back_both: 2/day | channels.push=1/day | channels.email=2/day
+            a = decide channel=push; decide channel=email -> yes; refund $a -> gives True
+            decide channel=push -> yes; decide channel=email -> no
+        test_policies_that_share_a_log_count_each_others_hits: 2/day | policy.b=3/week | log=all
+            decide -> yes; decide on=b -> yes; decide -> no; 172800: decide on=b -> yes no
+        """)
+    )
+
     # --- the rule ---------------------------------------------------------------------------------------------
-
-    def test_ten_per_two_seconds(self) -> None:
-        limiter = self.one("10/2s")
-        for i in range(5):
-            self.at(i / 8)
-            assert limiter.decide("p", "s")
-        self.at(1.3)
-        assert all(limiter.decide("p", "s") for _ in range(5))
-        self.at(1.4)
-        eleventh = limiter.decide("p", "s")
-        assert not eleventh
-        assert eleventh.retry_after == pytest.approx(0.6)
-
-    def test_a_cost_above_the_quota_is_refused_for_ever(self) -> None:
-        decision = self.one("10/2s").decide("p", "s", 11)
-        assert (decision.allowed, decision.retry_after_us, decision.remaining, decision.hit) == (False, None, 10, None)
-
-    def test_two_per_minute(self) -> None:
-        limiter = self.one("2/min")
-        assert limiter.decide("p", "s")
-        self.at(10)
-        assert limiter.decide("p", "s")
-        self.at(20)
-        refused = limiter.decide("p", "s")
-        assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 0, 40.0)
-        assert refused.reset_after == 50.0
-
-    def test_two_limits_hold_together_and_a_refusal_burns_neither(self) -> None:
-        limiter = self.one("1/s", "2/min")
-        assert [bool(limiter.decide("p", "s")) for _ in range(2)] == [True, False]
-        self.at(1)
-        assert limiter.decide("p", "s")
-
-    def test_three_limits(self) -> None:
-        limiter = self.one("2/s", "10/min", "20/h")
-        for second in range(10):
-            self.at(second)
-            assert limiter.decide("p", "s")
-        self.at(10)
-        refused = limiter.decide("p", "s")
-        assert (refused.allowed, refused.remaining, refused.retry_after, str(refused.limit)) == (
-            False,
-            0,
-            50.0,
-            "10/minute",
-        )
-
-    def test_a_hit_exactly_as_old_as_the_window_is_out(self) -> None:
-        limiter = self.one("2/10s")
-        verdicts: list[bool] = []
-        for second in (0, 1, 9, 10):
-            self.at(second)
-            verdicts.append(bool(limiter.decide("p", "s")))
-        assert verdicts == [True, True, False, True]
-
-    def test_a_full_window_frees_at_once(self) -> None:
-        limiter = self.one("3/10s")
-        assert [bool(limiter.decide("p", "s")) for _ in range(3)] == [True] * 3
-        self.at(9)
-        assert [bool(limiter.decide("p", "s")) for _ in range(2)] == [False] * 2
-        self.at(10)
-        assert [bool(limiter.decide("p", "s")) for _ in range(4)] == [True, True, True, False]
-
-    def test_refused_one_microsecond_before_retry_after_and_allowed_at_it(self) -> None:
-        limiter = self.one("5/10s", "8/min")
-        for seconds, cost in ((0, 2), (1, 2), (3, 1), (11.5, 2)):
-            self.at(seconds)
-            assert limiter.decide("p", "s", cost)
-        for cost in (1, 2, 3, 5):
-            refused = limiter.peek("p", "s", cost)
-            if refused:
-                continue
-            self.clock.advance_us(refused.retry_after_us - 1)
-            assert not limiter.peek("p", "s", cost)
-            self.clock.advance_us(1)
-            assert limiter.peek("p", "s", cost)
-            self.at(11.5)
 
     def test_two_hits_in_one_instant_are_two_hits(self) -> None:
         limiter = self.one("3/day")
@@ -96,30 +71,6 @@ class RuleLaw(StoreSetting):
         assert [decision.remaining for decision in decisions] == [2, 1, 0, 0]
         stamps = [decision.hit for decision in decisions[:3]]
         assert stamps == sorted(set(stamps))
-
-    def test_a_quota_of_zero_always_refuses(self) -> None:
-        decision = self.one("0/day").decide("p", "s")
-        assert (decision.allowed, decision.retry_after_us, decision.remaining) == (False, None, 0)
-
-    def test_a_cost_of_a_million_writes_no_million_entries(self) -> None:
-        limiter = self.one("1000000/2s")
-        assert limiter.decide("p", "s", 999_999)
-        assert limiter.decide("p", "s").remaining == 0
-        assert not limiter.decide("p", "s")
-        assert [hit.units for hit in limiter.explain("p", "s").hits] == [999_999, 1]
-        self.at(2)
-        assert limiter.decide("p", "s", 1_000_000 - 1)
-
-    def test_what_a_decision_says(self) -> None:
-        limiter = self.one("3/day", "4/week")
-        first = limiter.decide("p", "s")
-        assert (first.remaining, first.retry_after_us, str(first.limit)) == (2, 0, "3/day")
-        assert (first.reset_after_us, first.hit, first.origin) == (7 * DAY, START_US, "store")
-        self.clock.advance_us(DAY)
-        second = limiter.decide("p", "s", 3)
-        assert (second.remaining, str(second.limit)) == (0, "3/day")
-        third = limiter.decide("p", "s")
-        assert (third.allowed, str(third.limit), third.retry_after_us) == (False, "4/week", 6 * DAY)
 
     def test_of_limits_that_are_alike_the_first_is_named(self) -> None:
         used = (0, 1, 2, 40, 200)
@@ -135,15 +86,6 @@ class RuleLaw(StoreSetting):
                     assert (answer.allowed, answer.remaining, str(answer.limit)) == (True, left, f"{n + 2}/hour")
             refused = limiter.decide(name, "s")
             assert (refused.allowed, refused.remaining, str(refused.limit)) == (False, 0, f"{n + 2}/3h")
-
-    def test_of_limits_with_as_much_left_the_first_is_named(self) -> None:
-        limiter = self.one("5/10s", "6/20s", "9/h")
-        for seconds in (0, 85, 95):
-            self.at(seconds)
-            assert limiter.decide("p", "s")
-        self.at(100)
-        for answer in (limiter.peek("p", "s"), limiter.decide("p", "s")):
-            assert (answer.allowed, answer.remaining, str(answer.limit)) == (True, 3, "5/10s")
 
     def test_subjects_and_policies_do_not_meet(self) -> None:
         limiter = self.limiter(self.policy("a", ["1/day"]), self.policy("b", ["1/day"]))
@@ -178,40 +120,7 @@ class RuleLaw(StoreSetting):
         for answer in (limiter.peek("p", "s", 0), limiter.decide("p", "s", 801)):
             assert (answer.remaining, answer.reset_after_us) == (800, 0)
 
-    def test_retry_after_holds_when_the_clock_has_stepped_back(self) -> None:
-        limiter = self.one("1/10s")
-        self.at(50)
-        assert limiter.decide("p", "s")
-        self.at(20)
-        refused = limiter.decide("p", "s")
-        self.clock.advance_us(refused.retry_after_us - 1)
-        assert not limiter.decide("p", "s")
-        self.clock.advance_us(1)
-        assert limiter.decide("p", "s")
-
     # --- segments, channels, changed limits -------------------------------------------------------------------
-
-    def test_a_subject_that_changes_segment_keeps_its_history(self) -> None:
-        limiter = self.one("1/day", by_segment={"active": ["3/day"], "idle": ["1/week"]})
-        assert limiter.decide("p", 1, segment="active")
-        assert limiter.decide("p", 1, segment="active")
-        assert not limiter.decide("p", 1)
-        self.at(2 * 86_400)
-        assert limiter.decide("p", 1)
-        assert not limiter.decide("p", 1, segment="idle")
-
-    def test_a_changed_limit_finds_a_true_history(self) -> None:
-        limiter = self.limiter(self.policy("p", ["1/day"], by_segment={"other": ["9/week"]}))
-        for day in range(3):
-            self.at(day * 86_400)
-            assert limiter.decide("p", "s")
-        limiter.use([self.policy("p", ["4/week"])])
-        assert limiter.decide("p", "s").remaining == 0
-        assert not limiter.decide("p", "s")
-        limiter.use([self.policy("p", ["2/week"])])
-        assert limiter.decide("p", "s").remaining == 0
-        limiter.use([self.policy("p", ["6/week"])])
-        assert limiter.decide("p", "s").remaining == 1
 
     def test_an_id_that_has_aged_stays_new_when_the_window_is_widened(self) -> None:
         limiter = self.limiter(self.policy("p", ["5/10s"]))
@@ -247,31 +156,3 @@ class RuleLaw(StoreSetting):
         assert limiter.decide("p", "s").hit == hit, "the same instant"
         self.clock.advance(seconds=11)
         assert limiter.usage("p", "s")[0].used == 1
-
-    def test_channels_and_the_overall_limit_are_one_step(self) -> None:
-        limiter = self.one("3/day", channels={"push": ["2/day"], "email": ["1/day", "4/week"]})
-        assert limiter.decide("p", "s", channel="push")
-        assert limiter.decide("p", "s", channel="email")
-        refused = limiter.decide("p", "s", channel="email")
-        assert (refused.allowed, str(refused.limit)) == (False, "1/day")
-        assert limiter.peek("p", "s", channel="push").remaining == 0
-        assert limiter.decide("p", "s", channel="push")
-        assert str(limiter.decide("p", "s", channel="push").limit) == "3/day"
-        assert not limiter.decide("p", "s")
-
-    def test_a_refund_on_a_channel_gives_back_both(self) -> None:
-        limiter = self.one("2/day", channels={"push": ["1/day"], "email": ["2/day"]})
-        hit = limiter.decide("p", "s", channel="push").hit
-        assert limiter.decide("p", "s", channel="email")
-        assert limiter.refund("p", "s", hit) is True
-        assert limiter.decide("p", "s", channel="push")
-        assert not limiter.decide("p", "s", channel="email")
-
-    def test_policies_that_share_a_log_count_each_others_hits(self) -> None:
-        limiter = self.limiter(self.policy("a", ["2/day"], log="all"), self.policy("b", ["3/week"], log="all"))
-        assert limiter.decide("a", "s")
-        assert limiter.decide("b", "s")
-        assert not limiter.decide("a", "s")
-        self.at(2 * 86_400)
-        assert limiter.decide("b", "s")
-        assert not limiter.decide("b", "s")

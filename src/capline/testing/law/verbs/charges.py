@@ -4,32 +4,53 @@ import pytest
 
 from capline.model.attempt import Attempt
 from capline.model.clock import LATEST_US
-from capline.model.errors import IdConflictError, InvalidValueError
+from capline.model.errors import InvalidValueError
 from capline.model.limit import LARGEST_QUOTA
+from capline.testing.examples import examples
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
 
 
 class ChargeLaw(StoreSetting):
     """The checks."""
 
-    # --- looks ------------------------------------------------------------------------------------------------
+    vars().update(
+        examples("""
+        test_a_look_of_no_cost_is_allowed_up_to_the_quota_and_not_past_it: 5/10s | algorithm=*
+            peek 0 -> yes, left 5, hit none, empty 0; decide 5 -> yes; peek 0 -> yes, left 0, after 0; charge 1 -> yes
+            peek 0 -> no, left 0, by 5/10s; opens 0; usage -> past 0
+        test_a_look_past_the_quota_and_behind_a_slot_is_told_when_it_is_allowed: 2/hour
+            decide 2 -> yes; schedule -> wait 3600; charge 4 -> yes; opens 0
+        test_a_charge_is_recorded_whatever_the_limits_say_and_makes_the_next_wait: 5/10s, 40/100s | algorithm=*
+            decide 4 -> yes; charge 13 -> yes, left 0, origin store, new; usage -> used 17+17, free 0+23, past 12+0
+            decide -> no, left 0, by 5/10s; opens; decide -> yes
+        test_a_charge_is_repeatable_by_its_id: 5/10s | algorithm=*
+            a = charge 9 id=call-1; charge 9 id=call-1 -> yes, hit $a, left 0; usage -> used 9
+            charge 8 id=call-1 -> raises IdConflictError; decide 9 id=call-1 -> yes, hit $a; usage -> used 9
+        test_a_charge_counts_before_slots_that_are_taken: 3/10s
+            schedule not_before=5 -> stamp 5; charge 2 -> stamp 0; schedule -> wait 10; explain -> units 2+1+1
+        test_a_charge_counts_in_its_channel_too: 9/10s | channels.push=2/10s
+            charge 4 channel=push -> yes; usage channel=push -> used 4+4; usage -> used 4
+            peek 0 channel=push -> no; peek 0 -> yes
+        test_a_charge_with_the_id_of_a_slot_goes_at_once: 1/hour
+            decide -> yes; a = schedule id=x -> wait 3600; charge 1 id=x -> wait 0, late 0, hit $a
+        test_usage_tells_what_is_past_a_quota_that_was_lowered: 9/10s | by_segment.new=4/10s
+            decide 7 -> yes; usage segment=new -> past 3; decide segment=new -> no, past 3
+        test_an_estimate_is_settled_at_what_it_really_cost: 10/10s | algorithm=*
+            a = decide 6 id=a; decide 5 -> no; settle $a 2 -> yes; usage -> used 2; b = decide 5 id=b
+            settle $b 25 -> yes; usage -> used 27; peek 0 -> no; settle $b 3 -> yes; usage -> used 5; decide 5 -> yes
+        test_a_settlement_is_once_however_often_it_is_asked: 10/10s | algorithm=*
+            a = decide 6 id=a; settle $a 9 -> yes; usage -> used 9; settle $a 9 -> yes; usage -> used 9
+            settle $a 4 -> yes; usage -> used 4; settle $a 4 -> yes; usage -> used 4; settle $a 6 -> yes
+            usage -> used 6
+            settle $a 0 -> yes no; usage -> used 0; settle $a 5 -> no; refund $a -> no
+        test_a_settled_hit_keeps_its_stamp_and_its_id: 10/10s | channels.push=5/10s
+            decide 1 -> yes; a = decide 3 id=a channel=push; 4: settle $a 7 -> yes; usage channel=push -> used 8+7
+            decide 3 id=a channel=push -> raises IdConflictError; decide 7 id=a channel=push -> hit $a
+            10: usage channel=push -> used 7+7; 10.000001: usage channel=push -> used 0+0
+        """)
+    )
 
-    @each_algorithm
-    def test_a_look_of_no_cost_is_allowed_up_to_the_quota_and_not_past_it(self, algorithm: str) -> None:
-        limiter = self.one("5/10s", algorithm=algorithm)
-        empty = limiter.peek("p", "s", 0)
-        assert (empty.allowed, empty.remaining, empty.hit, empty.reset_after_us) == (True, 5, None, 0)
-        assert limiter.decide("p", "s", 5)
-        full = limiter.peek("p", "s", 0)
-        assert (full.allowed, full.remaining, full.retry_after_us) == (True, 0, 0)
-        assert limiter.charge("p", "s", 1)
-        past = limiter.peek("p", "s", 0)
-        assert (past.allowed, past.remaining, str(past.limit)) == (False, 0, "5/10s")
-        self.clock.advance_us(past.retry_after_us - 1)
-        assert not limiter.peek("p", "s", 0)
-        self.clock.advance_us(1)
-        assert limiter.peek("p", "s", 0)
-        assert limiter.usage("p", "s")[0].past == 0
+    # --- looks ------------------------------------------------------------------------------------------------
 
     @each_algorithm
     def test_a_look_is_about_now_and_not_about_the_next_hit_s_stamp(self, algorithm: str) -> None:
@@ -41,19 +62,6 @@ class ChargeLaw(StoreSetting):
             assert [state.remaining for state in look.limits] == [state.remaining for state in last.limits]
             assert [state.frees_in_us for state in look.limits] == [state.frees_in_us for state in last.limits]
             self.clock.advance_us(5)
-
-    def test_a_look_past_the_quota_and_behind_a_slot_is_told_when_it_is_allowed(self) -> None:
-        """The slot takes an instant, and the look may come with it; what was charged counts for a microsecond more."""
-        limiter = self.one("2/hour")
-        assert limiter.decide("p", "s", 2)
-        assert limiter.schedule("p", "s").wait == 3600
-        assert limiter.charge("p", "s", 4)
-        past = limiter.peek("p", "s", 0)
-        assert not past.allowed
-        self.clock.advance_us(past.retry_after_us - 1)
-        assert not limiter.peek("p", "s", 0)
-        self.clock.advance_us(1)
-        assert limiter.peek("p", "s", 0)
 
     def test_a_look_takes_nothing_and_no_id(self) -> None:
         limiter = self.one("2/10s", "3/min")
@@ -81,24 +89,6 @@ class ChargeLaw(StoreSetting):
     # --- charges ----------------------------------------------------------------------------------------------
 
     @each_algorithm
-    def test_a_charge_is_recorded_whatever_the_limits_say_and_makes_the_next_wait(self, algorithm: str) -> None:
-        limiter = self.one("5/10s", "40/100s", algorithm=algorithm)
-        assert limiter.decide("p", "s", 4)
-        charged = limiter.charge("p", "s", 13)
-        assert (charged.allowed, charged.remaining, charged.origin) == (True, 0, "store")
-        assert charged.hit is not None
-        assert [(now.used, now.remaining, now.past) for now in limiter.usage("p", "s")] == [
-            (17, 0, 12),
-            (17, 23, 0),
-        ]
-        refused = limiter.decide("p", "s")
-        assert (refused.allowed, refused.remaining, str(refused.limit)) == (False, 0, "5/10s")
-        self.clock.advance_us(refused.retry_after_us - 1)
-        assert not limiter.decide("p", "s")
-        self.clock.advance_us(1)
-        assert limiter.decide("p", "s")
-
-    @each_algorithm
     def test_a_charge_far_past_the_quota_is_not_forgotten_early(self, algorithm: str) -> None:
         """A level sinks for as long as it was raised; it is kept, swept and expired by that, and not by a window."""
         limiter = self.one("5/10s", algorithm=algorithm)
@@ -113,19 +103,6 @@ class ChargeLaw(StoreSetting):
             assert not limiter.peek("p", "s", 0)
         self.at(refused.retry_after)
         assert limiter.decide("p", "s")
-
-    @each_algorithm
-    def test_a_charge_is_repeatable_by_its_id(self, algorithm: str) -> None:
-        limiter = self.one("5/10s", algorithm=algorithm)
-        first = limiter.charge("p", "s", 9, "call-1")
-        again = limiter.charge("p", "s", 9, "call-1")
-        assert (again.allowed, again.hit, again.remaining) == (True, first.hit, 0)
-        assert self.used(limiter) == [9]
-        with pytest.raises(IdConflictError):
-            limiter.charge("p", "s", 8, "call-1")
-        decided = limiter.decide("p", "s", 9, "call-1")
-        assert (decided.allowed, decided.hit) == (True, first.hit), "an id is one consumption, by whichever verb"
-        assert self.used(limiter) == [9]
 
     def test_slots_and_decisions_of_more_than_a_log_can_count_are_refused_before_they_are_recorded(self) -> None:
         """A log keeps hits for the widest window of all its policies, so it may hold more than one window's."""
@@ -171,35 +148,11 @@ class ChargeLaw(StoreSetting):
             self.at(12)
             assert limiter.charge("p", "t", LARGEST_QUOTA), "what is out of every window does not count"
 
-    def test_a_charge_counts_before_slots_that_are_taken(self) -> None:
-        limiter = self.one("3/10s")
-        slot = limiter.schedule("p", "s", not_before=5)
-        charged = limiter.charge("p", "s", 2)
-        assert charged.hit == START_US
-        assert slot.hit == START_US + 5 * SECOND
-        assert limiter.schedule("p", "s").wait == 10.0
-        assert [hit.units for hit in limiter.explain("p", "s").hits] == [2, 1, 1]
-
-    def test_a_charge_counts_in_its_channel_too(self) -> None:
-        limiter = self.one("9/10s", channels={"push": ["2/10s"]})
-        assert limiter.charge("p", "s", 4, channel="push")
-        assert self.used(limiter, channel="push") == [4, 4]
-        assert self.used(limiter) == [4]
-        assert not limiter.peek("p", "s", 0, channel="push")
-        assert limiter.peek("p", "s", 0)
-
     def test_its_id_is_in_the_log_of_the_policy_alone(self) -> None:
         limiter = self.one("9/day", channels={"push": ["5/day"]})
         assert limiter.charge("p", "s", 2, "x", channel="push").retry_after_us == 0
         logs = {record.log: [(units, bool(id)) for _, units, id in record.hits] for record in limiter.export()}
         assert logs == {"p": [(2, True)], "p/push": [(2, False)]}
-
-    def test_a_charge_with_the_id_of_a_slot_goes_at_once(self) -> None:
-        limiter = self.one("1/hour")
-        assert limiter.decide("p", "s")
-        slot = limiter.schedule("p", "s", 1, "x")
-        charged = limiter.charge("p", "s", 1, "x")
-        assert (slot.wait, charged.wait, charged.late_us, charged.hit) == (3600, 0, 0, slot.hit)
 
     def test_the_last_instant_takes_a_charge_and_is_then_over(self) -> None:
         limiter = self.one("9/hour")
@@ -243,55 +196,7 @@ class ChargeLaw(StoreSetting):
         self.at(12)
         assert self.used(limiter) == [2, 5]
 
-    def test_usage_tells_what_is_past_a_quota_that_was_lowered(self) -> None:
-        limiter = self.one("9/10s", by_segment={"new": ["4/10s"]})
-        assert limiter.decide("p", "s", 7)
-        assert limiter.usage("p", "s", segment="new")[0].past == 3
-        assert limiter.decide("p", "s", segment="new").limits[0].past == 3
-
     # --- settling ---------------------------------------------------------------------------------------------
-
-    @each_algorithm
-    def test_an_estimate_is_settled_at_what_it_really_cost(self, algorithm: str) -> None:
-        limiter = self.one("10/10s", algorithm=algorithm)
-        low = limiter.decide("p", "s", 6, "a").hit
-        assert not limiter.decide("p", "s", 5)
-        assert limiter.settle("p", "s", low, 2)
-        assert self.used(limiter) == [2], "less is given back at once"
-        high = limiter.decide("p", "s", 5, "b").hit
-        assert limiter.settle("p", "s", high, 25)
-        assert self.used(limiter) == [27], "more is recorded, past the quota"
-        assert not limiter.peek("p", "s", 0)
-        assert limiter.settle("p", "s", high, 3)
-        assert self.used(limiter) == [5], "what was too much is given back, at once"
-        assert limiter.decide("p", "s", 5)
-
-    @each_algorithm
-    def test_a_settlement_is_once_however_often_it_is_asked(self, algorithm: str) -> None:
-        limiter = self.one("10/10s", algorithm=algorithm)
-        hit = limiter.decide("p", "s", 6, "a").hit
-        for cost, uses in ((9, 9), (9, 9), (4, 4), (4, 4), (6, 6)):
-            assert limiter.settle("p", "s", hit, cost)
-            assert self.used(limiter) == [uses]
-        assert [limiter.settle("p", "s", hit, 0) for _ in range(2)] == [True, False], "a refund"
-        assert self.used(limiter) == [0]
-        assert not limiter.settle("p", "s", hit, 5), "what was given back stays so"
-        assert not limiter.refund("p", "s", hit)
-
-    def test_a_settled_hit_keeps_its_stamp_and_its_id(self) -> None:
-        limiter = self.one("10/10s", channels={"push": ["5/10s"]})
-        assert limiter.decide("p", "s", 1)
-        hit = limiter.decide("p", "s", 3, "a", channel="push").hit
-        self.at(4)
-        assert limiter.settle("p", "s", hit, 7)
-        assert self.used(limiter, channel="push") == [8, 7]
-        with pytest.raises(IdConflictError):
-            limiter.decide("p", "s", 3, "a", channel="push")
-        assert limiter.decide("p", "s", 7, "a", channel="push").hit == hit
-        self.at(10)
-        assert self.used(limiter, channel="push") == [7, 7], "stamped a microsecond after the first"
-        self.clock.advance_us(1)
-        assert self.used(limiter, channel="push") == [0, 0]
 
     def test_what_is_no_hit_is_not_settled(self) -> None:
         limiter = self.one("10/10s")

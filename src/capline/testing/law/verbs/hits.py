@@ -1,89 +1,38 @@
 """Hits afterwards: refunds, ids, peeks, explanations, erasure and sweeping."""
 
-import pytest
-
 from capline.model.decision import Decision
-from capline.model.errors import IdConflictError
+from capline.testing.examples import examples
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
 
 
 class HitLaw(StoreSetting):
     """The checks."""
 
-    def test_a_refund_gives_back_exactly_that_hit_once(self) -> None:
-        limiter = self.one("3/day")
-        hits = [limiter.decide("p", "s").hit for _ in range(3)]
-        assert [limiter.refund("p", "s", hits[1]) for _ in range(2)] == [True, False]
-        again = limiter.decide("p", "s")
-        assert again
-        assert again.hit not in hits
-        assert limiter.refund("p", "s", hits[1]) is False
-        assert limiter.refund("p", "s", 12345) is False
-        assert limiter.refund("p", "s", None) is False
-        assert limiter.refund("p", "stranger", hits[0]) is False
-        assert not limiter.decide("p", "s")
-
-    def test_a_refund_of_the_newest_hit_never_frees_its_stamp_for_another(self) -> None:
-        limiter = self.one("1/day")
-        first = limiter.decide("p", "s").hit
-        assert limiter.refund("p", "s", first)
-        second = limiter.decide("p", "s").hit
-        assert second != first
-        assert limiter.refund("p", "s", first) is False
-        assert not limiter.decide("p", "s")
-
-    def test_a_refund_of_a_cost_gives_back_all_of_it(self) -> None:
-        limiter = self.one("10/day")
-        hit = limiter.decide("p", "s", 7).hit
-        assert not limiter.decide("p", "s", 4)
-        assert limiter.refund("p", "s", hit)
-        assert limiter.decide("p", "s", 10)
-
-    def test_a_hit_out_of_every_window_is_not_refunded(self) -> None:
-        limiter = self.one("1/day")
-        hit = limiter.decide("p", "s").hit
-        self.clock.advance_us(DAY - 1)
-        assert limiter.refund("p", "s", hit) is True
-        hit = limiter.decide("p", "s").hit
-        self.clock.advance_us(DAY)
-        assert limiter.refund("p", "s", hit) is False
-
-    def test_the_same_id_is_one_consumption(self) -> None:
-        limiter = self.one("2/day")
-        first = limiter.decide("p", "s", id="m1")
-        assert limiter.decide("p", "s").remaining == 0
-        assert limiter.decide("p", "s", id="m1") == first
-        assert limiter.peek("p", "s", id="m1").hit == first.hit
-        assert not limiter.decide("p", "s", id="m2")
-        self.clock.advance_us(DAY)
-        renewed = limiter.decide("p", "s", id="m1")
-        assert renewed
-        assert renewed.hit != first.hit
-
-    def test_the_same_id_with_another_cost_is_an_error(self) -> None:
-        limiter = self.one("9/day")
-        limiter.decide("p", "s", 2, id="m1")
-        with pytest.raises(IdConflictError):
-            limiter.decide("p", "s", 3, id="m1")
-        assert limiter.peek("p", "s").remaining == 6
-
-    def test_a_refunded_id_is_free_again(self) -> None:
-        limiter = self.one("1/day")
-        first = limiter.decide("p", "s", id="m1").hit
-        assert limiter.refund("p", "s", first)
-        again = limiter.decide("p", "s", id="m1")
-        assert again
-        assert again.hit != first
-
-    def test_a_retry_does_not_count_what_has_left_every_window(self) -> None:
-        limiter = self.one("9/day")
-        limiter.decide("p", "s")
-        self.at(10)
-        first = limiter.decide("p", "s", id="m1")
-        assert first.remaining == 7
-        self.at(86_405)
-        retried = limiter.decide("p", "s", id="m1")
-        assert (retried.hit, retried.remaining) == (first.hit, 8)
+    vars().update(
+        examples("""
+        test_a_refund_gives_back_exactly_that_hit_once: 3/day
+            a = decide; b = decide; c = decide; refund $b -> yes no; decide -> yes, new; refund $b -> no
+            refund 12345 -> no
+            refund none -> no; refund of=stranger $a -> no; decide -> no
+        test_a_refund_of_the_newest_hit_never_frees_its_stamp_for_another: 1/day
+            a = decide; refund $a -> yes; decide -> yes, new; refund $a -> no; decide -> no
+        test_a_refund_of_a_cost_gives_back_all_of_it: 10/day
+            a = decide 7; decide 4 -> no; refund $a -> yes; decide 10 -> yes
+        test_a_hit_out_of_every_window_is_not_refunded: 1/day
+            a = decide; 86399.999999: refund $a -> yes; b = decide; later 86400; refund $b -> no
+        test_the_same_id_is_one_consumption: 2/day
+            a = decide id=m1 -> yes, left 1, empty 86400; decide -> left 0
+            decide id=m1 -> yes, hit $a, left 1, after 0, empty 86400, by 2/day; peek id=m1 -> hit $a
+            decide id=m2 -> no
+            86400: decide id=m1 -> yes, new
+        test_the_same_id_with_another_cost_is_an_error: 9/day
+            decide 2 id=m1; decide 3 id=m1 -> raises IdConflictError; peek -> left 6
+        test_a_refunded_id_is_free_again: 1/day
+            a = decide id=m1; refund $a -> yes; decide id=m1 -> yes, new
+        test_a_retry_does_not_count_what_has_left_every_window: 9/day
+            decide; 10: a = decide id=m1 -> left 7; 86405: decide id=m1 -> hit $a, left 8
+        """)
+    )
 
     def test_peek_and_refusals_change_nothing(self) -> None:
         limiter = self.one("2/10s", "3/min")

@@ -6,12 +6,56 @@ from typing import Any
 import pytest
 
 from capline.model.attempt import Attempt
-from capline.model.errors import IdConflictError, InvalidValueError, UnknownNameError
+from capline.model.errors import InvalidValueError, UnknownNameError
+from capline.testing.examples import examples
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
 
 
 class ReservationLaw(StoreSetting):
     """The checks."""
+
+    vars().update(
+        examples("""
+        test_a_committed_reservation_is_an_ordinary_hit_at_its_old_stamp: 2/min | reservations=True
+            a = reserve 2 ttl=30; 29.999999: commit $a -> yes; 59.999999: commit $a -> yes; usage -> used 2
+            decide -> after 0.000001; 60: usage -> used 0; commit $a -> no
+        test_a_reservation_that_ended_cannot_be_committed: 1/h | reservations=True
+            a = reserve ttl=30; 30: commit $a -> no no; b = decide -> yes; commit $a -> no; decide -> no
+            commit $b -> yes
+            commit 12345 -> no; commit none -> no; commit of=stranger $b -> no
+        test_a_cancelled_reservation_is_given_back_once: 2/h | reservations=True
+            a = reserve 2 ttl=30; decide -> no; cancel $a -> yes no; commit $a -> no; decide 2 -> yes
+            31: usage -> used 2
+            b = reserve of=t ttl=1; cancel $b -> no; 33: cancel of=t $b -> no
+        test_a_committed_hit_can_be_given_back_and_settled: 9/h | reservations=True
+            a = reserve 3 ttl=30; b = reserve 3 ttl=30; commit $a -> yes; commit $b -> yes; settle $a 5 -> yes
+            refund $b -> yes; 31: usage -> used 5; commit $b -> no
+        test_a_settled_reservation_stays_one: 9/h | reservations=True
+            a = reserve of=a 4 ttl=30; b = reserve of=b 4 ttl=30; c = reserve of=c 4 ttl=30
+            settle of=a $a 1 -> yes; settle of=b $b 20 -> yes; settle of=c $c 0 -> yes
+            usage of=a -> used 1; usage of=b -> used 20; usage of=c -> used 0; commit of=b $b -> yes
+            commit of=c $c -> no
+            30: usage of=a -> used 0; usage of=b -> used 20; usage of=c -> used 0
+            settle of=a $a 2 -> no; refund of=a $a -> no
+        test_the_same_id_is_one_reservation_until_it_ends: 2/h | reservations=True
+            a = reserve id=job ttl=30 -> left 1; 10: reserve id=job ttl=500 -> yes, hit $a, left 1
+            decide id=job -> hit $a
+            usage -> used 1; reserve 2 id=job -> raises IdConflictError; 30: usage -> used 0
+            reserve id=job ttl=30 -> yes, new; c = decide id=sent; reserve id=sent ttl=1 -> hit $c; 61: usage -> used 1
+        test_policies_that_share_a_log_share_its_reservations: 2/h | policy.q=2/h | log=both | reservations=True
+            a = reserve 2 ttl=30; decide on=q -> no; commit on=q $a -> yes; 30: decide on=q -> no
+        test_a_slot_is_taken_as_if_the_reservation_stayed: 1/min | reservations=True
+            a = reserve ttl=10; decide -> after 60; b = schedule -> wait 60; 10: decide -> no; commit $a -> no
+            refund $b -> yes; decide -> yes
+        test_a_time_that_steps_back_ends_nothing_twice: 2/h | reservations=True
+            a = reserve ttl=30; 30: usage -> used 0; 20: usage -> used 1; commit $a -> yes; b = reserve of=t ttl=30
+            50: decide of=t -> yes; 20: commit of=t $b -> no; usage of=t -> used 1
+        test_a_refused_reservation_reserves_nothing: 2/h, 3/day | reservations=True
+            a = decide; reserve 2 ttl=30 -> no, hit none, by 2/hour; 31: usage -> used 1+1; refund $a -> yes
+        test_calendar_limits_take_reservations: 2/calendar-day | zone=Europe/Berlin | reservations=True
+            when 2026-03-01T23:59 Europe/Berlin; reserve 2 ttl=30 -> yes; decide -> no; later 30; decide 2 -> yes
+        """)
+    )
 
     def reserving(self, *limits: str, **options: Any) -> Any:
         """A limiter of one policy with reservations."""
@@ -34,92 +78,6 @@ class ReservationLaw(StoreSetting):
         assert [verb for verb in verbs if _has_room(limiter, verb)] == []
         self.clock.advance_us(1)
         assert [verb for verb in verbs if not _has_room(limiter, verb)] == []
-
-    def test_a_committed_reservation_is_an_ordinary_hit_at_its_old_stamp(self) -> None:
-        limiter = self.reserving("2/min")
-        hit = limiter.reserve("p", "s", 2, ttl=30).hit
-        self.at(29.999999)
-        assert limiter.commit("p", "s", hit) is True
-        self.at(59.999999)
-        assert limiter.commit("p", "s", hit) is True, "a commit whose answer was lost is asked again"
-        assert self.used(limiter) == [2]
-        assert limiter.decide("p", "s").retry_after_us == 1
-        self.at(60)
-        assert self.used(limiter) == [0]
-        assert limiter.commit("p", "s", hit) is False, "it has left the widest window"
-
-    def test_a_reservation_that_ended_cannot_be_committed(self) -> None:
-        limiter = self.reserving("1/h")
-        hit = limiter.reserve("p", "s", ttl=30).hit
-        self.at(30)
-        assert [limiter.commit("p", "s", hit) for _ in range(2)] == [False, False]
-        other = limiter.decide("p", "s")
-        assert other
-        assert limiter.commit("p", "s", hit) is False
-        assert not limiter.decide("p", "s")
-        assert limiter.commit("p", "s", other.hit) is True, "it counts, reserved or not"
-        assert limiter.commit("p", "s", 12345) is False
-        assert limiter.commit("p", "s", None) is False
-        assert limiter.commit("p", "stranger", other.hit) is False
-
-    def test_a_cancelled_reservation_is_given_back_once(self) -> None:
-        limiter = self.reserving("2/h")
-        hit = limiter.reserve("p", "s", 2, ttl=30).hit
-        assert not limiter.decide("p", "s")
-        assert [limiter.cancel("p", "s", hit) for _ in range(2)] == [True, False]
-        assert limiter.commit("p", "s", hit) is False
-        assert limiter.decide("p", "s", 2)
-        self.at(31)
-        assert self.used(limiter) == [2]
-        late = limiter.cancel("p", "s", limiter.reserve("p", "t", ttl=1).hit)
-        assert late is False, "a hit is its subject's"
-        self.at(33)
-        assert limiter.cancel("p", "t", START_US + 31 * SECOND) is False, "it ended before"
-
-    def test_a_committed_hit_can_be_given_back_and_settled(self) -> None:
-        limiter = self.reserving("9/h")
-        first, second = (limiter.reserve("p", "s", 3, ttl=30).hit for _ in range(2))
-        assert limiter.commit("p", "s", first)
-        assert limiter.commit("p", "s", second)
-        assert limiter.settle("p", "s", first, 5)
-        assert limiter.refund("p", "s", second)
-        self.at(31)
-        assert self.used(limiter) == [5]
-        assert limiter.commit("p", "s", second) is False
-
-    def test_a_settled_reservation_stays_one(self) -> None:
-        limiter = self.reserving("9/h")
-        less, more, none = (limiter.reserve("p", subject, 4, ttl=30).hit for subject in ("a", "b", "c"))
-        assert limiter.settle("p", "a", less, 1)
-        assert limiter.settle("p", "b", more, 20)
-        assert limiter.settle("p", "c", none, 0)
-        assert [self.used(limiter, name) for name in "abc"] == [[1], [20], [0]]
-        assert limiter.commit("p", "b", more)
-        assert limiter.commit("p", "c", none) is False
-        self.at(30)
-        assert [self.used(limiter, name) for name in "abc"] == [[0], [20], [0]]
-        assert limiter.settle("p", "a", less, 2) is False
-        assert limiter.refund("p", "a", less) is False
-
-    def test_the_same_id_is_one_reservation_until_it_ends(self) -> None:
-        limiter = self.reserving("2/h")
-        first = limiter.reserve("p", "s", id="job", ttl=30)
-        self.at(10)
-        again = limiter.reserve("p", "s", id="job", ttl=500)
-        assert (again.allowed, again.hit, again.remaining) == (True, first.hit, first.remaining)
-        assert limiter.decide("p", "s", id="job").hit == first.hit, "an id is one consumption, by whichever verb"
-        assert self.used(limiter) == [1]
-        with pytest.raises(IdConflictError):
-            limiter.reserve("p", "s", 2, id="job")
-        self.at(30)
-        assert self.used(limiter) == [0]
-        renewed = limiter.reserve("p", "s", id="job", ttl=30)
-        assert renewed
-        assert renewed.hit != first.hit
-        decided = limiter.decide("p", "s", id="sent")
-        assert limiter.reserve("p", "s", id="sent", ttl=1).hit == decided.hit
-        self.at(61)
-        assert self.used(limiter) == [1], "what decide recorded holds"
 
     def test_each_of_many_ends_in_its_own_time(self) -> None:
         limiter = self.reserving("40/h")
@@ -274,53 +232,6 @@ class ReservationLaw(StoreSetting):
         assert self.used(limiter) == [102, 102], "nor do they come back"
         assert self.used(limiter, "cost") == [102, 102]
 
-    def test_policies_that_share_a_log_share_its_reservations(self) -> None:
-        limiter = self.limiter(
-            self.policy("p", ["2/h"], log="both", reservations=True),
-            self.policy("q", ["2/h"], log="both", reservations=True),
-        )
-        hit = limiter.reserve("p", "s", 2, ttl=30).hit
-        assert not limiter.decide("q", "s")
-        assert limiter.commit("q", "s", hit)
-        self.at(30)
-        assert not limiter.decide("q", "s")
-
-    def test_a_slot_is_taken_as_if_the_reservation_stayed(self) -> None:
-        limiter = self.reserving("1/min")
-        hit = limiter.reserve("p", "s", ttl=10).hit
-        assert limiter.decide("p", "s").retry_after == 60.0
-        slot = limiter.schedule("p", "s")
-        assert slot.wait == 60.0
-        self.at(10)
-        assert not limiter.decide("p", "s"), "nobody jumps the queue"
-        assert limiter.commit("p", "s", hit) is False
-        assert limiter.refund("p", "s", slot.hit)
-        assert limiter.decide("p", "s")
-
-    def test_a_time_that_steps_back_ends_nothing_twice(self) -> None:
-        limiter = self.reserving("2/h")
-        hit = limiter.reserve("p", "s", ttl=30).hit
-        self.at(30)
-        assert self.used(limiter) == [0]
-        self.at(20)
-        assert self.used(limiter) == [1], "a look changes nothing"
-        assert limiter.commit("p", "s", hit) is True
-        other = limiter.reserve("p", "t", ttl=30).hit
-        self.at(50)
-        assert limiter.decide("p", "t")
-        self.at(20)
-        assert limiter.commit("p", "t", other) is False, "the time of a log never runs back"
-        assert self.used(limiter, "t") == [1]
-
-    def test_a_refused_reservation_reserves_nothing(self) -> None:
-        limiter = self.reserving("2/h", "3/day")
-        hit = limiter.decide("p", "s").hit
-        refused = limiter.reserve("p", "s", 2, ttl=30)
-        assert (refused.allowed, refused.hit, str(refused.limit)) == (False, None, "2/hour")
-        self.at(31)
-        assert self.used(limiter) == [1, 1]
-        assert limiter.refund("p", "s", hit)
-
     def test_a_batch_and_a_joint_attempt_see_what_ended_of_each_subject(self) -> None:
         limiter = self.limiter(self.policy("p", ["1/h"], reservations=True), self.policy("q", ["1/h"]))
         for subject in range(20):
@@ -351,14 +262,6 @@ class ReservationLaw(StoreSetting):
         assert limiter.sweep()
         assert limiter.commit("p", "s", hit) is False
         assert self.used(limiter) == [0]
-
-    def test_calendar_limits_take_reservations(self) -> None:
-        limiter = self.reserving("2/calendar-day", zone="Europe/Berlin")
-        self.when("2026-03-01 23:59", "Europe/Berlin")
-        assert limiter.reserve("p", "s", 2, ttl=30)
-        assert not limiter.decide("p", "s")
-        self.clock.advance_us(30 * SECOND)
-        assert limiter.decide("p", "s", 2)
 
     def test_what_cannot_be_reserved_says_so(self) -> None:
         limiter = self.limiter(self.policy("p", ["1/h"], reservations=True), self.policy("q", ["1/h"]))

@@ -11,11 +11,31 @@ from capline.limiter.aio import AsyncLimiter
 from capline.model.attempt import Attempt
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError
+from capline.testing.examples import examples
 from capline.testing.setting import DAY, SECOND, START_US, StoreSetting, each_algorithm
 
 
 class SlotLaw(StoreSetting):
     """The checks."""
+
+    vars().update(
+        examples("""
+        test_nobody_jumps_the_queue: 1/10s
+            schedule x2; 9.999999: decide -> no, after 10.000001; 20: decide -> yes
+        test_a_wait_that_is_too_long_takes_nothing: 1/10s
+            decide; schedule max_wait=9.999999 -> no, hit none, after 10; schedule max_wait=10 -> wait 10
+        test_a_wait_of_a_microsecond_is_a_wait: 5/10s
+            schedule max_wait=0 -> wait 0; schedule max_wait=0 -> no, hit none, after 0.000001, left 4
+            schedule max_wait=2e-6 -> wait 0.000001 0.000002 0; explain -> hits 3
+        test_a_slot_is_no_earlier_than_asked_and_nobody_is_given_one_before_it: 3/10s
+            decide; a = schedule not_before=60 -> yes, wait 60, left 2; schedule -> wait 60.000001 60.000002 70
+            decide -> after 70; schedule not_before=5 -> wait 70.000001; refund $a -> yes
+            59: schedule not_before=100 -> wait 100
+        test_a_slot_that_must_come_later_than_the_longest_wait_takes_nothing: 2/10s
+            schedule max_wait=9.999999 not_before=10 -> no, hit none, after 10
+            schedule max_wait=10 not_before=10 -> yes no, wait 10 0; explain -> hits 1
+        """)
+    )
 
     def test_each_waiter_gets_its_own_slot_in_order(self) -> None:
         limiter = self.one("2/10s")
@@ -25,16 +45,6 @@ class SlotLaw(StoreSetting):
         assert [round(wait / SECOND) for wait in waits] == [0, 0, 10, 10, 20, 20]
         stamps = [hit.stamp_us for hit in limiter.explain("p", "s").hits]
         assert all(later - earlier >= 10 * SECOND for earlier, later in zip(stamps, stamps[2:], strict=False))
-
-    def test_nobody_jumps_the_queue(self) -> None:
-        limiter = self.one("1/10s")
-        limiter.schedule("p", "s")
-        limiter.schedule("p", "s")
-        self.at(10 - 1e-6)
-        assert not limiter.decide("p", "s")
-        assert limiter.decide("p", "s").retry_after_us == 10 * SECOND + 1
-        self.at(20)
-        assert limiter.decide("p", "s")
 
     def test_whoever_waits_behind_slots_that_were_given_back_takes_the_first_of_their_instants(self) -> None:
         limiter = self.one("1/500ms")
@@ -52,13 +62,6 @@ class SlotLaw(StoreSetting):
         assert not limiter.refund("p", "s", slots["E"].hit)
         assert limiter.refund("p", "s", moved.hit)
 
-    def test_a_wait_that_is_too_long_takes_nothing(self) -> None:
-        limiter = self.one("1/10s")
-        limiter.decide("p", "s")
-        late = limiter.schedule("p", "s", max_wait=9.999999)
-        assert (late.allowed, late.hit, late.retry_after) == (False, None, 10.0)
-        assert limiter.schedule("p", "s", max_wait=10).wait == 10.0
-
     @each_algorithm
     def test_a_wait_that_is_too_long_has_nothing_left(self, algorithm: str) -> None:
         limiter = self.one("2/10s", algorithm=algorithm)
@@ -68,35 +71,6 @@ class SlotLaw(StoreSetting):
         assert late.retry_after == limiter.peek("p", "s").retry_after
         assert limiter.schedule("p", "s").allowed
         assert limiter.schedule("p", "s", max_wait=1).remaining == 0
-
-    def test_a_wait_of_a_microsecond_is_a_wait(self) -> None:
-        limiter = self.one("5/10s")
-        assert limiter.schedule("p", "s", max_wait=0).wait_us == 0
-        late = limiter.schedule("p", "s", max_wait=0)
-        assert (late.allowed, late.hit, late.retry_after_us, late.remaining) == (False, None, 1, 4)
-        assert [limiter.schedule("p", "s", max_wait=2e-6).wait_us for _ in range(3)] == [1, 2, 0]
-        assert len(limiter.explain("p", "s").hits) == 3
-
-    def test_a_slot_is_no_earlier_than_asked_and_nobody_is_given_one_before_it(self) -> None:
-        limiter = self.one("3/10s")
-        limiter.decide("p", "s")
-        later = limiter.schedule("p", "s", not_before=60)
-        assert (later.allowed, later.wait, later.remaining) == (True, 60.0, 2)
-        assert [limiter.schedule("p", "s").wait_us - 60 * SECOND for _ in range(3)] == [1, 2, 10 * SECOND]
-        assert limiter.decide("p", "s").retry_after == pytest.approx(70, abs=1e-5)
-        assert limiter.schedule("p", "s", not_before=5).wait_us == 70 * SECOND + 1
-        assert limiter.refund("p", "s", later.hit)
-        self.at(59)
-        assert limiter.schedule("p", "s", not_before=100).wait_us == 100 * SECOND
-
-    def test_a_slot_that_must_come_later_than_the_longest_wait_takes_nothing(self) -> None:
-        limiter = self.one("2/10s")
-        late = limiter.schedule("p", "s", max_wait=9.999999, not_before=10)
-        assert (late.allowed, late.hit, late.retry_after) == (False, None, 10.0)
-        assert limiter.schedule("p", "s", max_wait=10, not_before=10).wait == 10.0
-        # The same again is behind it: where one unit holds the log back already, no second one is spent.
-        assert not limiter.schedule("p", "s", max_wait=10, not_before=10)
-        assert len(limiter.explain("p", "s").hits) == 1
 
     def test_a_slot_far_beyond_every_window_is_a_hit_like_any_other_when_its_time_comes(self) -> None:
         limiter = self.one("2/10s")

@@ -1,0 +1,166 @@
+"""Examples as a table: under which limits, what is called at which second, and what is answered.
+
+    test_two_per_minute: 2/min
+        decide -> yes; 10: decide -> yes
+        20: decide -> no, left 0, after 40, empty 50
+
+A head is a check's name and the limits of policy "p", then its options (`| channels.push=1/h,3/day`; `| policy.q=2/day`
+is one more policy with these options; `| algorithm=*` makes a check of each algorithm).
+
+A step is `[second:] [name =] verb [words] [-> facts]`; it asks for subject "s" under "p" unless it says `of=` or `on=`.
+`$name` is the hit of an earlier step. A fact has one value, or one for each of several calls: `decide -> yes yes no`
+is three, and `decide x9 -> yes` nine. Beside a limiter's verbs there are `later SECONDS`, `when TIME ZONE`,
+`use LIMITS`, and `opens COST`: refused until `retry_after`, and allowed then, to the microsecond.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from capline.model import errors
+from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
+
+Check = Callable[..., None]
+
+_STEP = re.compile(r"(?:(?P<at>-?[0-9.]+): )?(?:(?P<name>\w+) = )?(?P<call>.+?)(?: -> (?P<facts>.+))?")
+_WORDS = {"yes": True, "no": False, "never": None, "none": None, "True": True}
+
+
+def examples(table: str) -> dict[str, Check]:
+    """The checks of a table, by their names."""
+    checks: dict[str, Check] = {}
+    joined = re.sub(r"\n +(?=[|,] )", " ", dedent(table).strip())
+    for block in re.split(r"\n(?=\S)", joined):
+        head, *lines = block.splitlines()
+        name, _, policy = head.partition(": ")
+        steps = [step.strip() for line in lines for step in line.split(";") if step.strip()]
+        checks[name] = _check(policy, steps)
+    return checks
+
+
+def _check(head: str, steps: list[str]) -> Check:
+    limits, *rest = head.split(" | ")
+    options: dict[str, Any] = {}
+    policies = {"p": re.split(" ?, ", limits)}
+    for option in rest:
+        key, _, text = option.partition("=")
+        kind, _, name = key.partition(".")
+        if kind == "policy":
+            policies[name] = text.split(",")
+        elif name:
+            options.setdefault(kind, {})[name] = text.split(",")
+        else:
+            options[kind] = _value(text, {})
+
+    def check(self: StoreSetting) -> None:
+        run(self)
+
+    def of_each(self: StoreSetting, algorithm: str) -> None:
+        run(self, algorithm=algorithm)
+
+    def run(self: StoreSetting, **chosen: str) -> None:
+        limiter = self.limiter(*(self.policy(name, of, **options | chosen) for name, of in policies.items()))
+        _Run(self, limiter).take(steps)
+
+    return each_algorithm(of_each) if options.get("algorithm") == "*" else check
+
+
+class _Run:
+    """One example on its limiter."""
+
+    def __init__(self, setting: StoreSetting, limiter: Any) -> None:
+        self._setting, self._limiter = setting, limiter
+        self._hits: dict[str, Any] = {}
+
+    def take(self, steps: Iterable[str]) -> None:
+        for step in steps:
+            found = _STEP.fullmatch(step)
+            assert found is not None, f"{step!r} is no step"
+            if found["at"]:
+                self._setting.at(float(found["at"]))
+            verb, *words = found["call"].split()
+            facts = [fact.split() for fact in (found["facts"] or "").split(", ") if fact]
+            if facts and facts[0][0] == "raises":
+                with pytest.raises(getattr(errors, facts[0][1])):
+                    self._ask(verb, words)
+                continue
+            wanted = dict(map(self._wanted, facts))
+            times = max([1, *(len(values) for values in wanted.values())])
+            if words and re.fullmatch(r"x[0-9]+", words[0]):
+                times = int(words.pop(0)[1:])
+            answers = [self._ask(verb, words) for _ in range(times)]
+            for fact, values in wanted.items():
+                seen = [_FACTS[fact](answer) for answer in answers]
+                assert seen == (values if len(values) == times else values * times), f"{step!r}: {fact} is {seen}"
+            if "new" in wanted:
+                assert answers[-1].hit not in self._hits.values(), f"{step!r}: {answers[-1]}"
+            if found["name"]:
+                self._hits[found["name"]] = answers[-1].hit
+
+    def _wanted(self, fact: list[str]) -> tuple[str, list[Any]]:
+        """What a fact is called, and its values."""
+        if fact[0] in ("yes", "no"):
+            return "says", [_WORDS[word] for word in fact]
+        if fact[0] == "by":
+            return "by", [" ".join(fact[1:])]
+        return fact[0], [_value(word, self._hits) for word in fact[1:]] or [True]
+
+    def _ask(self, verb: str, words: list[str]) -> Any:
+        setting, about = self._setting, {"on": "p", "of": "s"}
+        if verb == "later":
+            return setting.clock.advance_us(round(float(words[0]) * SECOND))
+        if verb == "when":
+            return setting.when(*words)
+        if verb == "use":
+            return self._limiter.use([setting.policy("p", words)])
+        args = [_value(word, self._hits) for word in words if "=" not in word]
+        names = {key: _value(text, self._hits) for key, _, text in (word.partition("=") for word in words) if text}
+        about = {key: names.pop(key, usual) for key, usual in about.items()}
+        if verb == "opens":
+            return setting.opens(self._limiter, about["on"], about["of"], *args, **names)
+        asked = {"sweep": [], "erase": [about["of"]]}.get(verb, [about["on"], about["of"], *args])
+        return getattr(self._limiter, verb)(*asked, **names)
+
+
+def _value(text: str, hits: dict[str, Any]) -> Any:
+    if text.startswith("$"):
+        return hits[text[1:]]
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        return float(text) if "." in text or "e-" in text else int(text)
+    except ValueError:
+        return text
+
+
+def _joined(values: Iterable[Any]) -> Any:
+    """One number as it is, several with a plus between."""
+    listed = [*values]
+    return listed[0] if len(listed) == 1 else "+".join(map(str, listed))
+
+
+_FACTS: dict[str, Callable[[Any], Any]] = {
+    "says": bool,
+    "gives": lambda answer: answer,
+    "left": lambda answer: answer.remaining,
+    "after": lambda answer: answer.retry_after,
+    "empty": lambda answer: answer.reset_after,
+    "wait": lambda answer: answer.wait,
+    "late": lambda answer: answer.late,
+    "by": lambda answer: str(answer.limit),
+    "hit": lambda answer: answer.hit,
+    "new": lambda answer: answer.hit is not None,
+    "origin": lambda answer: answer.origin,
+    "stamp": lambda answer: (answer.hit - START_US) / SECOND,
+    "used": lambda usage: _joined(state.used for state in usage),
+    "free": lambda usage: _joined(state.remaining for state in usage),
+    "past": lambda answer: _joined(state.past for state in getattr(answer, "limits", answer)),
+    "units": lambda why: _joined(hit.units for hit in why.hits),
+    "stamps": lambda why: _joined((hit.stamp_us - START_US) // SECOND for hit in why.hits),
+    "hits": lambda why: len(why.hits),
+}

@@ -113,6 +113,7 @@ def test_killed_while_it_sends_it_forgets_nobody_and_sends_again_by_the_same_key
         while len(far.found()) <= (kill + 1) * 200:
             assert process.poll() is None, "it was over before it was killed"
             assert time.monotonic() < until
+            time.sleep(0.1)
         process.kill()
         process.communicate()
         doubled += batch

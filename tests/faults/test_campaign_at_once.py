@@ -32,12 +32,12 @@ def begun(site: Site, url: str, far: Receiver, **settings: str | None) -> None:
 
 
 @contextmanager
-def at_work(url: str, count: int) -> Generator[None]:
+def at_work(url: str, count: int, say: Callable[[str], object] = lambda _line: None) -> Generator[None]:
     """So many workers, each in a thread of its own."""
     stops = [Stop() for _ in range(count)]
 
     def work(stop: Stop) -> None:
-        with closing(Worker(url, stop, takeover_s=30)) as worker, pytest.raises(CampaignStopped):
+        with closing(Worker(url, stop, takeover_s=30, say=say)) as worker, pytest.raises(CampaignStopped):
             worker.work()
 
     threads = [threading.Thread(target=work, args=(stop,)) for stop in stops]

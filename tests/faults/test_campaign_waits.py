@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.kit.server import soon
 
 from capline.campaign import accept, load_campaign
 from capline.campaign.ledger import Ledger, Settings
+from capline.campaign.queue import worker
 from capline.campaign.queue.enqueue import begin
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.store.open import open_store
@@ -64,8 +66,9 @@ class World:
         if not users.exists():
             users.write_text("id\n" + "".join(f"{user}\n" for user in ids))
         self.site.settings |= {"audience": f"{{csv: {name}.csv}}"}
-        self.site.settings |= {"sender": f"{{webhook: {{url: '{self.far.url}', concurrency: 2}}}}", "batch": "20"}
-        self.site.write(segments=None, as_of=None, campaign=name, **settings)
+        sender = f"{{webhook: {{url: '{self.far.url}', concurrency: 2}}}}"
+        self.site.settings |= {"sender": sender, "batch": "20"}
+        self.site.write(**{"segments": None, "as_of": None, "campaign": name, **settings})
         with closing(open_store(self.url, make=True)) as store:
             begin(accept(load_campaign(self.site.file)), store)
 
@@ -286,3 +289,46 @@ def test_a_policy_that_is_lowered_counts_for_what_is_held_and_one_that_is_remove
         world.go_on(HOUR_US)
         world.wait_for(180)
     assert world.report("held").total.sent == 60
+
+
+def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each worker asks it once in 30 s with a hand-over of 16, of either campaign, and says so once a minute."""
+    workers, said, rounds = 2, list[str](), 0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + world.offset_us / SECOND_US)
+    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(worker, "_POLL_S", 0.02)
+    world.limits("9/day")
+    world.far.status = lambda _id, _tries: 503
+    named: Any = {"retry": "{attempts: 2, wait: 0.001, longest: 0.002}"}
+    with receiver() as other, at_work(world.url, workers, said.append):
+        others: Any = {"sender": f"{{webhook: {{url: '{other.url}'}}}}"}
+        world.begin("spring", **named)
+        world.begin("autumn", **named, priority="70")
+        world.begin("winter", **others)
+        assert soon(lambda: len(other.taken) == 60, WITHIN_S), "others go on"
+        assert soon(lambda: len(said) == workers, WITHIN_S)
+        first = world.far.requests
+        while world.offset_us < HOUR_US:
+            before, rounds = world.far.requests, rounds + 1
+            for _ in range(2):  # shorter than a lease: a worker may just have a batch
+                world.go_on(16 * SECOND_US)
+            assert soon(lambda before=before: world.far.requests > before, WITHIN_S), "it is asked again"
+            if rounds == 60:
+                world.begin("late", **others)
+        assert soon(lambda: len(other.taken) == 120, WITHIN_S)
+        assert not world.far.taken
+        assert world.far.requests - first < workers * 24 * (rounds + 1), "a breaker by receiver"
+        world.far.status = lambda _id, _tries: 200
+        world.go_on(31 * SECOND_US)
+        world.wait_for(120)
+        for name in ("spring", "autumn", "winter", "late"):
+            assert soon(lambda name=name: world.report(name).state == "finished", WITHIN_S)
+            assert (world.report(name).total.sent, world.report(name).total.failed) == (60, 0)
+    assert {user: sorted(names) for user, names in world.got().items()} == {
+        user: ["autumn", "spring"] for user in USERS
+    }
+    assert {len(keys) for keys in world.far.keys.values()} == {2}
+    assert all("messages in a row were not sent by webhook (HTTP 503); it is tried again" in line for line in said)
+    assert 50 < len(said) <= workers * 61, "a line a minute"

@@ -193,9 +193,9 @@ def tries(seconds: float = 60) -> Iterator[None]:
         yield
 
 
-def soon(truth: Callable[[], bool], seconds: float = 60) -> bool:
-    """Whether it comes to be true."""
+def soon(truth: Callable[[], bool], seconds: float = 60, every_s: float = 0.02) -> bool:
+    """Whether it comes to be true; what costs much to find out is asked seldom."""
     deadline = time.monotonic() + seconds
     while not truth() and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(every_s)
     return truth()

@@ -71,7 +71,7 @@ _POLL_S = 0.5
 _AWAY_S = 1.0
 """How often it is tried whether a campaign's store answers again."""
 _TELL_S = 60.0
-"""A line about what waits for a receiver or a store is said so often."""
+"""A line about a receiver that campaigns wait for, or about a campaign's store, is said so often."""
 _LONGEST_RENEWAL_S = 1.0
 _RENEWALS = 4
 """Renewals per lease, and at least one a second, which a status shows."""
@@ -229,7 +229,8 @@ class Worker:
             except SenderFailingError as error:
                 if self._until_idle:
                     raise
-                self._tell(claimed.campaign, f"{error.why}; it is tried again every {self._takeover_s:g} s")
+                told = f"{error.why}; it is tried again every {self._takeover_s:g} s"
+                self._tell(claimed.campaign, told, about=run.receiver)
                 raise Later(self._takeover_s, all_of_it=True) from None
             done = delivered_batch(claimed.campaign, rows, time.monotonic() - began, run.segments)
             self.worked.add(done)
@@ -274,10 +275,10 @@ class Worker:
         self._busy_until = max(self._busy_until, until)
         self._later |= dict.fromkeys(campaigns, until)
 
-    def _tell(self, campaign: str, line: str) -> None:
-        now = time.monotonic()
-        if self._told_until.get(campaign, now) <= now:
-            self._told_until[campaign] = now + _TELL_S
+    def _tell(self, campaign: str, line: str, about: str = "") -> None:
+        now, about = time.monotonic(), about or campaign
+        if self._told_until.get(about, now) <= now:
+            self._told_until[about] = now + _TELL_S
             self._say(f"{campaign}: {line}")
 
     def _lose(self, claimed: Claimed) -> None:
@@ -309,8 +310,8 @@ class _Run:
         policies = loads(run.policies, name=str(self._file.policies))
         self._policy: Policy = pick_policy(self._file, policies)
         sender = self._file.sender
-        receiver = f"{sender.digest} {sender.breaker} {sender.request_size}"
-        self.breaker = breakers.setdefault(receiver, Breaker(sender.breaker, size=sender.request_size))
+        self.receiver = f"{sender.digest} {sender.breaker} {sender.request_size}"
+        self.breaker = breakers.setdefault(self.receiver, Breaker(sender.breaker, size=sender.request_size))
         self.segments = tuple(name for name, _ in run.facts.segments)
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:

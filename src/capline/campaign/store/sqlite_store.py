@@ -489,8 +489,8 @@ class SqliteCampaignStore:
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
         """As in `protocol`. One that has the file alone takes over at once, however often a batch was claimed."""
-        now_us = self._now_us()
         with self._changes():
+            now_us = self._now_us()  # a lease begins when the file is ours, however long that took
             run = self._db.execute(
                 f"SELECT run_id, (paused OR due_us > ?) AND NOT cancelled, {_PARTIAL}, last_us, cancelled FROM run "  # noqa: S608  # nosec B608
                 "WHERE campaign = ? AND NOT finished",
@@ -570,17 +570,17 @@ class SqliteCampaignStore:
         if not found or self._alone or 0 <= now_us - (found[0][0] or 0) < _FRESH_US:
             return bool(found)
         with self._changes():
-            return self._write(claimed, _RENEWED, now_us)
+            return self._write(claimed, _RENEWED, self._now_us())
 
     def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
         """As in `protocol`."""
         first, outcome = step_bytes(rows, decided=decided)
-        now_us = self._now_us()
         steps, values = "outcome = ?, error = NULL", [outcome]
         if decided:
             steps += ", decided = ?, first = ?, last = ?"
             values += [first, *rows.span]
         with self._changes():
+            now_us = self._now_us()
             if rows.is_done:
                 is_mine = self._write(claimed, f"{steps}, settled = 1, data = x''", *values)
             else:

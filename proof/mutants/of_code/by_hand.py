@@ -112,6 +112,13 @@ MUTANTS = (
         "pass",
         "property/store/test_fast_path.py::test_a_limiter_answers_as_one_without_fast_paths",
     ),
+    Mutant(
+        "a part of one unit among several is judged by the hits of a log of costs",
+        "store/local/fast_path.py",
+        "if type(log) is not ColumnLog or log.before is not None or log.reserved or compiled[4].grain_us:",
+        "if type(log) is not ColumnLog or log.reserved or compiled[4].grain_us:",
+        "property/store/test_fast_path.py::test_a_limiter_answers_as_one_without_fast_paths",
+    ),
     # Stores on servers: what is sent again, connections, keys.
     Mutant(
         "a joint attempt of which only the last part has an id is sent again, and counts twice",

@@ -873,9 +873,11 @@ class Verbs(CheckedCalls):
                 compiled = self._direct_rule(attempt) if type(attempt) is Attempt and attempt.limits is None else None
                 if compiled is None:
                     return None
-                operation = direct_operation(kind, compiled, attempt)
-                operations.append(operation)
-                logs.add((compiled.rule.logs[0].log, operation.subject))
+                subject, units = check_subject(attempt.subject), attempt.cost
+                units = _ONE if units is _ONE else check_cost(units)
+                name = 0 if attempt.id is None else fingerprint(attempt.id)
+                operations.append(Operation(kind, compiled, subject, units, name))
+                logs.add((compiled.rule.logs[0].log, subject))
         except CaplineError:
             return None  # which the general way says
         if len(logs) < len(parts):

@@ -160,6 +160,25 @@ def decide_one(  # noqa: C901 - one flat step
     return Decision(False, binding, left, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
 
 
+def judge_unit(log: Any, compiled: FastRule, now_us: int) -> Decision | None:
+    """One unit on a log of single units in one piece, not recorded; None on any other."""
+    if type(log) is not ColumnLog or log.before is not None or log.reserved or compiled[4].grain_us:
+        return None
+    stamps, start, time_us = log.stamps, log.start, log.high_water_us
+    n = len(stamps)
+    if n == start:
+        return None if time_us else first_decision(compiled, now_us)
+    return decide_one(stamps, start, n, stamps[start], time_us, compiled, now_us) if stamps[-1] == time_us else None
+
+
+def record_unit(log: ColumnLog, stamp_us: int, now_us: int, retention_us: int) -> None:
+    """Record what `judge_unit` allowed. The array stays, or there is a new one, for the decision that has it."""
+    if log.high_water_us and log.stamps[log.start] <= stamp_us - retention_us:
+        log.trim(max(now_us, log.high_water_us) - retention_us)
+    log.stamps.append(stamp_us)
+    log.high_water_us = stamp_us
+
+
 def _left(
     compiled: FastRule, stamps: Stamps, start: int, n: int, stamp_us: int, position: Callable[[Any, int, int], int]
 ) -> int:

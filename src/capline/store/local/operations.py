@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision, Joint
 from capline.model.limit import LARGEST_QUOTA
+from capline.store.local.fast_path import judge_unit, record_unit
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
 from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
@@ -175,18 +176,26 @@ def joint_step(transaction: LogTransaction, operations: Sequence[Operation], now
     return Joint.of(decision, hits, binds)
 
 
-def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], now_us: int) -> Joint | None:  # noqa: C901 - one way after the other
+def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], now_us: int) -> Joint | None:  # noqa: C901, PLR0912 - one way after the other
     """The answer where every part is allowed now by its fast path; else None, and nothing changed.
 
-    All parts but the last are looked at first. What a part answers a peek it answers at the same instant again.
+    Single units are judged once, and recorded when all are. Of the others all but the last are looked at first: what a
+    part answers a peek it answers at the same instant again.
     """
     kind, others = operations[0].kind, len(operations) - 1
     if kind == "schedule":
         return None
     found: list[Any] = []
     answers: list[Any] = []
+    units: list[bool] = []
     for number, operation in enumerate(operations):
-        answer, log = _part(transaction, operation, None, "peek" if number < others else kind, now_us)
+        compiled, log, answer = operation.compiled, None, None
+        if compiled.unit is not None and operation.cost == 1 and not operation.fingerprint:
+            log = transaction.load(compiled.refs[0], operation.subject)
+            answer = judge_unit(log, compiled.unit, now_us)
+        units.append(answer is not None)
+        if answer is None:
+            answer, log = _part(transaction, operation, None, "peek" if number < others else kind, now_us)
         if answer is None or not answer.allowed:
             return None
         answers.append(answer)
@@ -195,6 +204,11 @@ def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], n
     if kind != "peek":
         for number, log in enumerate(found):
             operation = operations[number]
+            if units[number]:
+                ref = operation.compiled.refs[0]
+                record_unit(log, answers[number].hit, now_us, ref.log_limits.retention_us)
+                transaction.save(ref, operation.subject, log)
+                continue
             if number < others:
                 answers[number], _ = _part(transaction, operation, log, kind, now_us)
             if log is not None:

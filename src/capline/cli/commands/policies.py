@@ -13,6 +13,7 @@ import typer
 
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import BAD_INPUT, NO_SEGMENT, Answer, counted, note, out, plain, table
+from capline.config.document import every_key
 from capline.limiter.policies.rules import Rules
 from capline.model.errors import CaplineError, UnknownNameError
 from capline.model.limit import duration_text
@@ -94,17 +95,12 @@ def _read(path: Path, store: str | None = None) -> PolicyFile:
 
 def _facts(policy: Policy, rules: Rules) -> dict[str, object]:
     """The policy with its defaults; durations are in microseconds."""
-    log = f"{rules.namespace}:{policy.log}"
+    log, every = f"{rules.namespace}:{policy.log}", every_key(policy)
     return {
         "name": policy.name,
-        "limits": [str(limit) for limit in policy.limits],
-        "by_segment": {name: [str(limit) for limit in limits] for name, limits in policy.by_segment.items()},
-        "channels": {name: [str(limit) for limit in limits] for name, limits in policy.channels.items()},
-        "algorithm": policy.algorithm,
+        **{key: every[key] for key in ("limits", "by_segment", "channels", "algorithm")},
         "granularity_us": policy.grain_us or None,
-        "count_denied": policy.count_denied,
-        "reservations": policy.reservations,
-        "shadow": policy.shadow,
+        **{key: every[key] for key in ("count_denied", "reservations", "shadow")},
         "log": log,
         "kept_us": rules.retention_us(log),
         "layout": policy.layout,

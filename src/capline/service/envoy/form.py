@@ -15,12 +15,13 @@ capline's own files.
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from capline.forms.fields import Fields
 from capline.forms.tree import Fault, Items, Node, Table, Text, Unusable, read_tree, shown
 from capline.service.envoy.rules import UNITS_US, Configuration, Descriptor, Rule
 
+_Kind = TypeVar("_Kind", Text, Items, Table)
 _LARGEST_QUOTA = (1 << 32) - 1
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,2})?", re.ASCII)
@@ -60,12 +61,13 @@ class _Reader:
         key, value = _word(fields, "key"), _word(fields, "value")
         composite = f"{path}.{key}_{value}" if value else f"{path}.{key}"
         share = fields.flag("share_threshold", default=False)
-        options = {
+        options: dict[str, Any] = {
             "shadow": fields.flag("shadow_mode", default=False),
             "quota_mode": fields.flag("quota_mode", default=False),
             "detailed": fields.flag("detailed_metric", default=False),
-            "metadata": self._metadata(fields),
         }
+        metadata = _node(fields, "metadata", Table, "a mapping, like {name: service_1}")
+        options["metadata"] = metadata and _value(metadata)
         rule = self._rule(fields.section("rate_limit", "{unit: minute, requests_per_unit: 20}"), options)
         descriptor = Descriptor(
             rule, share_threshold=share, value_to_metric=fields.flag("value_to_metric", default=False)
@@ -101,14 +103,6 @@ class _Reader:
         self._into.rules.append(rule)
         return rule
 
-    def _metadata(self, fields: Fields) -> dict[str, object] | None:
-        node = fields.node("metadata")
-        if isinstance(node, Table):
-            return {key.text: _value(below) for key, below in node.entries}
-        if node is not None and not isinstance(node, Unusable) and not (isinstance(node, Text) and node.is_null):
-            fields.fault("metadata", "expected a mapping, like {name: service_1}")
-        return None
-
     def _replaced(self, item: Node, rule_name: str) -> str:
         fields = Fields(item, "replaces: ", self._faults, Path(), "name: all")
         name = _word(fields, "name")
@@ -135,19 +129,21 @@ def _value(node: Node) -> object:
 
 def _word(fields: Fields, key: str) -> str:
     """A text; empty where it was left out."""
-    node = fields.node(key)
-    if isinstance(node, Text):
-        return "" if node.is_null else node.text
-    if node is not None and not isinstance(node, Unusable):
-        fields.fault(key, "expected a text")
-    return ""
+    node = _node(fields, key, Text, "a text")
+    return "" if node is None or node.is_null else node.text
 
 
 def _items(fields: Fields, key: str) -> tuple[Node, ...]:
     """A list; empty where it was left out."""
+    node = _node(fields, key, Items, "a list")
+    return () if node is None else node.items
+
+
+def _node(fields: Fields, key: str, kind: type[_Kind], what: str) -> _Kind | None:
+    """The value of a key where it is of this kind; a fault for any other but null."""
     node = fields.node(key)
-    if isinstance(node, Items):
-        return node.items
+    if isinstance(node, kind):
+        return node
     if node is not None and not isinstance(node, Unusable) and not (isinstance(node, Text) and node.is_null):
-        fields.fault(key, "expected a list")
-    return ()
+        fields.fault(key, f"expected {what}")
+    return None

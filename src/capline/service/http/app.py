@@ -288,7 +288,7 @@ class App:
         self._under_way += 1
         try:
             reply = await self._answer(request, receive)
-            return None if reply is None else (reply, reply.sent(request.packed))
+            return reply, reply.sent(request.packed)
         except ClientLeftError:
             return None
         except Problem as problem:
@@ -302,7 +302,7 @@ class App:
         finally:
             self._under_way -= 1
 
-    async def _answer(self, request: Request, receive: Receive | None) -> Reply | None:
+    async def _answer(self, request: Request, receive: Receive | None) -> Reply:
         if self._pages is not None:
             self._pages.check(request.headers)
         found = self._paths.find(request.path)
@@ -329,10 +329,7 @@ class App:
             elif receive is None:
                 check_size(len(request.body), most_bytes)
             else:
-                body = await body_of(receive, most_bytes, self._bounds.body_within)
-                if body is None:
-                    return None
-                request.body = body
+                request.body = await body_of(receive, most_bytes, self._bounds.body_within)
         answer = await handler(request)
         return answer if isinstance(answer, Reply) else Reply(answer)
 

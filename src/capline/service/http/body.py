@@ -71,41 +71,39 @@ def check_size(size_bytes: int, most_bytes: int) -> None:
         raise _too_large(most_bytes)
 
 
-async def body_of(receive: Receive, most_bytes: int, within_s: float) -> bytes | None:
-    """The whole body; None where the client went away before its end."""
-    # The whole body is nearly always there: then no timeout is needed.
-    message = await receive() if is_unread(receive) is False else await _piece(receive, within_s)
-    if message["type"] == "http.disconnect":
-        return None
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        pieces = [body]
-        size_bytes = len(body)
-        deadline = asyncio.get_running_loop().time() + within_s
-        while message.get("more_body"):
-            message = await _piece(receive, deadline - asyncio.get_running_loop().time(), within_s)
-            if message["type"] == "http.disconnect":
-                return None
-            pieces.append(message.get("body", b""))
-            size_bytes += len(pieces[-1])
-            check_size(size_bytes, most_bytes)
-        body = b"".join(pieces)
-    check_size(len(body), most_bytes)
-    return body
+async def body_of(receive: Receive, most_bytes: int, within_s: float) -> bytes:
+    """The whole body in time; raises as `pieces_of`."""
+    if is_unread(receive) is False:  # it is nearly always there: then no timeout is needed
+        body = _data(await receive())
+        check_size(len(body), most_bytes)
+        return body
+    try:
+        async with asyncio.timeout(within_s):
+            return b"".join([piece async for piece in pieces_of(receive, most_bytes, within_s)])
+    except TimeoutError:
+        raise _too_slow(within_s) from None
 
 
 async def pieces_of(receive: Receive, most_bytes: int, within_s: float) -> AsyncGenerator[bytes]:
     """The body as it comes, each piece in time; raises `ClientLeftError` where the client went away before its end."""
     size_bytes, more = 0, True
     while more:
-        message = await _piece(receive, within_s)
-        if message["type"] == "http.disconnect":
-            raise ClientLeftError
-        piece = message.get("body", b"")
+        try:
+            async with asyncio.timeout(within_s):
+                message = await receive()
+        except TimeoutError:
+            raise _too_slow(within_s) from None
+        piece = _data(message)
         size_bytes += len(piece)
         check_size(size_bytes, most_bytes)
         yield piece
         more = message.get("more_body", False)
+
+
+def _data(message: MutableMapping[str, Any]) -> bytes:
+    if message["type"] == "http.disconnect":
+        raise ClientLeftError
+    return message.get("body", b"")
 
 
 def is_unread(receive: Receive) -> bool | None:
@@ -126,13 +124,8 @@ async def rest_of(receive: Receive) -> None:
                 pass
 
 
-async def _piece(receive: Receive, left_s: float, within_s: float | None = None) -> MutableMapping[str, Any]:
-    try:
-        async with asyncio.timeout(left_s):
-            return await receive()
-    except TimeoutError:
-        said_s = left_s if within_s is None else within_s
-        raise Problem(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {said_s:g} s") from None
+def _too_slow(within_s: float) -> Problem:
+    return Problem(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {within_s:g} s")
 
 
 def _too_large(most_bytes: int) -> Problem:

@@ -9,46 +9,39 @@ from __future__ import annotations
 import math
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capline.campaign.store.inputs import Input
 from capline.campaign.store.packed import sort_key
 from capline.campaign.store.protocol import (
     EXPIRY_MS,
     MOST_CLAIMS,
-    SILENT_S,
+    CampaignStore,
     Change,
     How,
-    UnreadableRunError,
-    chunks,
-    halt_of,
 )
 from capline.campaign.store.records import (
-    VERSION,
     Again,
     Claimed,
     DeadLetter,
     InWork,
     Look,
     Over,
-    Rate,
     RunFacts,
     State,
-    StoredRun,
     Waiting,
     read_steps,
     step_bytes,
 )
 from capline.campaign.store.rows import LARGEST_BATCH
-from capline.model.errors import CampaignError
 from capline.store.redis.scripting.keys import slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from capline.campaign.store.protocol import Batch
+    from capline.campaign.store.records import StoredRun
     from capline.campaign.store.rows import BatchRows
     from capline.campaign.store.server import Server
     from capline.model.subject import Subject
@@ -62,8 +55,14 @@ _LOST = -2
 """Another worker prepares."""
 
 
-class RedisCampaignStore:
+class RedisCampaignStore(CampaignStore):
     """The verbs of `protocol`, on a server, or on those of a cluster."""
+
+    OTHER_VERSION = (
+        "queued by another version of capline; finish it with the capline worker of that version, or give it another "
+        "name"
+    )
+    DAMAGED = "give the campaign another name and enqueue it again"
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -75,11 +74,10 @@ class RedisCampaignStore:
         """The server's URL, without user, password and options."""
         return self.server.url
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    @property
+    def shown(self) -> str:
+        """As in `protocol`."""
+        return f"queue {self.url}"
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -118,39 +116,29 @@ class RedisCampaignStore:
         """As in `protocol`."""
         self._run("wake", campaign, campaign, EXPIRY_MS, *numbers)
 
-    def rate(self, key: str) -> Rate | None:
+    def _rate_record(self, key: str) -> bytes | None:
         """As in `protocol`. Who reads it keeps it."""
         name = _RATE + key
-        found, _ = self.server.calls(name, [("HGET", name, "rate"), ("PEXPIRE", name, _RATE_EXPIRY_MS)])
-        return None if found is None else msgspec.json.decode(found, type=Rate)
+        return self.server.calls(name, [("HGET", name, "rate"), ("PEXPIRE", name, _RATE_EXPIRY_MS)])[0]
 
-    def keep_rate(self, key: str, was: Rate | None, now: Rate | None) -> bool:
-        """As in `protocol`."""
-        before, after = (b"" if each is None else msgspec.json.encode(each) for each in (was, now))
-        return bool(self.server.run("rate", [_RATE + key], before, _RATE_EXPIRY_MS, after))
+    def _keep_rate(self, key: str, was: bytes, now: bytes) -> bool:
+        return bool(self.server.run("rate", [_RATE + key], was, _RATE_EXPIRY_MS, now))
 
-    def halt(self, campaign: str) -> Change:
-        """As in `protocol`."""
-        paused, cancelled, until_us = self.server.call(
-            "HMGET", self._keys(campaign)[0], "paused", "cancelled", "until_us"
-        )
-        return halt_of(self, campaign, bool(paused), bool(cancelled), int(until_us or 0))
+    def _halted(self, campaign: str) -> Iterable[Any]:
+        found = self.server.call("HMGET", self._keys(campaign)[0], "paused", "cancelled", "until_us")
+        return (each or 0 for each in found)
 
     def describe(self, claimed: Claimed, run: StoredRun) -> None:
         """As in `protocol`."""
         self._run("describe", claimed.campaign, claimed.fence, EXPIRY_MS, claimed.campaign, *_flat(run.fields()))
 
-    def put(self, run: StoredRun, batches: Iterable[Batch], fence: int = 0) -> Iterator[int]:
-        """As in `protocol`."""
+    def _put(self, run: StoredRun, chunk: list[Batch], fence: int) -> int:
         name = run.facts.campaign
-        for chunk in chunks(batches):
-            words = [(*batch, msgspec.msgpack.encode(span) if span else b"") for *batch, span in chunk]
-            queued = int(self._run("put", name, run.facts.run_id, EXPIRY_MS, name, fence, *chain.from_iterable(words)))
-            if queued == _LOST:
-                return
-            if queued < 0:
-                raise CampaignError(f"queue {self.url}: the run of {name!r} is gone; enqueue it again")
-            yield queued
+        words = [(*batch, msgspec.msgpack.encode(span) if span else b"") for *batch, span in chunk]
+        queued = int(self._run("put", name, run.facts.run_id, EXPIRY_MS, name, fence, *chain.from_iterable(words)))
+        if queued < 0 and queued != _LOST:
+            raise self._gone(name)
+        return max(queued, 0)
 
     def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
         """As in `protocol`; a script for each."""
@@ -188,15 +176,11 @@ class RedisCampaignStore:
         first = sorted(found, key=lambda name: float(found[name]))[:most]
         return Look([name.decode() for name in first], next_s)
 
-    def store(self, campaign: str) -> Input | None:
-        """As in `protocol`."""
-        found = self.server.call("HGET", self._keys(campaign)[0], "store_identity")
-        return None if found is None else msgspec.json.decode(found, type=Input)
+    def _identity(self, campaign: str) -> bytes | None:
+        return self.server.call("HGET", self._keys(campaign)[0], "store_identity")
 
-    def freeze_store(self, campaign: str, store: Input) -> Input:
-        """As in `protocol`."""
-        found = self._run("store", campaign, msgspec.json.encode(store))
-        return store if found is None else msgspec.json.decode(found, type=Input)
+    def _freeze(self, campaign: str, store: bytes) -> bytes | None:
+        return self._run("store", campaign, store)
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
         """As in `protocol`."""
@@ -252,28 +236,12 @@ class RedisCampaignStore:
             after = names[-1]
         return there
 
-    def find(self, campaign: str) -> StoredRun | None:
-        """As in `protocol`."""
-        fields = _pairs(self.server.call("HGETALL", self._keys(campaign)[0]))
-        if not fields:
-            return None
-        if fields.get(b"version") != VERSION:
-            raise UnreadableRunError(
-                f"queue {self.url}: campaign {campaign!r} was queued by another version of capline; finish it with "
-                "the capline worker of that version, or give it another name"
-            )
-        try:
-            return StoredRun.of_fields(fields)
-        except (KeyError, ValueError):
-            raise UnreadableRunError(
-                f"queue {self.url}: the run of {campaign!r} is damaged; "
-                "give the campaign another name and enqueue it again"
-            ) from None
+    def _fields(self, campaign: str) -> Mapping[bytes, bytes]:
+        return _pairs(self.server.call("HGETALL", self._keys(campaign)[0]))
 
-    def state(self, campaign: str) -> State:
-        """As in `protocol`."""
+    def _progress(self, campaign: str) -> tuple[Sequence[Any], float, tuple[InWork, ...], Mapping[int, str]]:
         run, waiting, held, steps, aside, *_ = self._keys(campaign)
-        (*numbers, finished, cancelled, paused, by), first, leases, apart, (seconds, micros) = self.server.calls(
+        (*fields, by), first, leases, apart, (seconds, micros) = self.server.calls(
             run,
             [
                 ("HMGET", run, *State.COUNTS, "finished", "cancelled", "paused", "changed_by"),
@@ -283,21 +251,9 @@ class RedisCampaignStore:
                 ("TIME",),
             ],
         )
-        now_us = int(seconds) * 1_000_000 + int(micros)
-        counts: dict[str, Any] = {name: int(each or 0) for name, each in zip(State.COUNTS, numbers, strict=True)}
-        if int(paused or 0):
-            counts["due_us"] = math.inf
-        in_work = tuple(self._in_work(steps, _pairs(leases), now_us))
-        return State(
-            **counts,
-            finished=bool(int(finished or 0)),
-            cancelled=bool(int(cancelled or 0)),
-            is_worked_on=any(each.silent_s < SILENT_S for each in in_work),
-            in_work=in_work,
-            aside={int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())},
-            changed_by=(by or b"").decode(),
-            next_us=float(first[1]) if first else 0,
-        )
+        in_work = tuple(self._in_work(steps, _pairs(leases), int(seconds) * 1_000_000 + int(micros)))
+        dead = {int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())}
+        return (*fields, (by or b"").decode()), float(first[1]) if first else 0, in_work, dead
 
     def _in_work(self, steps: str, leases: dict[bytes, bytes], now_us: int) -> Iterator[InWork]:
         numbers = sorted(map(int, leases))

@@ -37,38 +37,31 @@ import math
 import os
 import sqlite3
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
 
 from capline.campaign.store.database import commits, connect, create, is_run_alone, sqlite_errors, take_lock
-from capline.campaign.store.inputs import Input
 from capline.campaign.store.packed import sort_key
 from capline.campaign.store.protocol import (
     EXPIRY_MS,
     MOST_CLAIMS,
     SILENT_S,
+    CampaignStore,
     Change,
     How,
-    UnreadableRunError,
-    chunks,
-    halt_of,
 )
 from capline.campaign.store.records import (
     PREPARE,
-    VERSION,
     Again,
     Claimed,
     DeadLetter,
     InWork,
     Look,
     Over,
-    Rate,
     State,
-    StoredRun,
     Waiting,
     read_steps,
     step_bytes,
@@ -77,17 +70,15 @@ from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
     from capline.campaign.store.protocol import Batch
+    from capline.campaign.store.records import StoredRun
     from capline.campaign.store.rows import BatchRows
     from capline.model.clock import Clock
     from capline.model.subject import Subject
 
-_VALUES = {
-    "store": "SELECT store FROM run WHERE campaign = ?",
-    "fields": "SELECT fields FROM run WHERE campaign = ?",
-}
+_FIELDS = "SELECT fields FROM run WHERE campaign = ?"
 _CLAIMED = "number, rows, owner, fence, claims, error, data, decided, outcome"
 _PRIORITIES = """
 WITH RECURSIVE band(priority) AS (
@@ -118,11 +109,14 @@ _PARTIAL = "NOT cancelled AND (batches = 0 OR queued < batches)"
 _PREPARES = f"EXISTS (SELECT 1 FROM leased WHERE campaign = run.campaign AND number = {PREPARE} AND fence = ?)"  # noqa: S608  # nosec B608
 
 
-class SqliteCampaignStore:
+class SqliteCampaignStore(CampaignStore):
     """The verbs, on one file. `alone`: for `campaign run`, which holds the lock; None for who only looks or steers.
 
     `write` off: for who only looks; the file must be there. Close it afterwards.
     """
+
+    OTHER_VERSION = "begun by another version of capline"
+    DAMAGED = "begin it anew under another name"
 
     def __init__(
         self,
@@ -155,11 +149,10 @@ class SqliteCampaignStore:
         """The file as a URL."""
         return f"sqlite://{self.path}"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    @property
+    def shown(self) -> str:
+        """As in `protocol`."""
+        return self.url
 
     def close(self) -> None:
         """Close the file and release the lock. May be called twice."""
@@ -169,17 +162,13 @@ class SqliteCampaignStore:
             os.close(self._lock)
             self._lock = None
 
-    def check(self, patience_s: float = 0.0) -> list[str]:  # noqa: ARG002 - it is here, or it was refused
-        """Nothing to warn about."""
-        return []
-
     # ---- create
 
     def begin(self, run: StoredRun, worker: str = "", lease_s: float = 0) -> bool:
         """As in `protocol`."""
         self.forget(None if self._alone else _UNTOUCHED_US)
         name, now_us = run.facts.campaign, self._now_us()
-        with self._changes():
+        with self._changes(name):
             self._db.execute(
                 "DELETE FROM run WHERE campaign = ?1 AND NOT finished AND EXISTS (SELECT 1 FROM batch "
                 "WHERE campaign = ?1 AND number = ?2 AND aside IS NOT NULL)",
@@ -202,7 +191,6 @@ class SqliteCampaignStore:
                         "claims = 1 WHERE campaign = ?",
                         (worker, lease_us, now_us + lease_us, now_us, name),
                     )
-                self._plan(name)
             return done.rowcount > 0
 
     def _begin_anew(self, campaign: str) -> None:
@@ -232,19 +220,18 @@ class SqliteCampaignStore:
 
         What it was told stays: to wait, that it is paused or cancelled.
         """
-        with self._changes():
+        with self._changes(run.facts.campaign):
             self._db.execute("DELETE FROM batch WHERE campaign = ?", (campaign,))
             self._db.execute(
                 "UPDATE run SET campaign = ?, fields = ?, batches = ?, queued = 0 WHERE campaign = ?",
                 (run.facts.campaign, msgspec.msgpack.encode(run.fields()), run.batches, campaign),
             )
             self._begin_anew(run.facts.campaign)
-            self._plan(run.facts.campaign)
 
     def put_files(self, run: StoredRun) -> None:
         """As in `protocol`."""
         with self._changes():
-            if (found := self._value("fields", run.facts.campaign)) is None:
+            if (found := self._value(_FIELDS, run.facts.campaign)) is None:
                 return
             self._db.execute(
                 "UPDATE run SET fields = ?, priority = ?, keep_us = ? WHERE campaign = ?",
@@ -256,21 +243,15 @@ class SqliteCampaignStore:
 
     def describe(self, claimed: Claimed, run: StoredRun) -> None:
         """As in `protocol`."""
-        with self._changes():
+        with self._changes(claimed.campaign):
             self._db.execute(
                 f"UPDATE run SET fields = ?, batches = ? WHERE campaign = ? AND batches = 0 AND {_PREPARES}",  # noqa: S608  # nosec B608
                 (msgspec.msgpack.encode(run.fields()), run.batches, claimed.campaign, claimed.fence),
             )
-            self._plan(claimed.campaign)
-
-    def put(self, run: StoredRun, batches: Iterable[Batch], fence: int = 0) -> Iterator[int]:
-        """As in `protocol`."""
-        return takewhile(bool, (self._put(run, chunk, fence) for chunk in chunks(batches)))
 
     def _put(self, run: StoredRun, chunk: list[Batch], fence: int) -> int:
-        """How many there are; 0 where another worker prepares."""
         name = run.facts.campaign
-        with self._changes():
+        with self._changes(name):
             queued = self._queued(run)
             query = f"SELECT 1 FROM run WHERE campaign = ? AND {_PREPARES}"  # noqa: S608  # nosec B608
             prepares = self._db.execute(query, (name, fence)).fetchone() is not None
@@ -296,7 +277,7 @@ class SqliteCampaignStore:
     def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
         """As in `protocol`; all of them in one transaction."""
         name = run.facts.campaign
-        with self._changes():
+        with self._changes(name):
             queued, count = self._queued(run), 0
             for count, batch in enumerate(again, 1):
                 if batch.number == queued:
@@ -329,7 +310,7 @@ class SqliteCampaignStore:
             "SELECT queued FROM run WHERE campaign = ? AND run_id = ?", (run.facts.campaign, run.facts.run_id)
         ).fetchone()
         if found is None:
-            raise CampaignError(f"{self.url}: the run of {run.facts.campaign!r} is gone; enqueue it again")
+            raise self._gone(run.facts.campaign)
         return int(found[0])
 
     def _insert(
@@ -350,7 +331,6 @@ class SqliteCampaignStore:
         self._db.execute(
             "UPDATE run SET queued = ?, last_us = ? WHERE campaign = ?", (queued, self._now_us(), campaign)
         )
-        self._plan(campaign)
 
     def _plan(self, campaign: str) -> None:
         """The end of each transaction that changes a campaign: when there is a batch to claim."""
@@ -377,7 +357,7 @@ class SqliteCampaignStore:
         """As in `protocol`."""
         now_us = self._now_us()
         paused = {"pause": 1, "resume": 0, "cancel": 0}.get(change)
-        with self._changes():
+        with self._changes(campaign):
             done = self._db.execute(
                 "UPDATE run SET due_us = CASE WHEN ?1 IS NULL THEN due_us WHEN ?1 = 0 THEN begun_us ELSE ?1 END, "
                 "paused = coalesce(?2, paused), until_us = coalesce(?4, until_us), changes = changes + (?5 <> ''), "
@@ -390,7 +370,6 @@ class SqliteCampaignStore:
                     "UPDATE run SET cancelled = 1, due_us = min(due_us, ?) WHERE campaign = ?", (now_us, campaign)
                 )
                 self._finish_cancelled(campaign, now_us)
-            self._plan(campaign)
             return done.rowcount > 0
 
     def _finish_cancelled(self, campaign: str, now_us: int, worker: str | None = None) -> bool:
@@ -411,33 +390,28 @@ class SqliteCampaignStore:
 
     def wake(self, campaign: str, numbers: Sequence[int]) -> None:
         """As in `protocol`."""
-        with self._changes():
+        with self._changes(campaign):
             self._db.executemany(
                 "UPDATE batch SET due_us = 0 WHERE campaign = ? AND number = ? AND decided IS NOT NULL "
                 "AND NOT settled AND owner IS NULL",
                 [(campaign, number) for number in numbers],
             )
-            self._plan(campaign)
 
-    def rate(self, key: str) -> Rate | None:
-        """As in `protocol`."""
-        found = self._all("SELECT record FROM rate WHERE rate_key = ?", key)
-        return msgspec.json.decode(found[0][0], type=Rate) if found else None
+    def _rate_record(self, key: str) -> bytes | None:
+        return self._value("SELECT record FROM rate WHERE rate_key = ?", key)
 
-    def keep_rate(self, key: str, was: Rate | None, now: Rate | None) -> bool:
-        """As in `protocol`."""
+    def _keep_rate(self, key: str, was: bytes, now: bytes) -> bool:
         with self._changes():
-            is_same = self.rate(key) == was
-            if is_same and now is None:
+            is_same = (self._rate_record(key) or b"") == was
+            if is_same and not now:
                 self._db.execute("DELETE FROM rate WHERE rate_key = ?", (key,))
             elif is_same:
-                self._db.execute("INSERT OR REPLACE INTO rate VALUES (?, ?)", (key, msgspec.json.encode(now)))
+                self._db.execute("INSERT OR REPLACE INTO rate VALUES (?, ?)", (key, now))
             return is_same
 
-    def halt(self, campaign: str) -> Change:
-        """As in `protocol`."""
+    def _halted(self, campaign: str) -> Iterable[Any]:
         found = self._all("SELECT paused, cancelled, until_us FROM run WHERE campaign = ?", campaign)
-        return halt_of(self, campaign, *found[0]) if found else ""
+        return found[0] if found else (0, 0, 0)
 
     # ---- work
 
@@ -474,22 +448,17 @@ class SqliteCampaignStore:
                 next_us = min(next_us, math.inf if later is None else later)
         return Look(names[:most], (next_us - now_us) / 1e6)
 
-    def store(self, campaign: str) -> Input | None:
-        """As in `protocol`."""
-        found = self._value("store", campaign)
-        return None if found is None else msgspec.json.decode(found, type=Input)
+    def _identity(self, campaign: str) -> bytes | None:
+        return self._value("SELECT store FROM run WHERE campaign = ?", campaign)
 
-    def freeze_store(self, campaign: str, store: Input) -> Input:
-        """As in `protocol`."""
+    def _freeze(self, campaign: str, store: bytes) -> bytes | None:
         with self._changes():
-            self._db.execute(
-                "UPDATE run SET store = ? WHERE campaign = ? AND store IS NULL", (msgspec.json.encode(store), campaign)
-            )
-        return self.store(campaign) or store
+            self._db.execute("UPDATE run SET store = ? WHERE campaign = ? AND store IS NULL", (store, campaign))
+        return self._identity(campaign)
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
         """As in `protocol`. One that has the file alone takes over at once, however often a batch was claimed."""
-        with self._changes():
+        with self._changes(campaign):
             now_us = self._now_us()  # a lease begins when the file is ours, however long that took
             run = self._db.execute(
                 f"SELECT run_id, (paused OR due_us > ?) AND NOT cancelled, {_PARTIAL}, last_us, cancelled FROM run "  # noqa: S608  # nosec B608
@@ -500,11 +469,9 @@ class SqliteCampaignStore:
                 return Over()
             run_id, waits, is_partial, last_us, cancelled = run
             if cancelled and self._finish_cancelled(campaign, now_us, worker):
-                self._plan(campaign)
                 return Over()
             found = None if waits and not is_partial else self._head(campaign, worker, now_us, cancelled=cancelled)
             if found is None or (is_partial and found[0] != PREPARE):  # which comes before all others
-                self._plan(campaign)
                 in_work = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()
                 return Waiting(int(in_work[0]))
             number, rows, owner, fence, claims, error, data, decided, outcome = found
@@ -514,7 +481,6 @@ class SqliteCampaignStore:
                     "UPDATE batch SET aside = ?, owner = NULL WHERE campaign = ? AND number = ?",
                     (why, campaign, number),
                 )
-                self._plan(campaign)
                 return DeadLetter(number, why)
             is_new = owner != worker
             lease_us = None if self._alone else int(lease_s * 1e6)
@@ -528,7 +494,6 @@ class SqliteCampaignStore:
                 "UPDATE run SET last_us = ?, elapsed_us = elapsed_us + ? WHERE campaign = ?",
                 (now_us, max(work_us, 0), campaign),
             )
-            self._plan(campaign)
             return Claimed(campaign, run_id, number, fence + is_new, rows, data, decided, outcome)
 
     def _head(self, campaign: str, worker: str, now_us: int, *, cancelled: bool) -> tuple[Any, ...] | None:
@@ -569,7 +534,7 @@ class SqliteCampaignStore:
         )
         if not found or self._alone or 0 <= now_us - (found[0][0] or 0) < _FRESH_US:
             return bool(found)
-        with self._changes():
+        with self._changes(claimed.campaign):
             return self._write(claimed, _RENEWED, self._now_us())
 
     def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
@@ -579,7 +544,7 @@ class SqliteCampaignStore:
         if decided:
             steps += ", decided = ?, first = ?, last = ?"
             values += [first, *rows.span]
-        with self._changes():
+        with self._changes(claimed.campaign):
             now_us = self._now_us()
             if rows.is_done:
                 is_mine = self._write(claimed, f"{steps}, settled = 1, data = x''", *values)
@@ -596,7 +561,6 @@ class SqliteCampaignStore:
                 "done = done + ?3, finished = settled + ?2 >= batches WHERE campaign = ?4",
                 (now_us, rows.is_done, len(rows) if rows.is_done else 0, claimed.campaign),
             )
-            self._plan(claimed.campaign)
             return True
 
     def release(self, claimed: Claimed, how: How, why: str = "", *, wait_s: float = 0.0) -> bool:
@@ -607,7 +571,7 @@ class SqliteCampaignStore:
             "fail": ("error = ?", why),
             "set_aside": ("aside = ?", why),
         }[how]
-        with self._changes():
+        with self._changes(claimed.campaign):
             return self._write(claimed, f"{change}, owner = NULL, due_us = ?", *kept, due_us)
 
     def _write(self, claimed: Claimed, changes: str, *values: object) -> bool:
@@ -617,7 +581,6 @@ class SqliteCampaignStore:
             "AND NOT settled AND aside IS NULL AND owner IS NOT NULL",
             (*values, claimed.campaign, claimed.number, claimed.fence),
         )
-        self._plan(claimed.campaign)
         return done.rowcount > 0
 
     # ---- look
@@ -627,31 +590,18 @@ class SqliteCampaignStore:
         found = self._all("SELECT campaign FROM run WHERE campaign > ? ORDER BY campaign LIMIT ?", after, limit)
         return [name for (name,) in found]
 
-    def find(self, campaign: str) -> StoredRun | None:
-        """As in `protocol`."""
-        found = self._value("fields", campaign)
-        if found is None:
-            return None
-        try:
-            fields = msgspec.msgpack.decode(found, type=dict[str, Any])
-            as_bytes = {
-                key.encode(): value if isinstance(value, bytes) else str(value).encode()
-                for key, value in fields.items()
-            }
-            if as_bytes.get(b"version") != VERSION:
-                raise UnreadableRunError(f"{self.url}: campaign {campaign!r} was begun by another version of capline")
-            return StoredRun.of_fields(as_bytes)
-        except (KeyError, ValueError):
-            raise UnreadableRunError(
-                f"{self.url}: the run of {campaign!r} is damaged; begin it anew under another name"
-            ) from None
+    def _fields(self, campaign: str) -> Mapping[bytes, bytes]:
+        found = self._value(_FIELDS, campaign)
+        fields = {} if found is None else msgspec.msgpack.decode(found, type=dict[str, Any])
+        return {
+            key.encode(): value if isinstance(value, bytes) else str(value).encode() for key, value in fields.items()
+        }
 
-    def state(self, campaign: str) -> State:
-        """As in `protocol`."""
+    def _progress(self, campaign: str) -> tuple[Sequence[Any], float, tuple[InWork, ...], Mapping[int, str]]:
         now_us = self._now_us()
         with self._reads():
             found = self._db.execute(
-                f"SELECT {', '.join(State.COUNTS)}, finished, cancelled, paused, coalesce(next_us, 0), changed_by "  # noqa: S608  # nosec B608
+                f"SELECT {', '.join(State.COUNTS)}, finished, cancelled, paused, changed_by, coalesce(next_us, 0) "  # noqa: S608  # nosec B608
                 "FROM run WHERE campaign = ?",
                 (campaign,),
             ).fetchone()
@@ -663,25 +613,15 @@ class SqliteCampaignStore:
             aside = self._db.execute(
                 "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", (campaign,)
             ).fetchall()
-        *numbers, finished, cancelled, paused, next_us, changed_by = found or (*[0] * (len(State.COUNTS) + 4), "")
-        counts: dict[str, Any] = dict(zip(State.COUNTS, numbers, strict=True))
-        if paused:
-            counts["due_us"] = math.inf
+        *fields, next_us = found or [0] * (len(State.COUNTS) + 5)
         in_work = tuple(
             InWork(number, owner, since_us, max(now_us - renewed_us, 0) / 1e6, claims, error)
             for number, owner, since_us, renewed_us, claims, error in leased
         )
-        alive = any(each.silent_s * 1e6 < _SILENT_US for each in in_work) or is_run_alone(self.path)
-        return State(
-            **counts,
-            finished=bool(finished),
-            cancelled=bool(cancelled),
-            is_worked_on=alive,
-            in_work=in_work,
-            aside=dict(aside),
-            changed_by=changed_by,
-            next_us=next_us,
-        )
+        return fields, next_us, in_work, dict(aside)
+
+    def _is_run_alone(self) -> bool:
+        return is_run_alone(self.path)
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
         """As in `protocol`."""
@@ -734,8 +674,8 @@ class SqliteCampaignStore:
             )
             return True
 
-    def _value(self, column: str, campaign: str) -> Any:
-        found = self._all(_VALUES[column], campaign)
+    def _value(self, query: str, key: str) -> Any:
+        found = self._all(query, key)
         return found[0][0] if found else None
 
     def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -743,9 +683,12 @@ class SqliteCampaignStore:
             return self._db.execute(query, values).fetchall()
 
     @contextlib.contextmanager
-    def _changes(self) -> Generator[None]:
+    def _changes(self, campaign: str | None = None) -> Generator[None]:
+        """A transaction; at its end stands when there is a batch of this campaign to claim."""
         with sqlite_errors(self.path), commits(self._db):
             yield
+            if campaign is not None:
+                self._plan(campaign)
 
     @contextlib.contextmanager
     def _wipes(self) -> Generator[None]:

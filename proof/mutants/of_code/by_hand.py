@@ -119,6 +119,13 @@ MUTANTS = (
         "if type(log) is not ColumnLog or log.reserved or compiled[4].grain_us:",
         "property/store/test_fast_path.py::test_a_limiter_answers_as_one_without_fast_paths",
     ),
+    Mutant(
+        "the first units of a number count as one",
+        "store/local/numbers_path.py",
+        "if (units := level or cost) != 1:",
+        "if not (units := level or cost):",
+        "property/store/test_fast_path.py::test_a_limiter_answers_as_one_without_fast_paths",
+    ),
     # Stores on servers: what is sent again, connections, keys.
     Mutant(
         "a joint attempt of which only the last part has an id is sent again, and counts twice",

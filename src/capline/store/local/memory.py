@@ -177,6 +177,8 @@ class MemoryStore(LocalStore, LogTransaction):
         def begun() -> Any:
             if not numbers:
                 return ColumnLog()
+            if len(meters) == 1:
+                return StoredNumbers((NumberRow(meters[0], ColumnLog()),), False, meters)
             return StoredNumbers(tuple([NumberRow(reader, ColumnLog()) for reader in meters]), False, meters)
 
         # What a peek at a new subject reads, and leaves as it is. A rolling window is the same at every instant.

@@ -7,6 +7,7 @@ Quiet hours leave it to the rule as well.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from operator import lt
 from typing import TYPE_CHECKING, Any
@@ -133,7 +134,12 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         seen = _states, logs, read, now_us
         if kind == "peek":
             return Decision(True, limit, after, 0, full_us - now_us, None, "store", 0, 0, seen)
-        if last_us == NEVER or (level == 0 and last_us // window_us != stamp_us // window_us):
+        if not stamps and before is None:
+            stamps.append(stamp_us)
+            log.high_water_us = stamp_us
+            if (units := level or cost) != 1:
+                log.before, log.total = array("Q", (0,)), units
+        elif last_us == NEVER or (level == 0 and last_us // window_us != stamp_us // window_us):
             log.trim(time_us - retention_us)
             log.record(stamp_us, level or cost, stamp_us)
         elif level == 0 or before is None or log.denied or stamps[log.start] <= time_us - retention_us:

@@ -22,7 +22,11 @@ def publisher(tmp_path: Path) -> Iterator[Publisher]:
     """Three versions: the last has a name that is markup."""
     with Publisher(tmp_path / "published") as publisher:
         for number, name in enumerate(("v1", "v2", BAD), start=1):
-            publisher.publish(make(tmp_path, f"{number}", new=range(10 * number), active=range(100, 130)), version=name)
+            publisher.publish(
+                make(tmp_path, f"{number}", new=range(10 * number), active=range(100, 130)),
+                version=name,
+                who=f"by {BAD}",
+            )
         yield publisher
 
 
@@ -74,6 +78,8 @@ def test_the_second_of_two_who_roll_back_sees_the_first(
         told = visitor.get(PAGE, headers=JSON).json()
         assert (told["version"], told["published"]["current"], told["segments"][0]["count"]) == ("v1", "v1", 10)
         assert [one["version"] for one in told["published"]["versions"]] == [BAD, "v2", "v1"]
+        assert {one["who"] for one in told["published"]["versions"]} == {f"by {BAD}"}
+        assert '<td class="text"><bdi class="name">by &lt;img src=x' in visitor.get(PAGE).text
         told = visitor.get(PAGE, params={"left": "new", "right": "new"}, headers=JSON).json()["overlap"]
         assert (told["both"], told["of"]) == (10, [10, 10])
         for left, right in (("new", "none"), ("new | active", "new"), ("", "new")):

@@ -53,8 +53,10 @@ def test_a_publication_and_its_life(shell: Shell, tmp_path: Path) -> None:
     assert "nothing is published there" in (
         shell.refusal("list", "URL") if "://" in shell.url else shell.refusal("rollback", "URL")
     )
-    told = shell.answer("publish", str(first), "URL")
+    assert "who ' ann' is not" in shell.refusal("publish", str(first), "URL", "--who", " ann")
+    told = shell.answer("publish", str(first), "URL", "--who", "ann of ops")
     assert (told["version"], told["flipped"], told["sent_files"], told["cardinality"]) == ("v1", True, 2, 3)
+    shell.environment["CAPLINE_WHO"] = "airflow"
     told = shell.answer("publish", str(second), "URL", "--expect", "v1")
     assert (told["sent_files"], told["reused_files"], told["sequence"]) == (1, 1, 2)
     assert shell.run("publish", str(second), "URL").stdout == f"{shell.url}: version v2 is current already\n"
@@ -65,6 +67,7 @@ def test_a_publication_and_its_life(shell: Shell, tmp_path: Path) -> None:
     listed = shell.answer("list", "URL")
     assert (listed["current"], [each["version"] for each in listed["versions"]]) == ("v2", ["v1", "v2"])
     assert [(each["current"], each["pinned"]) for each in listed["versions"]] == [(False, True), (True, False)]
+    assert [each["who"] for each in listed["versions"]] == ["ann of ops", "airflow"]
     rows = [line.split() for line in shell.run("list", "URL").stdout.splitlines()]
     assert [(row[0], row[2]) for row in rows[1:]] == [("v1", "pinned"), ("v2", "current")]
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from capline.config.configuration import Configuration
     from capline.config.records import Commit, Entry
 
-WhoOption = Annotated[str | None, typer.Option(help="Who makes the change; your user name, if left out.")]
+WhoOption = Annotated[
+    str | None, typer.Option(envvar="CAPLINE_WHO", help="Who makes the change; your user name, if left out.")
+]
 PolicyArgument = Annotated[
     str, typer.Argument(metavar="POLICY", help="The policy's name.", autocompletion=named_policies)
 ]

@@ -161,8 +161,8 @@ class DirectoryStore(ObjectStore):
                     before = None
                 if before != tag:
                     return False
-                # Writers hold the lock, so these were left by writers that were killed.
-                for left in self._root.glob(f".{path}.*.tmp"):
+                # Who swaps holds the lock, so these were left by writers that were killed.
+                for left in self._root.glob(".*.tmp"):
                     left.unlink(missing_ok=True)
                 with self._new(path) as target:
                     target.write(data)

@@ -1,7 +1,8 @@
 """Publishes snapshots: files become immutable objects at an address, and one pointer names the version to serve.
 
     ADDRESS/
-    ├── pointer.json                 the one object that changes; see `capline.segment.publish.pointer`
+    ├── pointer.json                 what is served; see `capline.segment.publish.pointer`
+    ├── publishers.json              who published it; see `capline.segment.publish.publishers`
     ├── manifests/<SHA-256>.json     a snapshot's manifest, byte for byte
     └── objects/<SHA-256>            a snapshot's file, byte for byte, under the hash that its manifest gives it
 
@@ -45,6 +46,7 @@ from capline.segment.publish.collect import GRACE_US, KEEP, Collected, collect
 from capline.segment.publish.extends import check_extends
 from capline.segment.publish.fetch import read_manifest_of
 from capline.segment.publish.pointer import MOST_VERSIONS, NOTHING, OBJECTS, Pointer, Published, check_version
+from capline.segment.publish.publishers import check_publisher, note_publisher, publishers_of
 from capline.segment.publish.versions import TRIES, Publication, Versions, read_pointer
 from capline.segment.snapshot.load import load_snapshot
 
@@ -90,6 +92,7 @@ class Publisher:
         expected: str | None = None,
         resend: bool = False,
         new_dictionary: bool = False,
+        who: str | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> Sent:
         """Publish the snapshot in this directory and make it current, unless it is already.
@@ -98,11 +101,12 @@ class Publisher:
         `expected` is the version that must be current, for a snapshot that was made from it. `resend` also sends files
         that are there, to fix damaged ones; if the pointer cannot be read, it starts a new list with only this version.
         For text ids, each text of the current version must have the same number in this one, unless `new_dictionary`
-        allows another dictionary. `progress` is called with the bytes sent and the bytes to send.
+        allows another dictionary. `who` publishes it, by default this process's account. `progress` is called
+        with the bytes sent and the bytes to send.
 
         Raises `SegmentConflictError` if another version became current meanwhile.
         """
-        directory = Path(snapshot)
+        directory, name = Path(snapshot), check_publisher(who)
         data, manifest, ids = _verified(directory)
         ours = _entry(version, data, manifest, self._clock.now_us())
         before = self._versions.read(repair=resend)
@@ -126,6 +130,7 @@ class Publisher:
             sent = self._send(directory, data, ours, manifest, resend, progress)
             after = _with(before, ours, writer, self._clock.now_us())
             if self._versions.swapped(after, before):
+                note_publisher(self._objects, after, ours, name)
                 return _outcome(ours, after.sequence, manifest, sent, flipped=True)
             before, resend = self._versions.read(repair=resend), False
         raise _lost(self._objects, before, ours.version)
@@ -169,6 +174,10 @@ class Publisher:
     def pointer(self) -> Pointer:
         """The pointer: the served version and all others; `SegmentError` if nothing was published."""
         return self._versions.needed().pointer
+
+    def publishers(self, pointer: Pointer) -> dict[str, str]:
+        """Who published the versions of this pointer, by version, as far as is known."""
+        return publishers_of(self._objects, pointer)
 
     def collect(self, *, keep: int = KEEP, grace_us: int = GRACE_US, dry_run: bool = False) -> Collected:
         """Retire old versions, then delete objects that no version needs.

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ONE = {"version": "2026-11-21", "published": "2026-11-21T16:00:00Z", "ids": 3, "bytes": 4096, "pinned": False}
+_ONE = {"version": "2026-11-21", "published": "2026-11-21T16:00:00Z", "who": "ann", "ids": 3, "bytes": 4096} | {
+    "pinned": False
+}
 _ALL = {"current": "2026-11-21", "changed": "2026-11-21T16:00:00Z", "versions": [_ONE]}
 
 
@@ -40,10 +42,11 @@ class Rollback(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class VersionFacts(TypedDict):
-    """A version that can be served: how many ids are in its segments."""
+    """A version that can be served: how many ids are in its segments, who published it if that is known."""
 
     version: str
     published: str
+    who: str | None
     ids: int
     bytes: int
     pinned: bool
@@ -67,21 +70,21 @@ class VersionVerbs:
     @get("/v1/segments/versions", PublishedVersions, examples={"GET": _ALL})
     async def versions(self, _request: Request) -> PublishedVersions:
         """The published versions, the newest first."""
-        return _told(await self._ask(lambda publisher: publisher.pointer()))
+        return await self._ask(lambda publisher: _told(publisher, publisher.pointer()))
 
     @post("/v1/segments/rollback", Rollback, PublishedVersions, roles=("admin",))
     async def rollback(self, _request: Request, form: Rollback) -> PublishedVersions:
         """Serve an earlier version again; later ones stay."""
 
-        def rolled_back(publisher: Publisher) -> Pointer:
+        def rolled_back(publisher: Publisher) -> PublishedVersions:
             from capline.segment import SegmentWatch  # noqa: PLC0415 - an extra
 
             pointer = publisher.rollback(form.to, expected=form.if_current)
             if isinstance(self._source, SegmentWatch):
                 self._source.poll()
-            return pointer
+            return _told(publisher, pointer)
 
-        return _told(await self._ask(rolled_back))
+        return await self._ask(rolled_back)
 
     async def _ask(self, what: Callable[[Publisher], T]) -> T:
         if self._address is None:
@@ -101,11 +104,13 @@ class VersionVerbs:
             return what(publisher)
 
 
-def _told(pointer: Pointer) -> PublishedVersions:
+def _told(publisher: Publisher, pointer: Pointer) -> PublishedVersions:
+    by = publisher.publishers(pointer)
     versions: list[VersionFacts] = [
         {
             "version": each.version,
             "published": instant_text(each.published_us),
+            "who": by.get(each.version),
             "ids": each.cardinality,
             "bytes": each.bytes,
             "pinned": each.pinned,

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from capline import segment as segments
 from capline.cli.input.declare import Commands
-from capline.cli.render.console import Answer, note, table
+from capline.cli.render.console import Answer, note, plain, table
 from capline.cli.render.manifests import print_table
 from capline.model.errors import InvalidValueError, SegmentConflictError
 from capline.support.instant import instant_text
@@ -45,13 +45,15 @@ def versions_answer(url: str) -> Answer:
     """The versions at an address, in the order of their publication."""
     with segments.Publisher(url) as publisher:
         pointer = publisher.pointer()
+        by = publisher.publishers(pointer)
     versions: list[dict[str, object]] = []
-    shown = table("version", "published", "", numbers=("ids", "bytes", "manifest"))
+    shown = table("version", "published", "", "by", numbers=("ids", "bytes", "manifest"))
     for each in pointer.versions:
-        published = instant_text(each.published_us, "seconds")
-        versions.append({**asdict(each), "published": published, "current": each.version == pointer.current})
-        marks = " ".join(["current"] * (each.version == pointer.current) + ["pinned"] * each.pinned)
-        row = (each.version, published, marks, f"{each.cardinality:,}", f"{each.bytes:,}")
+        published, who = instant_text(each.published_us, "seconds"), by.get(each.version)
+        is_current = each.version == pointer.current
+        versions.append({**asdict(each), "published": published, "current": is_current, "who": who})
+        marks = " ".join(["current"] * is_current + ["pinned"] * each.pinned)
+        row = (each.version, published, marks, plain(who or ""), f"{each.cardinality:,}", f"{each.bytes:,}")
         shown.add_row(*row, each.manifest[:12])
     facts = {"url": url, "sequence": pointer.sequence, "current": pointer.current, "versions": versions}
     return Answer(facts, lambda: print_table(shown))
@@ -67,6 +69,9 @@ def _publish(
     version: Annotated[str | None, typer.Option(help="Its published name; the snapshot's own, if left out.")] = None,
     expect: Annotated[
         str | None, typer.Option(metavar="VERSION", help="Publish only if this version is current.")
+    ] = None,
+    who: Annotated[
+        str | None, typer.Option(envvar="CAPLINE_WHO", help="Who publishes it; your user name, if left out.")
     ] = None,
     resend: Annotated[
         bool, typer.Option("--resend", help="Send files that are there too, to fix damaged ones.")
@@ -91,7 +96,7 @@ def _publish(
         def advance(sent: int, total: int) -> None:
             progress.update(task, completed=sent, total=total)
 
-        send = partial(publisher.publish, directory, version=version, expected=expect, resend=resend)
+        send = partial(publisher.publish, directory, version=version, expected=expect, resend=resend, who=who)
         done = _or_lost(lambda: send(new_dictionary=new_dictionary, progress=advance))
     sent = f"; sent {done.sent_bytes:,} bytes in {done.sent_files} files, "
     sent += f"{done.reused_bytes:,} bytes in {done.reused_files} were there"

@@ -120,11 +120,7 @@ def log_words(log: ColumnLog, lead: tuple[int, ...] = ()) -> tuple[int, array[in
         log.pack()
     stamps, before, time_us = log.stamps, log.before, log.high_water_us
     floor = log.reserved or not stamps or stamps[-1] != time_us
-    words = array("Q", (time_us,) if floor else ())
-    if before is not None:
-        words.append(log.total)
-    if lead:
-        words.extend(lead)
+    words = array("Q", ((time_us,) if floor else ()) + (() if before is None else (log.total,)) + lead)
     words += stamps
     if before is not None:
         words += before
@@ -138,18 +134,16 @@ def log_words(log: ColumnLog, lead: tuple[int, ...] = ()) -> tuple[int, array[in
 
 def unpack_log(kind: int, words: array[int], lead: int = 0) -> tuple[ColumnLog, tuple[int, ...]]:
     """The log that `pack_log` wrote, and its `lead` words."""
-    log = ColumnLog()
     extra, columns = _COUNTS[kind & (UNITS | IDS | FLOOR)]
     n, rest = divmod(len(words) - extra - lead, columns)
     if rest or n < 0 or (not n and not kind & (FLOOR | PAGED)):
         raise _damaged("its columns differ in length")
     first = extra + lead
-    log.stamps = words[first : first + n]
-    log.high_water_us = words[0] if kind & FLOOR else log.stamps[-1]
-    log.reserved = bool(kind & FLOOR)
+    stamps, before, total = words[first : first + n], None, 0
     if kind & UNITS:
-        log.total = words[extra - 1]
-        log.before = words[first + n : first + 2 * n]
+        before, total = words[first + n : first + 2 * n], words[extra - 1]
+    time_us = words[0] if kind & FLOOR else stamps[-1]
+    log = ColumnLog(stamps, 0, before, total, time_us, reserved=bool(kind & FLOOR))
     if kind & IDS:
         for stamp_us, fingerprint in zip(log.stamps, words[-n:], strict=True):
             if fingerprint:

@@ -5,12 +5,14 @@
         20: decide -> no, left 0, after 40, empty 50
 
 A head is a check's name and the limits of policy "p", then its options (`| channels.push=1/h,3/day`; `| policy.q=2/day`
-is one more policy with these options; `| algorithm=*` makes a check of each algorithm).
+is one more policy with these options; `| algorithm=*` makes a check of each algorithm, `| each=gcra,bucketed` one of
+these, which `use LIMITS algorithm=*` names; `| numbers=True` is for stores that keep all numbers in one value).
 
 A step is `[second:] [name =] verb [words] [-> facts]`; it asks for subject "s" under "p" unless it says `of=` or `on=`.
 `$name` is the hit of an earlier step. A fact has one value, or one for each of several calls: `decide -> yes yes no`
 is three, and `decide x9 -> yes` nine. Beside a limiter's verbs there are `later SECONDS`, `when TIME ZONE`,
-`use LIMITS`, and `opens COST`: refused until `retry_after`, and allowed then, to the microsecond.
+`use LIMITS`, and `opens COST`: refused until `retry_after`, and allowed then, to the microsecond. Verbs of several
+policies have parts, a cost and an id each: `decide_all a:1 b:10:x`.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from collections.abc import Callable, Iterable
 from textwrap import dedent
 from typing import Any
 
+import numpy as np
 import pytest
 
 from capline.model import errors
-from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
+from capline.model.attempt import Attempt
+from capline.model.decision import Joint
+from capline.testing.setting import ALGORITHMS, SECOND, START_US, StoreSetting, begins_next
 
 Check = Callable[..., None]
 
@@ -45,36 +50,44 @@ def examples(table: str) -> dict[str, Check]:
 
 def _check(head: str, steps: list[str]) -> Check:
     limits, *rest = head.split(" | ")
+    options = _options(rest)
+    policies = {"p": re.split(" ?, ", limits), **options.pop("policy", {})}
+    numbers = options.pop("numbers", False)
+    each = options.pop("each", "").split(",")
+    if options.get("algorithm") == "*" and not any(each):
+        each = ALGORITHMS
+
+    def check(self: StoreSetting, algorithm: str) -> None:
+        if numbers and not begins_next(self.url):
+            pytest.skip("each number has a log of its own here: a new one begins without")
+        chosen = options | ({"algorithm": algorithm} if "algorithm" in options and algorithm else {})
+        limiter = self.limiter(*(self.policy(name, of, **chosen) for name, of in policies.items()))
+        _Run(self, limiter, algorithm).take(steps)
+
+    def alone(self: StoreSetting) -> None:
+        check(self, "")
+
+    return pytest.mark.parametrize("algorithm", each)(check) if any(each) else alone
+
+
+def _options(pairs: Iterable[str], algorithm: str = "*") -> dict[str, Any]:
+    """Options of a policy: `channels.push=1/h,3/day`, `zone=UTC`."""
     options: dict[str, Any] = {}
-    policies = {"p": re.split(" ?, ", limits)}
-    for option in rest:
-        key, _, text = option.partition("=")
+    for pair in pairs:
+        key, _, text = pair.partition("=")
         kind, _, name = key.partition(".")
-        if kind == "policy":
-            policies[name] = text.split(",")
-        elif name:
+        if name:
             options.setdefault(kind, {})[name] = text.split(",")
         else:
-            options[kind] = _value(text, {})
-
-    def check(self: StoreSetting) -> None:
-        run(self)
-
-    def of_each(self: StoreSetting, algorithm: str) -> None:
-        run(self, algorithm=algorithm)
-
-    def run(self: StoreSetting, **chosen: str) -> None:
-        limiter = self.limiter(*(self.policy(name, of, **options | chosen) for name, of in policies.items()))
-        _Run(self, limiter).take(steps)
-
-    return each_algorithm(of_each) if options.get("algorithm") == "*" else check
+            options[kind] = algorithm if text == "*" else _value(text, {})
+    return options
 
 
 class _Run:
     """One example on its limiter."""
 
-    def __init__(self, setting: StoreSetting, limiter: Any) -> None:
-        self._setting, self._limiter = setting, limiter
+    def __init__(self, setting: StoreSetting, limiter: Any, algorithm: str) -> None:
+        self._setting, self._limiter, self._algorithm = setting, limiter, algorithm
         self._hits: dict[str, Any] = {}
 
     def take(self, steps: Iterable[str]) -> None:
@@ -86,7 +99,7 @@ class _Run:
             verb, *words = found["call"].split()
             facts = [fact.split() for fact in (found["facts"] or "").split(", ") if fact]
             if facts and facts[0][0] == "raises":
-                with pytest.raises(getattr(errors, facts[0][1])):
+                with pytest.raises(getattr(errors, facts[0][1]), match=" ".join(facts[0][2:]) or None):
                     self._ask(verb, words)
                 continue
             wanted = dict(map(self._wanted, facts))
@@ -98,9 +111,9 @@ class _Run:
                 seen = [_FACTS[fact](answer) for answer in answers]
                 assert seen == (values if len(values) == times else values * times), f"{step!r}: {fact} is {seen}"
             if "new" in wanted:
-                assert answers[-1].hit not in self._hits.values(), f"{step!r}: {answers[-1]}"
+                assert _hit(answers[-1]) not in self._hits.values(), f"{step!r}: {answers[-1]}"
             if found["name"]:
-                self._hits[found["name"]] = answers[-1].hit
+                self._hits[found["name"]] = _hit(answers[-1])
 
     def _wanted(self, fact: list[str]) -> tuple[str, list[Any]]:
         """What a fact is called, and its values."""
@@ -117,14 +130,24 @@ class _Run:
         if verb == "when":
             return setting.when(*words)
         if verb == "use":
-            return self._limiter.use([setting.policy("p", words)])
+            limits = [word for word in words if "=" not in word]
+            options = _options((word for word in words if "=" in word), self._algorithm)
+            return self._limiter.use([setting.policy("p", limits, **options)])
         args = [_value(word, self._hits) for word in words if "=" not in word]
         names = {key: _value(text, self._hits) for key, _, text in (word.partition("=") for word in words) if text}
         about = {key: names.pop(key, usual) for key, usual in about.items()}
         if verb == "opens":
             return setting.opens(self._limiter, about["on"], about["of"], *args, **names)
+        if verb.endswith("_all"):
+            return self._ask_all(verb, about["of"], args, names)
         asked = {"sweep": [], "erase": [about["of"]]}.get(verb, [about["on"], about["of"], *args])
         return getattr(self._limiter, verb)(*asked, **names)
+
+    def _ask_all(self, verb: str, subject: Any, args: list[Any], names: dict[str, Any]) -> Any:
+        id = names.pop("id", None)
+        parts = [(*word.split(":"), id)[:3] for word in args if isinstance(word, str)]
+        attempts = [Attempt(policy, subject, int(cost), name) for policy, cost, name in parts]
+        return getattr(self._limiter, verb)(attempts, *args[len(parts) :], **names)
 
 
 def _value(text: str, hits: dict[str, Any]) -> Any:
@@ -136,6 +159,10 @@ def _value(text: str, hits: dict[str, Any]) -> Any:
         return float(text) if "." in text or "e-" in text else int(text)
     except ValueError:
         return text
+
+
+def _hit(answer: Any) -> Any:
+    return answer.hits if isinstance(answer, Joint) else answer.hit
 
 
 def _joined(values: Iterable[Any]) -> Any:
@@ -153,10 +180,11 @@ _FACTS: dict[str, Callable[[Any], Any]] = {
     "wait": lambda answer: answer.wait,
     "late": lambda answer: answer.late,
     "by": lambda answer: str(answer.limit),
-    "hit": lambda answer: answer.hit,
+    "hit": _hit,
     "new": lambda answer: answer.hit is not None,
+    "binds": lambda joint: joint.binds,
     "origin": lambda answer: answer.origin,
-    "stamp": lambda answer: (answer.hit - START_US) / SECOND,
+    "stamp": lambda answer: _joined((hit - START_US) / SECOND for hit in np.atleast_1d(_hit(answer)).tolist()),
     "used": lambda usage: _joined(state.used for state in usage),
     "free": lambda usage: _joined(state.remaining for state in usage),
     "past": lambda answer: _joined(state.past for state in getattr(answer, "limits", answer)),

@@ -9,6 +9,7 @@ import pytest
 from capline.model.attempt import Attempt
 from capline.model.clock import ManualClock
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
+from capline.testing.examples import examples
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
 
 HOUR = 3600 * SECOND
@@ -16,6 +17,15 @@ HOUR = 3600 * SECOND
 
 class JointLaw(StoreSetting):
     """The checks."""
+
+    vars().update(
+        examples("""
+        test_a_joint_attempt_waits_for_all_of_its_parts: 1/10s | policy.slow=1/60s
+            | policy.night=not between 22:00 and 08:00
+            when 2024-05-06T21:59:30 UTC; decide_all p:1 slow:1 -> yes; decide_all p:1 slow:1 -> no, after 60, binds 1
+            decide_all p:1 night:1 -> no, after 10; decide_all slow:1 night:1 -> no, after 36030, binds 0
+        """)
+    )
 
     def joint(self) -> Any:
         """A user, a campaign, a tenant."""
@@ -97,21 +107,6 @@ class JointLaw(StoreSetting):
         with pytest.raises(IdConflictError):
             limiter.decide_all([Attempt("user", "a", 2, id="x"), Attempt("tenant", "t")])
         assert limiter.peek("tenant", "t").remaining == 7
-
-    def test_a_joint_attempt_waits_for_all_of_its_parts(self) -> None:
-        limiter = self.limiter(
-            self.policy("quick", ["1/10s"]),
-            self.policy("slow", ["1/60s"]),
-            self.policy("night", ["not between 22:00 and 08:00"]),
-        )
-        self.when("2024-05-06 21:59:30", "UTC")
-        assert limiter.decide_all([Attempt("quick", "s"), Attempt("slow", "s")])
-        refused = limiter.decide_all([Attempt("quick", "s"), Attempt("slow", "s")])
-        assert (refused.retry_after, refused.binds) == (60.0, 1)
-        refused = limiter.decide_all([Attempt("quick", "s"), Attempt("night", "s")])
-        assert refused.retry_after == 10.0
-        refused = limiter.decide_all([Attempt("slow", "s"), Attempt("night", "s")])
-        assert (refused.retry_after, refused.binds) == (36_030.0, 0), "the minute is over at night"
 
     @each_algorithm
     def test_a_joint_attempt_under_every_algorithm(self, algorithm: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from capline.model.attempt import Attempt
 from capline.model.errors import IdConflictError, InvalidValueError
+from capline.testing.examples import examples
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
 
 MINUTE = 60 * SECOND
@@ -13,6 +14,38 @@ MINUTE = 60 * SECOND
 
 class JointSlotLaw(StoreSetting):
     """The checks. Several policies over one subject, whose logs are in one place on every store."""
+
+    vars().update(
+        examples("""
+        test_the_part_that_fits_last_says_when: 3/min | policy.tokens=100/min
+            decide on=tokens 100 -> yes; 20: schedule_all p:1 tokens:10 -> wait 40; schedule -> wait 40.000001
+            decide on=tokens -> no
+        test_a_slot_that_one_part_refuses_is_taken_in_none: 3/min | policy.tokens=100/min
+            decide on=tokens 95 -> yes
+            schedule_all p:1 tokens:10 max_wait=59.999999 -> no, after 60, binds 1, left 3, wait 0, by 100/minute
+            schedule_all p:1 tokens:101 -> no, after never, binds 1; explain -> hits 0
+            schedule_all p:1 tokens:10 max_wait=60 -> wait 60
+        test_a_slot_is_no_earlier_than_asked: 3/min | policy.tokens=100/min
+            schedule_all p:1 tokens:10 not_before=30 -> wait 30; schedule_all p:1 tokens:10 -> wait 30.000001
+            schedule_all p:1 tokens:10 not_before=40 max_wait=39 -> no
+        test_a_slot_comes_after_those_that_are_taken_in_any_of_its_logs: 3/min | policy.tokens=100/min
+            schedule on=tokens 1 not_before=30 -> wait 30; schedule_all p:1 tokens:10 -> wait 30.000001
+        test_a_slot_is_given_back_in_every_log: 3/min | policy.tokens=100/min
+            decide on=tokens 100 -> yes; a = schedule_all p:1 tokens:60 -> wait 60
+            refund_all p:1 tokens:60 $a -> gives 2
+            schedule_all p:1 tokens:60 -> wait 60.000001
+        test_ids_of_several_instants_name_no_slot: 3/min | policy.tokens=100/min
+            decide id=x -> yes; 1: decide on=tokens 10 id=x -> yes
+            schedule_all p:1 tokens:10 id=x -> raises IdConflictError at several instants
+        test_a_part_that_is_ahead_of_the_clock_has_all_wait_for_it: 3/min | policy.tokens=100/min
+            50: decide on=tokens 10 -> yes; 20: schedule_all p:1 tokens:10 -> stamp 50.000001+50.000001; decide -> no
+            51: decide -> stamp 51
+        test_quiet_hours_of_one_part_put_the_slot_off: not between 22:00 and 08:00 | policy.b=1/min
+            when 2024-05-06T21:59:30 UTC; schedule_all p:1 b:1 -> wait 0 36030
+        test_refusals_that_count_are_not_recorded_for_a_slot: 1/min | policy.b=9/min | count_denied=True
+            schedule_all p:1 b:1 -> yes; schedule_all p:1 b:1 max_wait=1 -> no; explain -> hits 1
+        """)
+    )
 
     def of_a_key(self) -> Any:
         """Requests and tokens a minute of one key."""
@@ -45,31 +78,6 @@ class JointSlotLaw(StoreSetting):
         assert limiter.refund_all(parts, slots[1].hits) == 2
         assert limiter.schedule("bursts", "key", limits=["1/10s"]).wait == pytest.approx(10, abs=1e-5)
 
-    def test_the_part_that_fits_last_says_when(self) -> None:
-        limiter = self.of_a_key()
-        assert limiter.decide("tokens", "key", 100)
-        self.at(20)
-        assert limiter.schedule_all(self.parts()).wait == 40.0
-        assert limiter.schedule("requests", "key").wait_us == 40 * SECOND + 1, "nobody jumps the queue of either log"
-        assert not limiter.decide("tokens", "key")
-
-    def test_a_slot_that_one_part_refuses_is_taken_in_none(self) -> None:
-        limiter = self.of_a_key()
-        assert limiter.decide("tokens", "key", 95)
-        late = limiter.schedule_all(self.parts(), max_wait=59.999999)
-        assert (late.allowed, late.hits, late.retry_after, late.binds) == (False, (), 60.0, 1)
-        assert (late.remaining, str(late.limit), late.wait_us) == (3, "100/minute", 0)
-        never = limiter.schedule_all(self.parts(101))
-        assert (never.allowed, never.retry_after_us, never.binds) == (False, None, 1)
-        assert self.hits_of(limiter, "requests") == []
-        assert limiter.schedule_all(self.parts(), max_wait=60).wait == 60.0
-
-    def test_a_slot_is_no_earlier_than_asked(self) -> None:
-        limiter = self.of_a_key()
-        assert limiter.schedule_all(self.parts(), not_before=30).wait == 30.0
-        assert limiter.schedule_all(self.parts()).wait_us == 30 * SECOND + 1
-        assert not limiter.schedule_all(self.parts(), not_before=40, max_wait=39)
-
     def test_slots_of_one_and_of_several_policies_are_in_the_order_in_which_they_are_taken(self) -> None:
         limiter = self.of_a_key()
         stamps: list[int] = []
@@ -80,19 +88,6 @@ class JointSlotLaw(StoreSetting):
                 stamps.append(limiter.schedule("tokens", "key", 5).hit)
         assert stamps == sorted(stamps)
         assert len(set(stamps)) == len(stamps)
-
-    def test_a_slot_comes_after_those_that_are_taken_in_any_of_its_logs(self) -> None:
-        limiter = self.of_a_key()
-        assert limiter.schedule("tokens", "key", 1, not_before=30).wait == 30.0
-        assert limiter.schedule_all(self.parts()).wait_us == 30 * SECOND + 1
-
-    def test_a_slot_is_given_back_in_every_log(self) -> None:
-        limiter = self.of_a_key()
-        assert limiter.decide("tokens", "key", 100)
-        slot = limiter.schedule_all(self.parts(60))
-        assert limiter.refund_all(self.parts(60), slot.hits) == 2
-        again = limiter.schedule_all(self.parts(60))
-        assert again.wait_us - slot.wait_us == 1, "the stamp of a hit that was given back stays its own"
 
     def test_an_id_names_the_slot_in_every_log(self) -> None:
         limiter = self.of_a_key()
@@ -129,14 +124,6 @@ class JointSlotLaw(StoreSetting):
         limiter.use([self.policy("requests", ["1/min"]), changed[1]])
         assert limiter.schedule_all(self.parts(10)).wait_us == 3 * MINUTE + 1
 
-    def test_ids_of_several_instants_name_no_slot(self) -> None:
-        limiter = self.of_a_key()
-        assert limiter.decide("requests", "key", id="x")
-        self.at(1)
-        assert limiter.decide("tokens", "key", 10, id="x")
-        with pytest.raises(IdConflictError, match="at several instants"):
-            limiter.schedule_all(self.parts(id="x"))
-
     def test_a_slot_that_a_narrow_log_has_forgotten_is_known_by_the_wide_one(self) -> None:
         limiter = self.limiter(self.policy("requests", ["2/s"]), self.policy("tokens", ["100/min"]))
         slot = limiter.schedule_all(self.parts(id="x"))
@@ -146,24 +133,6 @@ class JointSlotLaw(StoreSetting):
         assert [len(states) for states in again.limits] == [0, 1]
         assert sum(units for at, units in self.hits_of(limiter, "requests") if at > 0) == 0
         assert limiter.peek("tokens", "key").remaining == 89
-
-    def test_a_part_that_is_ahead_of_the_clock_has_all_wait_for_it(self) -> None:
-        limiter = self.of_a_key()
-        self.at(50)
-        assert limiter.decide("tokens", "key", 10)
-        self.at(20)
-        slot = limiter.schedule_all(self.parts())
-        assert slot.hits == (START_US + 50 * SECOND + 1,) * 2
-        assert not limiter.decide("requests", "key"), "its log has a slot ahead"
-        self.at(51)
-        assert limiter.decide("requests", "key").hit == START_US + 51 * SECOND
-
-    def test_quiet_hours_of_one_part_put_the_slot_off(self) -> None:
-        limiter = self.limiter(self.policy("a", ["not between 22:00 and 08:00"]), self.policy("b", ["1/min"]))
-        self.when("2024-05-06 21:59:30", "UTC")
-        parts = [Attempt("a", "s"), Attempt("b", "s")]
-        assert limiter.schedule_all(parts).wait_us == 0
-        assert limiter.schedule_all(parts).wait == 10 * 3600 + 30
 
     @each_algorithm
     def test_a_slot_under_every_algorithm(self, algorithm: str) -> None:
@@ -190,10 +159,3 @@ class JointSlotLaw(StoreSetting):
                 [(each.remaining, each.frees_in_us, each.whole_in_us) for each in part] for part in joint.limits
             ] == [state]
             self.clock.advance_us(SECOND)
-
-    def test_refusals_that_count_are_not_recorded_for_a_slot(self) -> None:
-        limiter = self.limiter(self.policy("a", ["1/min"], count_denied=True), self.policy("b", ["9/min"]))
-        parts = [Attempt("a", "s"), Attempt("b", "s")]
-        assert limiter.schedule_all(parts)
-        assert not limiter.schedule_all(parts, max_wait=1)
-        assert len(limiter.explain("a", "s").hits) == 1

@@ -7,12 +7,41 @@ from typing import Any
 import pytest
 
 from capline.model.attempt import Attempt
-from capline.model.errors import IdConflictError
+from capline.testing.examples import examples
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
 
 
 class JointTimeLaw(StoreSetting):
     """The checks."""
+
+    vars().update(
+        examples("""
+        test_a_known_part_does_not_move_the_time_of_the_others: 3/10min | policy.b=3/10min
+            decide x2 on=b -> yes; 650: decide id=i -> yes
+            300: decide_all p:1:i b:1 -> yes, left 0, binds 1, stamp 650.0+300.0; decide on=b -> no no
+            explain on=b -> hits 3
+        test_an_id_is_looked_up_at_the_time_of_its_own_log: 3/10min | policy.b=3/10min
+            decide id=i -> yes; 650: decide on=b id=k -> yes
+            300: decide_all p:1:i b:1:k -> yes, binds 0, stamp 0.0+650.0
+            peek -> left 1; decide_all p:2:i b:1:k -> raises IdConflictError
+        test_a_burst_in_one_part_does_not_move_the_time_of_another: 1000/10s | policy.b=3/10s
+            decide x2 on=b -> yes; 9.99998: decide x100 -> yes; decide id=i -> yes
+            decide_all p:1:i b:1 -> yes, stamp 10.00008+9.99998; decide on=b -> no no
+        test_a_part_that_is_ahead_of_the_clock_leaves_a_new_one_its_time: 3/10min | policy.b=3/10min
+            decide x2 on=b -> yes; 650: decide -> yes; 300: peek_all p:1 b:1 -> yes, left 0, binds 1
+            a = decide_all p:1 b:1 -> yes, left 0, binds 1, stamp 650.000001+300.0
+            decide_all p:1 b:1 -> no, binds 1, after 300; 599.999999: decide_all p:1 b:1 -> no
+            refund_all p:1 b:1 $a -> gives 2; decide_all p:1 b:1 -> yes
+        test_a_part_that_is_ahead_is_waited_for_until_its_own_time_has_room: 1/10s | policy.b=5/10s
+            50: decide -> yes; 20: decide_all p:1 b:1 -> no, after 40, binds 0, left 0
+            59.999999: decide_all p:1 b:1 -> no
+            60: decide_all p:1 b:1 -> yes, stamp 60.0+60.0
+        test_a_part_with_slots_ahead_holds_all_and_moves_none: 3/10s | policy.b=2/10s
+            decide on=b -> yes; schedule not_before=30 -> wait 30
+            decide_all b:1 p:1 -> no, after 30, binds 1, left 1, by 3/10s
+            30: decide_all b:1 p:1 -> yes, stamp 30.0+30.000001
+        """)
+    )
 
     def subject(self, number: int) -> str | int:
         """Subjects of these are in one slot, and so decided in one step on every store."""
@@ -21,93 +50,6 @@ class JointTimeLaw(StoreSetting):
     def part(self, policy: str, number: int = 0, cost: int = 1, id: str | None = None, **names: Any) -> Attempt:
         """An attempt on one of the subjects."""
         return Attempt(policy, self.subject(number), cost, id, **names)
-
-    def two(self, *limits: str, **options: Any) -> Any:
-        """A limiter of two policies, "a" and "b", under the same limits."""
-        return self.limiter(*(self.policy(name, list(limits), **options) for name in ("a", "b")))
-
-    def test_a_known_part_does_not_move_the_time_of_the_others(self) -> None:
-        limiter = self.two("3/10min")
-        for _ in range(2):
-            assert limiter.decide("b", self.subject(0))
-        self.at(650)
-        assert limiter.decide("a", self.subject(0), id="i")
-        self.at(300)
-        joint = limiter.decide_all([self.part("a", id="i"), self.part("b")])
-        assert (joint.allowed, joint.remaining, joint.binds) == (True, 0, 1)
-        assert joint.hits == (START_US + 650 * SECOND, START_US + 300 * SECOND)
-        assert [limiter.decide("b", self.subject(0)).allowed for _ in range(2)] == [False, False]
-        assert len(limiter.explain("b", self.subject(0)).hits) == 3
-
-    def test_an_id_is_looked_up_at_the_time_of_its_own_log(self) -> None:
-        limiter = self.two("3/10min")
-        first = limiter.decide("a", self.subject(0), id="i")
-        self.at(650)
-        second = limiter.decide("b", self.subject(0), id="k")
-        self.at(300)
-        joint = limiter.decide_all([self.part("a", id="i"), self.part("b", id="k")])
-        assert (joint.allowed, joint.hits, joint.binds) == (True, (first.hit, second.hit), 0)
-        assert limiter.peek("a", self.subject(0)).remaining == 1
-        with pytest.raises(IdConflictError):
-            limiter.decide_all([self.part("a", cost=2, id="i"), self.part("b", id="k")])
-
-    def test_a_burst_in_one_part_does_not_move_the_time_of_another(self) -> None:
-        limiter = self.limiter(self.policy("a", ["1000/10s"]), self.policy("b", ["3/10s"]))
-        for _ in range(2):
-            assert limiter.decide("b", self.subject(0))
-        self.clock.advance_us(10 * SECOND - 20)
-        for _ in range(100):
-            assert limiter.decide("a", self.subject(0))
-        assert limiter.decide("a", self.subject(0), id="i")
-        joint = limiter.decide_all([self.part("a", id="i"), self.part("b")])
-        assert (joint.allowed, joint.hits[1]) == (True, START_US + 10 * SECOND - 20)
-        assert [limiter.decide("b", self.subject(0)).allowed for _ in range(2)] == [False, False]
-
-    def test_a_part_that_is_ahead_of_the_clock_leaves_a_new_one_its_time(self) -> None:
-        limiter = self.two("3/10min")
-        for _ in range(2):
-            assert limiter.decide("b", self.subject(0))
-        self.at(650)
-        assert limiter.decide("a", self.subject(0))
-        self.at(300)
-        parts = [self.part("a"), self.part("b")]
-        looked = limiter.peek_all(parts)
-        joint = limiter.decide_all(parts)
-        assert (looked.allowed, looked.remaining, looked.binds) == (joint.allowed, joint.remaining, joint.binds)
-        assert joint.hits == (START_US + 650 * SECOND + 1, START_US + 300 * SECOND)
-        assert (joint.remaining, joint.binds) == (0, 1)
-        refused = limiter.decide_all(parts)
-        assert (refused.allowed, refused.binds, refused.retry_after) == (False, 1, 300.0)
-        self.at(600 - 1e-6)
-        assert not limiter.decide_all(parts)
-        assert limiter.refund_all(parts, joint.hits) == 2
-        assert limiter.decide_all(parts)
-
-    def test_a_part_that_is_ahead_is_waited_for_until_its_own_time_has_room(self) -> None:
-        limiter = self.limiter(self.policy("a", ["1/10s"]), self.policy("b", ["5/10s"]))
-        parts = [self.part("a"), self.part("b")]
-        self.at(50)
-        assert limiter.decide("a", self.subject(0))
-        self.at(20)
-        refused = limiter.decide_all(parts)
-        assert (refused.retry_after, refused.binds, refused.remaining) == (40.0, 0, 0)
-        self.clock.advance_us(refused.retry_after_us - 1)
-        assert not limiter.decide_all(parts)
-        self.clock.advance_us(1)
-        assert limiter.decide_all(parts).hits == (START_US + 60 * SECOND, START_US + 60 * SECOND)
-
-    def test_a_part_with_slots_ahead_holds_all_and_moves_none(self) -> None:
-        limiter = self.limiter(self.policy("a", ["3/10s"]), self.policy("b", ["2/10s"]))
-        parts = [self.part("b"), self.part("a")]
-        assert limiter.decide("b", self.subject(0))
-        assert limiter.schedule("a", self.subject(0), not_before=30).wait == 30.0
-        refused = limiter.decide_all(parts)
-        assert (refused.allowed, refused.retry_after, refused.binds) == (False, 30.0, 1)
-        assert str(refused.limit) == "3/10s"
-        assert refused.remaining == 1, "of the part that has the least"
-        self.at(30)
-        joint = limiter.decide_all(parts)
-        assert joint.hits == (START_US + 30 * SECOND, START_US + 30 * SECOND + 1)
 
     def test_quiet_hours_are_asked_of_each_part_at_its_own_time(self) -> None:
         quiet = "not between 22:00 and 08:00"

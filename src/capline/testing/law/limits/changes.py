@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from capline.model.attempt import Attempt
+from capline.testing.examples import examples
 from capline.testing.setting import ALGORITHMS, SECOND, StoreSetting, begins_next
 
 COUNTERS = ("sliding_counter", "fixed_window", "gcra")
@@ -16,6 +17,37 @@ each_change = pytest.mark.parametrize(
 
 class ChangeLaw(StoreSetting):
     """The checks."""
+
+    vars().update(
+        examples("""
+        test_what_is_out_of_a_window_is_not_carried_into_it: 100/day | each=sliding_counter,fixed_window,gcra
+            decide 50 -> yes; 3600: decide 2 -> yes; use 3/hour 60/day algorithm=*; usage -> used 2+52
+            decide -> yes no no
+        test_a_carried_hit_is_given_back_once_and_takes_nothing_else: 3/hour | each=sliding_counter,fixed_window,gcra
+            a = decide; b = decide; decide -> yes; use 3/hour algorithm=*; refund $a -> yes no; usage -> used 2
+            decide -> yes
+            refund $b -> yes no; decide -> yes no no no
+        test_a_hit_on_a_channel_is_given_back_where_channels_were_given_up_for_sums: 3/hour
+            | channels.push=1/hour | each=bucketed,sliding_counter,fixed_window,gcra
+            a = decide channel=push id=x; use 3/hour algorithm=*; decide -> yes; refund $a -> yes no; usage -> used 1
+        test_policies_that_share_a_log_keep_each_its_own_numbers: 2/hour | policy.d=3/day
+            | log=both | algorithm=* | each=sliding_counter,fixed_window,gcra
+            decide id=a -> yes; decide id=b -> yes; decide on=d id=c -> yes; decide on=d id=d -> yes
+            decide on=d id=e -> yes
+            1: decide -> no; decide on=d -> no
+        test_another_quota_counts_what_was_used: 10/hour
+            | algorithm=* | each=sliding_counter,fixed_window,gcra | numbers=True
+            decide 10 -> yes; use 11/hour algorithm=*; peek 0 -> left 1; decide -> yes no; use 10/hour algorithm=*
+            decide -> no; decide 10 of=other -> yes
+        test_a_lower_quota_blocks_no_longer_than_itself: 100/hour
+            | algorithm=* | each=sliding_counter,fixed_window,gcra | numbers=True
+            decide 100 -> yes; use 3/hour algorithm=*; decide -> no; 7200: decide -> yes yes yes no
+        test_another_window_counts_what_the_nearest_showed: 4/hour, 50/day
+            | algorithm=* | each=sliding_counter,fixed_window,gcra | numbers=True
+            decide 4 -> yes; use 5/2hour 60/week algorithm=*; usage -> used 4+4; decide -> yes no; use 9/min algorithm=*
+            decide -> yes yes yes yes no
+        """)
+    )
 
     @each_counter
     @pytest.mark.parametrize("before", ["sliding_log", "bucketed"])
@@ -32,46 +64,6 @@ class ChangeLaw(StoreSetting):
         limiter.use([self.policy("p", ["12/hour"], algorithm=algorithm)])
         assert sum(bool(limiter.decide("p", "s")) for _ in range(5)) == 2
         assert limiter.decide("p", "other", 12)
-
-    @each_counter
-    def test_what_is_out_of_a_window_is_not_carried_into_it(self, algorithm: str) -> None:
-        limiter = self.one("100/day")
-        assert limiter.decide("p", "s", 50)
-        self.at(3600)
-        assert limiter.decide("p", "s", 2)
-        limiter.use([self.policy("p", ["3/hour", "60/day"], algorithm=algorithm)])
-        assert self.used(limiter) == [2, 52]
-        assert sum(bool(limiter.decide("p", "s")) for _ in range(3)) == 1
-
-    @each_counter
-    def test_a_carried_hit_is_given_back_once_and_takes_nothing_else(self, algorithm: str) -> None:
-        limiter = self.one("3/hour")
-        hits = [limiter.decide("p", "s").hit for _ in range(3)]
-        limiter.use([self.policy("p", ["3/hour"], algorithm=algorithm)])
-        assert [limiter.refund("p", "s", hits[0]) for _ in range(2)] == [True, False]
-        assert limiter.usage("p", "s")[0].used == 2
-        assert limiter.decide("p", "s")
-        assert [limiter.refund("p", "s", hits[1]) for _ in range(2)] == [True, False]
-        assert sum(bool(limiter.decide("p", "s")) for _ in range(4)) == 1
-
-    @pytest.mark.parametrize("algorithm", ["bucketed", *COUNTERS])
-    def test_a_hit_on_a_channel_is_given_back_where_channels_were_given_up_for_sums(self, algorithm: str) -> None:
-        limiter = self.one("3/hour", channels={"push": ["1/hour"]})
-        hit = limiter.decide("p", "s", channel="push", id="x").hit
-        limiter.use([self.policy("p", ["3/hour"], algorithm=algorithm)])
-        assert limiter.decide("p", "s")
-        assert [limiter.refund("p", "s", hit) for _ in range(2)] == [True, False]
-        assert limiter.usage("p", "s")[0].used == 1
-
-    @each_counter
-    def test_policies_that_share_a_log_keep_each_its_own_numbers(self, algorithm: str) -> None:
-        limiter = self.limiter(
-            self.policy("h", ["2/hour"], algorithm=algorithm, log="both"),
-            self.policy("d", ["3/day"], algorithm=algorithm, log="both"),
-        )
-        assert all(limiter.decide(name, "s", id=f"{i}") for i, name in enumerate("hhddd"))
-        self.clock.advance_us(SECOND)
-        assert not any(limiter.decide(name, "s") for name in "hd")
 
     def test_numbers_of_another_algorithm_are_never_damage(self) -> None:
         """A level takes the last of a counter's sums for its own: given back, it does not move before the others."""
@@ -116,36 +108,6 @@ class ChangeLaw(StoreSetting):
     def allowed(self, limiter: Any, most: int = 20) -> int:
         """How many units are allowed now, each for itself."""
         return sum(bool(limiter.decide("p", "s")) for _ in range(most))
-
-    @each_counter
-    def test_another_quota_counts_what_was_used(self, algorithm: str) -> None:
-        limiter = self.numbers("10/hour", algorithm=algorithm)
-        assert limiter.decide("p", "s", 10)
-        limiter.use([self.policy("p", ["11/hour"], algorithm=algorithm)])
-        assert limiter.peek("p", "s", 0).remaining == 1
-        assert self.allowed(limiter) == 1
-        limiter.use([self.policy("p", ["10/hour"], algorithm=algorithm)])
-        assert self.allowed(limiter) == 0
-        assert limiter.decide("p", "other", 10)
-
-    @each_counter
-    def test_a_lower_quota_blocks_no_longer_than_itself(self, algorithm: str) -> None:
-        limiter = self.numbers("100/hour", algorithm=algorithm)
-        assert limiter.decide("p", "s", 100)
-        limiter.use([self.policy("p", ["3/hour"], algorithm=algorithm)])
-        assert not limiter.decide("p", "s")
-        self.clock.advance(seconds=2 * 3600)
-        assert self.allowed(limiter) == 3
-
-    @each_counter
-    def test_another_window_counts_what_the_nearest_showed(self, algorithm: str) -> None:
-        limiter = self.numbers("4/hour", "50/day", algorithm=algorithm)
-        assert limiter.decide("p", "s", 4)
-        limiter.use([self.policy("p", ["5/2hour", "60/week"], algorithm=algorithm)])
-        assert self.used(limiter) == [4, 4]
-        assert self.allowed(limiter) == 1
-        limiter.use([self.policy("p", ["9/min"], algorithm=algorithm)])
-        assert self.allowed(limiter) == 4
 
     @each_counter
     def test_a_longer_window_is_nearer_than_a_shorter_one(self, algorithm: str) -> None:

@@ -60,6 +60,15 @@ class RuleLaw(StoreSetting):
             decide channel=push -> yes; decide channel=email -> no
         test_policies_that_share_a_log_count_each_others_hits: 2/day | policy.b=3/week | log=all
             decide -> yes; decide on=b -> yes; decide -> no; 172800: decide on=b -> yes no
+        test_a_clock_that_steps_back_gives_no_room: 2/10s
+            100: decide -> yes yes; 0: decide -> no, after 110; 110: decide -> yes, stamp 110
+        test_erase_reaches_a_channel_that_the_policy_has_no_more: 9/day | channels.push=2/day
+            decide 2 channel=push -> yes; use 9/day channels.mail=2/day; use 9/day; erase -> gives 2 0
+            use 9/day channels.push=2/day; decide channel=push -> yes, left 1
+        test_erase_reaches_reservations_that_the_policy_has_no_more: 9/day | reservations=True
+            | each=sliding_log,bucketed,gcra
+            a = reserve ttl=10; use 9/day algorithm=*; erase -> gives 1; use 9/day reservations=True; decide -> hit $a
+            11: usage -> used 1
         """)
     )
 
@@ -97,18 +106,6 @@ class RuleLaw(StoreSetting):
 
     # --- the clock --------------------------------------------------------------------------------------------
 
-    def test_a_clock_that_steps_back_gives_no_room(self) -> None:
-        limiter = self.one("2/10s")
-        self.at(100)
-        first, second = limiter.decide("p", "s"), limiter.decide("p", "s")
-        self.at(0)
-        refused = limiter.decide("p", "s")
-        assert (refused.allowed, refused.retry_after) == (False, 110.0)
-        self.at(110)
-        third = limiter.decide("p", "s")
-        assert third
-        assert first.hit < second.hit < third.hit
-
     @pytest.mark.parametrize("many", [1, 700], ids=["short", "long"])
     def test_what_has_aged_counts_no_more_though_the_clock_steps_back(self, many: int) -> None:
         """Also where it is there still: no answer tells what was trimmed."""
@@ -131,28 +128,3 @@ class RuleLaw(StoreSetting):
         limiter.use([self.policy("p", ["5/300s"])])
         assert limiter.decide("p", "s", id="y").remaining == 3
         assert limiter.load([PastHit("p", "s", START_US + 9 * SECOND, id="z")]).added == 1
-
-    def test_erase_reaches_a_channel_that_the_policy_has_no_more(self) -> None:
-        with_push, without = (
-            self.policy("p", ["9/day"], channels=channels) for channels in ({"push": ["2/day"]}, {"mail": ["2/day"]})
-        )
-        limiter = self.limiter(with_push)
-        assert limiter.decide("p", "s", 2, channel="push")
-        limiter.use([without])
-        limiter.use([self.policy("p", ["9/day"])])
-        assert limiter.erase("s") == 2
-        assert limiter.erase("s") == 0
-        limiter.use([with_push])
-        assert limiter.decide("p", "s", channel="push").remaining == 1
-
-    @pytest.mark.parametrize("algorithm", ["sliding_log", "bucketed", "gcra"])
-    def test_erase_reaches_reservations_that_the_policy_has_no_more(self, algorithm: str) -> None:
-        reserving = self.policy("p", ["9/day"], reservations=True)
-        limiter = self.limiter(reserving)
-        hit = limiter.reserve("p", "s", ttl=10).hit
-        limiter.use([self.policy("p", ["9/day"], algorithm=algorithm)])
-        assert limiter.erase("s") == 1
-        limiter.use([reserving])
-        assert limiter.decide("p", "s").hit == hit, "the same instant"
-        self.clock.advance(seconds=11)
-        assert limiter.usage("p", "s")[0].used == 1

@@ -54,6 +54,15 @@ class ReservationLaw(StoreSetting):
             a = decide; reserve 2 ttl=30 -> no, hit none, by 2/hour; 31: usage -> used 1+1; refund $a -> yes
         test_calendar_limits_take_reservations: 2/calendar-day | zone=Europe/Berlin | reservations=True
             when 2026-03-01T23:59 Europe/Berlin; reserve 2 ttl=30 -> yes; decide -> no; later 30; decide 2 -> yes
+        test_a_refund_is_the_channel_s_also_while_the_policy_has_it_not: 9/day | channels.push=1/day
+            a = decide channel=push; b = decide of=t channel=push; decide channel=push -> no
+            use 9/day channels.mail=5/day
+            refund $a -> yes; settle of=t $b 3 -> yes; use 9/day channels.push=1/day; usage channel=push -> used 0+0
+            usage of=t channel=push -> used 3+3; decide channel=push -> yes no
+        test_what_ended_stays_so_while_channels_come_and_go: 9/day | reservations=True | channels.push=1/day
+            reserve channel=push ttl=10 -> yes; 20: use 9/day reservations=True; reserve ttl=10 -> yes
+            40: decide -> yes
+            use 9/day reservations=True channels.push=1/day; usage channel=push -> used 1+0; decide channel=push -> yes
         """)
     )
 
@@ -129,23 +138,6 @@ class ReservationLaw(StoreSetting):
         assert not limiter.decide("p", "s", channel="push")
         assert self.used(limiter) == [others + 2]
 
-    def test_a_refund_is_the_channel_s_also_while_the_policy_has_it_not(self) -> None:
-        with_push, without = (
-            self.policy("p", ["9/day"], channels=channels) for channels in ({"push": ["1/day"]}, {"mail": ["5/day"]})
-        )
-        limiter = self.limiter(with_push)
-        hit = limiter.decide("p", "s", channel="push").hit
-        settled = limiter.decide("p", "t", channel="push").hit
-        assert not limiter.decide("p", "s", channel="push")
-        limiter.use([without])
-        assert limiter.refund("p", "s", hit) is True
-        assert limiter.settle("p", "t", settled, 3) is True
-        limiter.use([with_push])
-        assert self.used(limiter, channel="push") == [0, 0]
-        assert self.used(limiter, "t", channel="push") == [3, 3]
-        assert limiter.decide("p", "s", channel="push")
-        assert not limiter.decide("p", "s", channel="push")
-
     def test_a_process_that_does_not_know_a_channel_gives_back_and_erases_what_is_on_it(self) -> None:
         if self.url.startswith("memory:"):
             pytest.skip("one process")
@@ -162,22 +154,6 @@ class ReservationLaw(StoreSetting):
             [3, 3],
             [0, 0],
         ]
-
-    def test_what_ended_stays_so_while_channels_come_and_go(self) -> None:
-        with_push, without = (
-            self.policy("p", ["9/day"], reservations=True, channels=channels)
-            for channels in ({"push": ["1/day"]}, None)
-        )
-        limiter = self.limiter(with_push)
-        assert limiter.reserve("p", "s", channel="push", ttl=10)
-        self.at(20)
-        limiter.use([without])
-        assert limiter.reserve("p", "s", ttl=10)
-        self.at(40)
-        assert limiter.decide("p", "s")
-        limiter.use([with_push])
-        assert self.used(limiter, channel="push") == [1, 0]
-        assert limiter.decide("p", "s", channel="push")
 
     def test_who_gives_up_reservations_revives_none(self) -> None:
         limiter = self.reserving("9/day")

@@ -165,6 +165,11 @@ def _hit(answer: Any) -> Any:
     return answer.hits if isinstance(answer, Joint) else answer.hit
 
 
+def _states(answer: Any) -> Any:
+    """Those of its limits, of a decision or of `usage`."""
+    return getattr(answer, "limits", answer)
+
+
 def _joined(values: Iterable[Any]) -> Any:
     """One number as it is, several with a plus between."""
     listed = [*values]
@@ -185,9 +190,12 @@ _FACTS: dict[str, Callable[[Any], Any]] = {
     "binds": lambda joint: joint.binds,
     "origin": lambda answer: answer.origin,
     "stamp": lambda answer: _joined((hit - START_US) / SECOND for hit in np.atleast_1d(_hit(answer)).tolist()),
-    "used": lambda usage: _joined(state.used for state in usage),
-    "free": lambda usage: _joined(state.remaining for state in usage),
-    "past": lambda answer: _joined(state.past for state in getattr(answer, "limits", answer)),
+    "used": lambda answer: _joined(state.used for state in _states(answer)),
+    "free": lambda answer: _joined(state.remaining for state in _states(answer)),
+    "past": lambda answer: _joined(state.past for state in _states(answer)),
+    "frees": lambda answer: _joined(state.frees_in for state in _states(answer)),
+    "whole": lambda answer: _joined(state.whole_in for state in _states(answer)),
+    "names": lambda answer: _joined(state.name for state in _states(answer)),
     "units": lambda why: _joined(hit.units for hit in why.hits),
     "stamps": lambda why: _joined((hit.stamp_us - START_US) // SECOND for hit in why.hits),
     "hits": lambda why: len(why.hits),

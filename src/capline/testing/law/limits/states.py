@@ -11,6 +11,7 @@ from capline.model.attempt import Attempt
 from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import Policy
+from capline.testing.examples import examples
 from capline.testing.reference import Reference
 from capline.testing.setting import SECOND, StoreSetting, each_algorithm
 
@@ -22,31 +23,30 @@ def _told(decision: Decision) -> list[tuple[str, int, float | None, float]]:
 class StateLaw(StoreSetting):
     """The checks."""
 
+    vars().update(
+        examples("""
+        test_each_limit_has_a_state_of_its_own: 3/minute, 100/hour
+            decide -> free 2+99, frees 60.0+3600.0, whole 60.0+3600.0, names p+p
+            10: decide 2 -> free 0+97, frees 50.0+3590.0, whole 60.0+3600.0
+            30: decide -> no, free 0+97, frees 30.0+3570.0, whole 40.0+3580.0, after 30
+        test_where_nothing_is_used_there_is_nothing_to_wait_for: 3/minute, 0/hour
+            decide -> no, free 3+0, frees 0.0+None, whole 0.0+0.0
+        test_a_peek_tells_what_would_be: 3/minute, 9/hour
+            decide; 1: peek 2 -> free 0+6, frees 59.0+3599.0, whole 60.0+3600.0
+            decide 2 -> free 0+6, frees 59.0+3599.0, whole 60.0+3600.0
+        test_a_retry_tells_what_was: 3/minute, 9/hour
+            decide; 1: decide id=x -> free 1+7, frees 59.0+3599.0, whole 60.0+3600.0
+            5: decide; decide id=x -> free 1+7, frees 59.0+3599.0, whole 60.0+3600.0
+        test_a_channel_has_states_behind_the_policy_s: 3/day | channels.push=2/day,9/week
+            decide; decide channel=push -> free 1+1+8, names p+p/push+p/push
+        test_slots_have_states: 2/10s, 9/minute
+            schedule -> free 1+8 0+7 0+6 0+5
+        """)
+    )
+
     def pair(self, policy: Policy) -> tuple[Any, Reference]:
         """A limiter on the store, and the reference beside it."""
         return self.limiter(policy), Reference([policy], self.clock)
-
-    def test_each_limit_has_a_state_of_its_own(self) -> None:
-        limiter = self.one("3/minute", "100/hour")
-        assert _told(limiter.decide("p", "s")) == [("3/minute", 2, 60, 60), ("100/hour", 99, 3600, 3600)]
-        self.at(10)
-        assert _told(limiter.decide("p", "s", 2)) == [("3/minute", 0, 50, 60), ("100/hour", 97, 3590, 3600)]
-        self.at(30)
-        refused = limiter.decide("p", "s")
-        assert _told(refused) == [("3/minute", 0, 30, 40), ("100/hour", 97, 3570, 3580)]
-        assert refused.retry_after == 30
-        assert [state.name for state in refused.limits] == ["p", "p"]
-
-    def test_where_nothing_is_used_there_is_nothing_to_wait_for(self) -> None:
-        limiter = self.one("3/minute", "0/hour")
-        assert _told(limiter.decide("p", "s")) == [("3/minute", 3, 0, 0), ("0/hour", 0, None, 0)]
-
-    def test_a_peek_tells_what_would_be(self) -> None:
-        limiter = self.one("3/minute", "9/hour")
-        limiter.decide("p", "s")
-        self.at(1)
-        peeked, decided = limiter.peek("p", "s", 2), limiter.decide("p", "s", 2)
-        assert _told(peeked) == _told(decided) == [("3/minute", 0, 59, 60), ("9/hour", 6, 3599, 3600)]
 
     def test_a_held_answer_does_not_change(self) -> None:
         """Whatever becomes of the log: hits behind it, hits trimmed and given back, another algorithm, its end."""
@@ -74,30 +74,6 @@ class StateLaw(StoreSetting):
         limiter.erase("s")
         ask()
         assert [answer.limits for answer, _ in held] == [limits for _, limits in held]
-
-    def test_a_retry_tells_what_was(self) -> None:
-        limiter = self.one("3/minute", "9/hour")
-        limiter.decide("p", "s")
-        self.at(1)
-        first = limiter.decide("p", "s", 1, "id")
-        self.at(5)
-        limiter.decide("p", "s")
-        assert _told(limiter.decide("p", "s", 1, "id")) == _told(first)
-
-    def test_a_channel_has_states_behind_the_policy_s(self) -> None:
-        limiter = self.one("3/day", channels={"push": ["2/day", "9/week"]})
-        limiter.decide("p", "s")
-        states = limiter.decide("p", "s", channel="push").limits
-        assert [(str(state.limit), state.remaining, state.name) for state in states] == [
-            ("3/day", 1, "p"),
-            ("2/day", 1, "p/push"),
-            ("9/week", 8, "p/push"),
-        ]
-
-    def test_slots_have_states(self) -> None:
-        limiter = self.one("2/10s", "9/minute")
-        slots = [limiter.schedule("p", "s") for _ in range(4)]
-        assert [[state.remaining for state in slot.limits] for slot in slots] == [[1, 8], [0, 7], [0, 6], [0, 5]]
 
     def test_each_item_of_a_batch_has_states(self) -> None:
         limiter = self.limiter(self.policy("p", ["2/minute", "9/hour"]), self.policy("q", ["1/hour"]))

@@ -47,6 +47,15 @@ class ChargeLaw(StoreSetting):
             decide 1 -> yes; a = decide 3 id=a channel=push; 4: settle $a 7 -> yes; usage channel=push -> used 8+7
             decide 3 id=a channel=push -> raises IdConflictError; decide 7 id=a channel=push -> hit $a
             10: usage channel=push -> used 7+7; 10.000001: usage channel=push -> used 0+0
+        test_a_hit_without_an_id_is_not_settled_where_sums_are_kept: 10/10s
+            | algorithm=* | each=bucketed,sliding_counter,gcra,fixed_window
+            a = decide 6; settle $a 2 -> no; usage -> used 6
+        test_charges_fill_a_long_log: 1000/100s
+            decide x300 -> yes; charge 900 -> yes; usage -> used 1200; decide -> no, past 200; opens; decide -> yes
+            usage -> used 1000
+        test_usage_is_now_and_peek_is_after_an_attempt: 10/10s, 20/min
+            usage -> free 10+20; peek -> left 9; decide 3 -> yes; 4: decide 2 -> yes
+            usage -> used 5+5, free 5+15, frees 6.0+56.0, whole 10.0+60.0; 12: usage -> used 2+5
         """)
     )
 
@@ -162,39 +171,7 @@ class ChargeLaw(StoreSetting):
             limiter.charge("p", "s", 3)
         assert self.used(limiter) == [3]
 
-    def test_charges_fill_a_long_log(self) -> None:
-        limiter = self.one("1000/100s")
-        for _ in range(300):
-            self.clock.advance_us(1000)
-            assert limiter.decide("p", "s")
-        assert limiter.charge("p", "s", 900)
-        assert self.used(limiter) == [1200]
-        refused = limiter.decide("p", "s")
-        assert (refused.allowed, refused.limits[0].past) == (False, 200)
-        self.clock.advance_us(refused.retry_after_us)
-        assert limiter.decide("p", "s")
-        assert self.used(limiter) == [1000]
-
     # --- usage ------------------------------------------------------------------------------------------------
-
-    def test_usage_is_now_and_peek_is_after_an_attempt(self) -> None:
-        limiter = self.one("10/10s", "20/min")
-        assert [state.remaining for state in limiter.usage("p", "s")] == [10, 20]
-        assert limiter.peek("p", "s").remaining == 9
-        assert limiter.decide("p", "s", 3)
-        self.at(4)
-        assert limiter.decide("p", "s", 2)
-        short, long = limiter.usage("p", "s")
-        assert (str(short.limit), short.used, short.remaining, short.frees_in, short.whole_in) == (
-            "10/10s",
-            5,
-            5,
-            6,
-            10,
-        )
-        assert (str(long.limit), long.used, long.remaining) == ("20/minute", 5, 15)
-        self.at(12)
-        assert self.used(limiter) == [2, 5]
 
     # --- settling ---------------------------------------------------------------------------------------------
 
@@ -210,13 +187,6 @@ class ChargeLaw(StoreSetting):
         assert self.used(limiter) == [7]
         self.at(10)
         assert not limiter.settle("p", "s", hit, 2), "out of every window"
-
-    @pytest.mark.parametrize("algorithm", ["bucketed", "sliding_counter", "gcra", "fixed_window"])
-    def test_a_hit_without_an_id_is_not_settled_where_sums_are_kept(self, algorithm: str) -> None:
-        limiter = self.one("10/10s", algorithm=algorithm)
-        hit = limiter.decide("p", "s", 6).hit
-        assert not limiter.settle("p", "s", hit, 2)
-        assert self.used(limiter) == [6]
 
     def test_a_hit_deep_in_a_long_log_is_settled(self) -> None:
         limiter = self.one("1000/100s")

@@ -31,6 +31,9 @@ class HitLaw(StoreSetting):
             a = decide id=m1; refund $a -> yes; decide id=m1 -> yes, new
         test_a_retry_does_not_count_what_has_left_every_window: 9/day
             decide; 10: a = decide id=m1 -> left 7; 86405: decide id=m1 -> hit $a, left 8
+        test_erase_forgets_a_subject_in_every_policy: 1/day | policy.b=1/day | channels.push=1/day
+            decide; decide on=b channel=push; decide of=other; erase -> gives 3 0; decide -> yes
+            decide on=b channel=push -> yes; decide of=other -> no
         """)
     )
 
@@ -46,17 +49,6 @@ class HitLaw(StoreSetting):
         decided = limiter.decide("p", "s")
         assert peeked.hit is None
         assert _but_hit(peeked) == _but_hit(decided)
-
-    def test_erase_forgets_a_subject_in_every_policy(self) -> None:
-        limiter = self.limiter(self.policy("a", ["1/day"]), self.policy("b", ["1/day"], channels={"push": ["1/day"]}))
-        limiter.decide("a", "s")
-        limiter.decide("b", "s", channel="push")
-        limiter.decide("a", "other")
-        assert limiter.erase("s") == 3
-        assert limiter.erase("s") == 0
-        assert limiter.decide("a", "s")
-        assert limiter.decide("b", "s", channel="push")
-        assert not limiter.decide("a", "other")
 
     def test_explain_tells_what_counts_and_when_it_frees(self) -> None:
         limiter = self.one("3/min", "4/h")

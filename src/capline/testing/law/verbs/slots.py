@@ -12,7 +12,7 @@ from capline.model.attempt import Attempt
 from capline.model.decision import LimitExceeded
 from capline.model.errors import CaplineError
 from capline.testing.examples import examples
-from capline.testing.setting import DAY, SECOND, START_US, StoreSetting, each_algorithm
+from capline.testing.setting import SECOND, StoreSetting, each_algorithm
 
 
 class SlotLaw(StoreSetting):
@@ -34,33 +34,21 @@ class SlotLaw(StoreSetting):
         test_a_slot_that_must_come_later_than_the_longest_wait_takes_nothing: 2/10s
             schedule max_wait=9.999999 not_before=10 -> no, hit none, after 10
             schedule max_wait=10 not_before=10 -> yes no, wait 10 0; explain -> hits 1
+        test_each_waiter_gets_its_own_slot_in_order: 2/10s
+            schedule -> wait 0 0.000001 10 10.000001 20 20.000001; explain -> hits 6
+        test_whoever_waits_behind_slots_that_were_given_back_takes_the_first_of_their_instants: 1/500ms
+            schedule -> wait 0; b = schedule -> wait 0.5; c = schedule -> wait 1; d = schedule -> wait 1.5
+            e = schedule -> wait 2; refund $b -> yes; refund $c -> yes; refund $d -> yes
+            f = move $e -> yes, wait 0.500001, left 0, by 1/500ms; move $f -> yes, hit $f, wait 0.500001; move $e -> no
+            schedule -> wait 1.000001; refund $e -> no; refund $f -> yes
+        test_a_slot_far_beyond_every_window_is_a_hit_like_any_other_when_its_time_comes: 2/10s
+            decide -> yes; schedule not_before=3456000 -> wait 3456000; a = schedule not_before=6912000
+            refund $a -> yes
+            decide -> no; 3456000: decide -> yes, stamp 3456000.000001; decide -> no
+        test_a_slot_given_back_is_taken_by_the_next: 1/10s
+            decide -> yes; a = schedule -> wait 10; refund $a -> yes; schedule -> new, wait 10.000001
         """)
     )
-
-    def test_each_waiter_gets_its_own_slot_in_order(self) -> None:
-        limiter = self.one("2/10s")
-        waits = [limiter.schedule("p", "s").wait_us for _ in range(6)]
-        assert waits == sorted(waits)
-        assert waits[0] == 0
-        assert [round(wait / SECOND) for wait in waits] == [0, 0, 10, 10, 20, 20]
-        stamps = [hit.stamp_us for hit in limiter.explain("p", "s").hits]
-        assert all(later - earlier >= 10 * SECOND for earlier, later in zip(stamps, stamps[2:], strict=False))
-
-    def test_whoever_waits_behind_slots_that_were_given_back_takes_the_first_of_their_instants(self) -> None:
-        limiter = self.one("1/500ms")
-        slots = {name: limiter.schedule("p", "s") for name in "ABCDE"}
-        assert [slot.wait for slot in slots.values()] == [0, 0.5, 1.0, 1.5, 2.0]
-        assert all(limiter.refund("p", "s", slots[name].hit) for name in "BCD")
-        moved = limiter.move("p", "s", slots["E"].hit)
-        # The stamp of the slot that was given back stays nobody's.
-        assert (moved.allowed, moved.wait_us, moved.remaining, str(moved.limit)) == (True, 500_001, 0, "1/500ms")
-        assert limiter.move("p", "s", moved.hit) == moved
-        assert not limiter.move("p", "s", slots["E"].hit)
-        assert limiter.schedule("p", "s").wait_us == 1_000_001
-        goes = [hit.stamp_us - START_US for hit in limiter.explain("p", "s").hits if hit.units]
-        assert goes == [0, 500_001, 1_000_001]
-        assert not limiter.refund("p", "s", slots["E"].hit)
-        assert limiter.refund("p", "s", moved.hit)
 
     @each_algorithm
     def test_a_wait_that_is_too_long_has_nothing_left(self, algorithm: str) -> None:
@@ -71,21 +59,6 @@ class SlotLaw(StoreSetting):
         assert late.retry_after == limiter.peek("p", "s").retry_after
         assert limiter.schedule("p", "s").allowed
         assert limiter.schedule("p", "s", max_wait=1).remaining == 0
-
-    def test_a_slot_far_beyond_every_window_is_a_hit_like_any_other_when_its_time_comes(self) -> None:
-        limiter = self.one("2/10s")
-        limiter.decide("p", "s")
-        far = limiter.schedule("p", "s", not_before=40 * 86_400)
-        assert far.wait_us == 40 * DAY
-        given_back = limiter.schedule("p", "s", not_before=80 * 86_400)
-        assert limiter.refund("p", "s", given_back.hit)
-        assert not limiter.decide("p", "s")
-        self.at(40 * 86_400)
-        assert [limiter.decide("p", "s").allowed for _ in range(2)] == [True, False]
-        assert [(hit.stamp_us - START_US - 40 * DAY, hit.units) for hit in limiter.explain("p", "s").hits][:2] == [
-            (0, 1),
-            (1, 1),
-        ]
 
     @pytest.mark.parametrize("wrong", [-1, float("nan"), "soon"])
     def test_a_slot_is_not_before_a_number_of_seconds_from_0_on(self, wrong: Any) -> None:
@@ -104,15 +77,6 @@ class SlotLaw(StoreSetting):
         self.at(9.999999)
         assert limiter.schedule("p", "s", id="a").late == 9.999999
         assert limiter.decide("p", "s", id="a").late_us == limiter.peek("p", "s", id="a").late_us == 0
-
-    def test_a_slot_given_back_is_taken_by_the_next(self) -> None:
-        limiter = self.one("1/10s")
-        limiter.decide("p", "s")
-        slot = limiter.schedule("p", "s")
-        assert limiter.refund("p", "s", slot.hit)
-        next_slot = limiter.schedule("p", "s")
-        assert next_slot.wait_us - slot.wait_us in (0, 1)
-        assert next_slot.hit != slot.hit
 
     def test_acquire_past_its_timeout_raises_and_takes_nothing(self) -> None:
         limiter = self.one("1/h")

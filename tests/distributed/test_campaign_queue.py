@@ -15,7 +15,7 @@ from tests.kit.servers import KINDS, Server, single
 from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import Delivery, Later, Lost, Steps
 from capline.campaign.queue.status import QueueStatus
-from capline.campaign.senders.protocol import TRANSIENT, RunInfo
+from capline.campaign.senders.protocol import TRANSIENT
 from capline.campaign.stop import CampaignStopped, Stop
 from capline.campaign.store.records import Over
 from capline.campaign.store.redis_store import RedisCampaignStore
@@ -70,27 +70,16 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     job = with_sender(site.job(segments=None), far)
     batch = claimed(queue, "late", lease_s=0)
     stop = Stop()
-    info = RunInfo("sale", FACTS.run_id, None, ())
     steps = Steps(queue, batch, stop)
     try:
         with job.open_limiter("memory://") as limiter:
-            delivery = Delivery(
-                job.file,
-                job.policy,
-                (None,),
-                (),
-                limiter,
-                info,
-                steps,
-                Breaker(0),
-                FACTS.begun_us,
-            )
+            delivery = Delivery(RUN, job.file, job.policy, limiter, Breaker(0))
             with pytest.raises(Later):
-                delivery.deliver(part(0), None)
+                delivery.deliver(steps, part(0), None)
             rows = next(iter(queue.steps("sale", [0])))
             claimed(queue, "new")
             with pytest.raises(Lost):
-                delivery.deliver(part(0), rows)
+                delivery.deliver(steps, part(0), rows)
     finally:
         stop.close()
     assert len(far.hand_overs) == 1

@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ import numpy as np
 from capline.campaign.attempts import AGAIN, Attempts
 from capline.campaign.breaker import SenderFailingError
 from capline.campaign.hold import behind
+from capline.campaign.part import Part
 from capline.campaign.prepare import local_instant_us
 from capline.campaign.rate import LONGEST_WAIT_S, Pace, rate_now
 from capline.campaign.room import fits, room_for_higher
@@ -51,10 +52,10 @@ if TYPE_CHECKING:
 
     from capline.campaign.breaker import Breaker
     from capline.campaign.file import CampaignFile, Retry
-    from capline.campaign.part import Part
+    from capline.campaign.prepare import Job
     from capline.campaign.stop import Stop
     from capline.campaign.store.protocol import CampaignStore
-    from capline.campaign.store.records import Claimed, Rate
+    from capline.campaign.store.records import Claimed, Rate, StoredRun
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
 
@@ -123,28 +124,54 @@ class Steps:
             raise Lost
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delivery:
-    """Delivers batches of one run, one at a time.
+    """A run that is open here: delivers its batches, one at a time.
 
-    The codes of the parts are indices into `segments` and `zones`; the run began at `begun_us`. `jitter` returns a
-    number from 0 to 1. `progress` is called after the decision and after each send, with the batch's number and how
-    many of its subjects are done.
+    `job` has the subjects of batches without data; None where a worker knows only what was stored. `jitter` returns a
+    number from 0 to 1. `progress` is called after the decision and after each send, with how many subjects of the batch
+    are done. `closing`: what is closed with it.
     """
 
+    run: StoredRun
     file: CampaignFile
     policy: Policy
-    segments: tuple[str | None, ...]
-    zones: tuple[str | None, ...]
     limiter: Limiter
-    info: RunInfo
-    record: Steps
     breaker: Breaker
-    begun_us: int
-    progress: Callable[[int, int], object] = lambda _batch, _rows: None
+    job: Job | None = None
+    progress: Callable[[int], object] = lambda _rows: None
     jitter: Callable[[], float] = random.random
+    closing: ExitStack = field(default_factory=ExitStack)
+    segments: tuple[str | None, ...] = field(init=False)
+    info: RunInfo = field(init=False)
+    record: Steps = field(init=False)
+    """Of the batch that is delivered."""
 
-    def deliver(self, part: Part, rows: BatchRows | None) -> BatchRows:
+    def __post_init__(self) -> None:
+        facts = self.run.facts
+        self.segments = tuple(name for name, _ in facts.segments)
+        self.info = RunInfo(facts.campaign, facts.run_id, facts.channel, self.run.columns)
+
+    def open_sender(self) -> None:
+        """Open the sender, which `closing` closes."""
+        self.closing.callback(self.file.sender.sender.close)
+        with as_campaign_errors(self.file.sender.name):
+            self.file.sender.sender.open(self.info)
+
+    def read(self, claimed: Claimed) -> tuple[Part, BatchRows | None]:
+        """The subjects of a batch and its recorded steps; `CampaignError` where either is damaged."""
+        rows = claimed.steps()
+        if claimed.data:
+            part = Part.claimed(claimed, self.run)
+        elif self.job is None:
+            raise CampaignError("its subjects are where it was begun: go on with capline campaign run")
+        else:  # some of those that were decided may have been erased since
+            part = self.job.part(claimed.number) if rows is None else self.job.part_of(claimed.number, rows.ids)
+        if rows is not None and len(rows) != len(part):
+            raise CampaignError(f"batch {claimed.number} has another number of subjects than when it was decided")
+        return part, rows
+
+    def deliver(self, record: Steps, part: Part, rows: BatchRows | None) -> BatchRows:
         """Deliver a batch from its recorded state; `rows` is None if it is not decided yet.
 
         Sends each row that is due, and refunds each hit whose message is never sent. Raises `Later` where rows
@@ -152,6 +179,7 @@ class Delivery:
         `Paused` where the campaign is paused or over before it is decided, `Held` where what is left is held. Of a
         cancelled campaign what was not handed over is refunded.
         """
+        self.record = record
         if rows is None:
             if self.record.store.halt(self.info.campaign):
                 raise Paused  # what is not decided is left so
@@ -178,7 +206,7 @@ class Delivery:
         if rows.where(UNSURE).size and self._give_up_unsure(rows):
             self.record.save(rows)
         self._refund(rows)
-        self._tell(part, rows)
+        self._tell(rows)
         due_us = self._due_us(part)
         while (due := rows.to("send")).size:
             asked_s = 0.0
@@ -192,7 +220,7 @@ class Delivery:
                 if some.size:
                     asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch, pace, due_us))
                 self._refund(rows)
-                self._tell(part, rows)
+                self._tell(rows)
                 if self.breaker.is_failing:
                     self._stop_if_down(rows, some)
                 if self.breaker.is_failing or asked_s:
@@ -204,10 +232,10 @@ class Delivery:
 
     @property
     def _attempts(self) -> Attempts:
-        return Attempts(self.limiter, self.file, self.policy, self.segments, self.zones)
+        return Attempts(self.limiter, self.file, self.policy, self.segments, self.run.zones)
 
-    def _tell(self, part: Part, rows: BatchRows) -> None:
-        self.progress(part.number, len(rows) - rows.to("send").size - rows.to("wait").size)
+    def _tell(self, rows: BatchRows) -> None:
+        self.progress(len(rows) - rows.to("send").size - rows.to("wait").size)
 
     def _decide_held(self, part: Part, rows: BatchRows) -> None:
         """Decide the held rows that are due, but for those behind others (`hold`) and those that opted out.
@@ -277,9 +305,9 @@ class Delivery:
 
     def _due_us(self, part: Part) -> int:
         """When the messages of a batch were due: at `send_at`, once the run began, or at the minute of their zone."""
-        due_us, minute = max(self.file.send_at_us, self.begun_us), self.file.local_minute
+        due_us, minute = max(self.file.send_at_us, self.run.facts.begun_us), self.file.local_minute
         if minute is not None and part.zone_codes is not None:
-            zone = self.zones[int(part.zone_codes[0])] or self.policy.zone
+            zone = self.run.zones[int(part.zone_codes[0])] or self.policy.zone
             due_us = max(due_us, local_instant_us(self.file.send_at_us, minute, zone))
         return due_us
 

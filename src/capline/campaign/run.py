@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from capline.campaign import retry
 from capline.campaign.breaker import Breaker
-from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Paused, Steps, as_campaign_errors
+from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Paused, Steps
 from capline.campaign.ledger import Ledger
-from capline.campaign.part import Part
-from capline.campaign.senders.protocol import RunInfo, asks_again
+from capline.campaign.senders.protocol import asks_again
 from capline.campaign.store.records import Claimed, Over
 from capline.campaign.store.rows import NOT_KNOWN
 from capline.campaign.store_facts import refuse_new_run, store_input
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.prepare import Job
     from capline.campaign.stop import Stop
-    from capline.campaign.store.rows import BatchRows
     from capline.limiter.limiter import Limiter
 
 
@@ -83,7 +81,10 @@ def run(
         is_retried = retry_failed and retry.retry_failed(job, ledger)
         if not is_retried and not doubtful:
             return
-    working = _Run(job, limiter, ledger, stop, doubtful, progress, pause or stop.wait, jitter)
+    sender = job.file.sender
+    breaker = Breaker(sender.breaker, size=sender.request_size)
+    delivery = Delivery(ledger.run, job.file, job.policy, limiter, breaker, job, jitter=jitter)
+    working = _Run(job, ledger, delivery, stop, doubtful, progress or (lambda _done: None), pause or stop.wait)
     try:
         job.heed(ledger.store, replace(job.run(), facts=ledger.facts), is_new=ledger.has_new_file)
         with working.opened():
@@ -94,40 +95,25 @@ def run(
         raise type(error)(f"{error}; {AGAIN}") from None
 
 
+@dataclass(slots=True)
 class _Run:
     """A run that is open here."""
 
-    def __init__(
-        self,
-        job: Job,
-        limiter: Limiter,
-        ledger: Ledger,
-        stop: Stop,
-        doubtful: set[int],
-        progress: Callable[[int], object] | None,
-        pause: Callable[[float], object],
-        jitter: Callable[[], float],
-    ) -> None:
-        self._job = job
-        self._limiter = limiter
-        self._ledger = ledger
-        self._stop = stop
-        self._doubtful = doubtful
-        self._progress = progress
-        self._done = 0
-        self._pause = pause
-        self._jitter = jitter
-        self._info = RunInfo(job.file.campaign, ledger.facts.run_id, job.file.channel, tuple(job.audience.texts))
-        self._breaker = Breaker(job.file.sender.breaker, size=job.file.sender.request_size)
+    job: Job
+    ledger: Ledger
+    delivery: Delivery
+    stop: Stop
+    doubtful: set[int]
+    progress: Callable[[int], object]
+    pause: Callable[[float], object]
 
     @contextmanager
     def opened(self) -> Generator[None]:
         """The sender is open in the block, and the batches are in the store, before anything is decided."""
-        job, ledger, sender = self._job, self._ledger, self._job.file.sender
-        self._stop.check()
-        try:
-            with as_campaign_errors(sender.name):
-                sender.sender.open(self._info)
+        job, ledger = self.job, self.ledger
+        self.stop.check()
+        with self.delivery.closing:
+            self.delivery.open_sender()
             state = ledger.state()
             if not (state.is_whole or state.cancelled):
                 preparing = ledger.store.claim(ledger.name, _WORKER, 0)
@@ -135,27 +121,23 @@ class _Run:
                 missing = range(state.queued, job.batches)
                 batches = ((number, _size(job.rows(number)), b"", job.due_us(number), None) for number in missing)
                 for _ in ledger.store.put(ledger.run, batches, fence):
-                    self._stop.check()
-            ledger.freeze_inputs(store_input(self._limiter))
-            if self._doubtful:
+                    self.stop.check()
+            ledger.freeze_inputs(store_input(self.delivery.limiter))
+            if self.doubtful:
                 retry.ask_again(job, ledger)
             yield
-        finally:
-            sender.sender.close()
 
     def work(self) -> None:
         """Deliver every batch that is not settled, in order."""
-        store, name = self._ledger.store, self._ledger.name
+        store, name = self.ledger.store, self.ledger.name
         while True:
-            self._stop.check()
+            self.stop.check()
             answer = store.claim(name, _WORKER, 0)
             if isinstance(answer, Over):
                 return
             if not isinstance(answer, Claimed):
-                self._stop.wait(_LOOK_S)
+                self.stop.wait(_LOOK_S)
                 continue
-            if self._progress is not None:
-                self._done = self._ledger.state().done
             try:
                 self._deliver(answer)
             except Paused:
@@ -163,52 +145,24 @@ class _Run:
             except Held as held:
                 store.release(answer, "give_back", wait_s=held.wait_s)
             except Later as later:
-                self._pause(later.wait_s)
+                self.pause(later.wait_s)
 
     def _deliver(self, claimed: Claimed) -> None:
-        job = self._job
-        rows = self._read(claimed)
-        part = self._part(claimed, rows)
-        steps = Steps(self._ledger.store, claimed, self._stop)
-        kinds = job.audience.segments, job.audience.zones
-        delivery = Delivery(
-            job.file,
-            job.policy,
-            *kinds,
-            self._limiter,
-            self._info,
-            steps,
-            self._breaker,
-            self._ledger.facts.begun_us,
-            self._report,
-            self._jitter,
-        )
-        if claimed.number in self._doubtful:
-            self._doubtful.discard(claimed.number)
+        try:
+            part, rows = self.delivery.read(claimed)
+        except CampaignError:
+            raise CampaignError(
+                f"{self.ledger.place}: the ledger is damaged at batch {claimed.number}; restore it from a copy"
+            ) from None
+        steps = Steps(self.ledger.store, claimed, self.stop)
+        if claimed.number in self.doubtful:
+            self.doubtful.discard(claimed.number)
             if rows is not None:
                 rows.ask_again()
                 steps.save(rows)
-        delivery.deliver(part, rows)
-
-    def _part(self, claimed: Claimed, rows: BatchRows | None) -> Part:
-        """A batch of the audience, or a further one of those that failed, or one that is asked about again."""
-        job, run = self._job, self._ledger.run
-        if claimed.data:
-            return Part.claimed(claimed, run)
-        # Some of those that were decided may have been erased since.
-        return job.part(claimed.number) if rows is None else job.part_of(claimed.number, rows.ids)
-
-    def _read(self, claimed: Claimed) -> BatchRows | None:
-        try:
-            return claimed.steps()
-        except CampaignError:
-            raise CampaignError(
-                f"{self._ledger.place}: the ledger is damaged at batch {claimed.number}; restore it from a copy"
-            ) from None
-
-    def _report(self, _batch: int, subjects: int) -> None:
-        if self._progress is not None:
-            self._progress(self._done + subjects)
+        done = self.ledger.state().done
+        self.delivery.progress = lambda rows: self.progress(done + rows)
+        self.delivery.deliver(steps, part, rows)
 
 
 def _size(rows: slice) -> int:

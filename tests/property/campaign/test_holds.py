@@ -20,10 +20,9 @@ from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import Delivery, Held, Paused, Steps
 from capline.campaign.ledger import Ledger
 from capline.campaign.outcomes import outcome_of
-from capline.campaign.part import Part
 from capline.campaign.pending import wake_others
 from capline.campaign.queue.enqueue import begin, enqueue
-from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
+from capline.campaign.senders.protocol import Messages, Outcomes
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import CampaignStore
 from capline.campaign.store.records import Claimed, Over
@@ -112,11 +111,9 @@ class World:
         run = self.store.find(name)
         assert run is not None
         with closing(Stop()) as stop:
-            kinds = job.audience.segments, job.audience.zones
-            info, steps = RunInfo(name, claimed.run_id, None, ()), Steps(self.store, claimed, stop)
-            delivery = Delivery(job.file, job.policy, *kinds, self.limiter, info, steps, Breaker(0), 0)
+            delivery = Delivery(run, job.file, job.policy, self.limiter, Breaker(0))
             try:
-                delivery.deliver(Part.claimed(claimed, run), claimed.steps())
+                delivery.deliver(Steps(self.store, claimed, stop), *delivery.read(claimed))
             except Held as held:
                 in_time = isinstance(self.store, SqliteCampaignStore)
                 self.store.release(claimed, "give_back", wait_s=held.wait_s if in_time else 0)

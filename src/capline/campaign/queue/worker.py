@@ -27,20 +27,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.campaign.breaker import Breaker, SenderFailingError
-from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Lost, Paused, Steps, as_campaign_errors
+from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Lost, Paused, Steps
 from capline.campaign.file import loads_campaign
-from capline.campaign.part import Part
 from capline.campaign.prepare import begun_version, open_limiter, pick_policy, prepare
 from capline.campaign.queue.enqueue import fill
 from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
 from capline.campaign.rate import rate_now
-from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
 from capline.campaign.store.inputs import changed_inputs
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import UnreadableRunError
-from capline.campaign.store.records import PREPARE, Claimed, DeadLetter, StoredRun
+from capline.campaign.store.records import PREPARE, Claimed, DeadLetter
 from capline.campaign.store_facts import claim_run, store_input, why_no_rehearsal
 from capline.model.errors import (
     CampaignError,
@@ -55,13 +53,10 @@ from capline.policy.file import loads
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from capline.campaign.file import CampaignFile
+    from capline.campaign.senders.find import BuiltSender
     from capline.campaign.stop import Stop
     from capline.campaign.store.inputs import Input
-    from capline.campaign.store.protocol import CampaignStore
-    from capline.campaign.store.rows import BatchRows
-    from capline.limiter.limiter import Limiter
-    from capline.model.policy import Policy
+    from capline.campaign.store.records import StoredRun
     from capline.observe import Observer
 
 LEAST_TAKEOVER_S, LONGEST_TAKEOVER_S = 1.0, 86_400.0
@@ -108,7 +103,7 @@ class Worker:
         self._say = say
         self._queue = open_store(url, work=True, make=True, pause=stop.wait)
         self._lease_keeper = LeaseKeeper(url, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, Delivery] = {}
         self._shut_until: dict[str, float] = {}
         self._later: dict[str, float] = {}
         self._breakers: dict[str, Breaker] = {}
@@ -119,7 +114,7 @@ class Worker:
     def close(self) -> None:
         """Close stores, senders and connections."""
         for run in self._runs.values():
-            run.close()
+            run.closing.close()
         self._runs.clear()
         self._queue.close()
 
@@ -162,7 +157,7 @@ class Worker:
     def _close_finished(self) -> None:
         if self._runs:
             for name in {*self._runs}.difference(self._queue.ages_s()):
-                self._runs.pop(name).close()
+                self._runs.pop(name).closing.close()
 
     def _is_open(self, campaign: str) -> bool:
         if campaign in self._runs:
@@ -177,10 +172,36 @@ class Worker:
             return True  # expired: `claim` answers `Over` and removes its name; or its audience is to be read first
         self._close_finished()
         try:
-            self._runs[campaign] = _Run(run, self._store, self._queue, self._observers, self._breakers)
+            self._runs[campaign] = self._open(run)
         except CaplineError as error:
             return self._shut(campaign, error)
         return True
+
+    def _open(self, run: StoredRun) -> Delivery:
+        """A run with its limiter and its sender; `CaplineError` where it cannot be worked on here."""
+        queue, name = self._queue, run.facts.campaign
+        file = loads_campaign(run.text, Path(run.path))
+        file = replace(file, store=self._store or run.store or file.store)
+        policies = loads(run.policies, name=str(file.policies))
+        policy, sender = pick_policy(file, policies), file.sender
+        breaker = self._breakers.setdefault(_receiver(sender), Breaker(sender.breaker, size=sender.request_size))
+        with ExitStack() as stack:
+            limiter = open_limiter(file, policies, create=queue.store(name) is None, observers=self._observers)
+            opened = Delivery(run, file, policy, stack.enter_context(limiter), breaker, closing=stack)
+            problem = why_no_rehearsal(file, limiter)
+            if problem and queue.store(name) is None:  # else what is there may be of its own workers
+                raise CampaignError(problem)
+            opened.open_sender()
+            _same_store(queue.freeze_store(name, found := store_input(limiter)), found)
+            with suppress(StoreUnavailableError, StoreUnknownError):  # each batch claims it again
+                claim_run(limiter, file, run.facts.run_id, rate_now(queue, file.rate, file.rate_key))
+            opened.closing = stack.pop_all()
+        return opened
+
+    def _is_old(self, run: Delivery) -> bool:
+        """Whether it holds messages, and its policies were replaced: they are decided by those then in force."""
+        found = self._queue.find(run.info.campaign) if run.file.holds_any else None
+        return found is not None and found.policies != run.run.policies
 
     def _shut(self, campaign: str, error: CaplineError) -> bool:
         """Other campaigns go on; this one is tried again later, since it may be fixed."""
@@ -210,11 +231,11 @@ class Worker:
     def _deliver(self, claimed: Claimed) -> None:
         began = time.monotonic()
         run = self._runs.get(claimed.campaign)
-        if run is None or run.info.run_id != claimed.run_id or run.is_old(self._queue):
+        if run is None or run.info.run_id != claimed.run_id or self._is_old(run):
             # A new run, or its new files, replaced what is open here: release the batch, and open the new run.
             self._queue.release(claimed, "give_back")
             if run is not None:
-                self._runs.pop(claimed.campaign).close()
+                self._runs.pop(claimed.campaign).closing.close()
             return
         try:
             part, rows = run.read(claimed)
@@ -225,12 +246,12 @@ class Worker:
         steps = Steps(self._queue, claimed, self._stop)
         with self._releasing(claimed), self._lease_keeper.renewing(claimed):
             try:
-                rows = run.delivery(steps).deliver(part, rows)
+                rows = run.deliver(steps, part, rows)
             except SenderFailingError as error:
                 if self._until_idle:
                     raise
                 told = f"{error.why}; it is tried again every {self._takeover_s:g} s"
-                self._tell(claimed.campaign, told, about=run.receiver)
+                self._tell(claimed.campaign, told, about=_receiver(run.file.sender))
                 raise Later(self._takeover_s, all_of_it=True) from None
             done = delivered_batch(claimed.campaign, rows, time.monotonic() - began, run.segments)
             self.worked.add(done)
@@ -293,69 +314,9 @@ class Worker:
         )
 
 
-class _Run:
-    """A run that is open here: its limiter and its sender."""
-
-    def __init__(
-        self,
-        run: StoredRun,
-        store: str | None,
-        queue: CampaignStore,
-        observers: Sequence[Observer],
-        breakers: dict[str, Breaker],
-    ) -> None:
-        self._run = run
-        self._file: CampaignFile = loads_campaign(run.text, Path(run.path))
-        self._file = replace(self._file, store=store or run.store or self._file.store)
-        policies = loads(run.policies, name=str(self._file.policies))
-        self._policy: Policy = pick_policy(self._file, policies)
-        sender = self._file.sender
-        self.receiver = f"{sender.digest} {sender.breaker} {sender.request_size}"
-        self.breaker = breakers.setdefault(self.receiver, Breaker(sender.breaker, size=sender.request_size))
-        self.segments = tuple(name for name, _ in run.facts.segments)
-        self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
-        with ExitStack() as stack:
-            frozen = queue.store(run.facts.campaign)
-            limiter = open_limiter(self._file, policies, create=frozen is None, observers=observers)
-            self._limiter: Limiter = stack.enter_context(limiter)
-            problem = why_no_rehearsal(self._file, self._limiter)
-            if problem and queue.store(run.facts.campaign) is None:  # else what is there may be of its own workers
-                raise CampaignError(problem)
-            stack.callback(sender.sender.close)
-            with as_campaign_errors(sender.name):
-                sender.sender.open(self.info)
-            _same_store(queue.freeze_store(run.facts.campaign, found := store_input(self._limiter)), found)
-            with suppress(StoreUnavailableError, StoreUnknownError):  # each batch claims it again
-                claim_run(
-                    self._limiter, self._file, run.facts.run_id, rate_now(queue, self._file.rate, self._file.rate_key)
-                )
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        self._stack.close()
-
-    def is_old(self, queue: CampaignStore) -> bool:
-        """Whether it holds messages, and its policies were replaced: they are decided by those then in force."""
-        found = queue.find(self.info.campaign) if self._file.holds_any else None
-        return found is not None and found.policies != self._run.policies
-
-    def read(self, claimed: Claimed) -> tuple[Part, BatchRows | None]:
-        """The batch and its recorded steps; `CampaignError` where either is damaged."""
-        run = self._run
-        if not claimed.data:
-            raise CampaignError("its subjects are where it was begun: go on with capline campaign run")
-        part = Part.claimed(claimed, run)
-        rows = claimed.steps()
-        if rows is not None and len(rows) != len(part):
-            raise CampaignError(f"batch {claimed.number} has another number of subjects than when it was decided")
-        return part, rows
-
-    def delivery(self, steps: Steps) -> Delivery:
-        """A `Delivery` that records its steps here."""
-        kinds = self.segments, self._run.zones
-        return Delivery(
-            self._file, self._policy, *kinds, self._limiter, self.info, steps, self.breaker, self._run.facts.begun_us
-        )
+def _receiver(sender: BuiltSender) -> str:
+    """What senders with one breaker have in common."""
+    return f"{sender.digest} {sender.breaker} {sender.request_size}"
 
 
 def _same_store(frozen: Input, found: Input) -> None:

@@ -46,7 +46,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -73,13 +73,15 @@ from capline.segment.objects.address import REMOTE
 from capline.support.instant import instant_us
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from capline.campaign.senders.find import BuiltSender
     from capline.campaign.store.packed import Ids
     from capline.model.limit import Limit
+
+T = TypeVar("T")
 
 LARGEST_FILE_BYTES = 1 << 20
 MOST_ONLY = 100
@@ -214,14 +216,14 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         segments=_segments(fields),
         audience=_audience(fields),
         cost=_cost(fields),
-        as_of_us=(as_of_us := _instant(fields, "as_of")),
+        as_of_us=(as_of_us := _parsed(fields, "as_of", instant_us)),
         rehearsal=fields.flag("rehearsal", default=False),
-        send_at_us=_instant(fields, "send_at") or 0,
-        local_minute=_minute(fields, "send_at_local"),
-        until_us=_instant(fields, "until"),
+        send_at_us=_parsed(fields, "send_at", instant_us) or 0,
+        local_minute=_parsed(fields, "send_at_local", _minute),
+        until_us=_parsed(fields, "until", instant_us),
         priority=fields.whole("priority", 50, 0, 100),
-        keep_us=_span(fields, "keep"),
-        rate=_rate(fields),
+        keep_us=_parsed(fields, "keep", lambda text: parse_span(text, "keep")),
+        rate=_parsed(fields, "rate", parse_rate),
         rate_key=fields.checked("rate_key", lambda name: check_name(name, "rate_key"), ""),
         transactional=fields.flag("transactional", default=False),
         holds_over_cap=_holds(fields, "over_cap"),
@@ -365,17 +367,10 @@ def _exclude(fields: Fields) -> Exclusion | None:
 
 
 def _holdout(fields: Fields) -> Holdout | None:
-    share = fields.optional("holdout", like="5%")
     group = fields.checked("holdout_group", lambda name: check_name(name, "holdout_group"), "")
-    if share is None:
-        if fields.has("holdout_group"):
-            fields.fault("holdout_group", "it needs a 'holdout:', like 5%")
-        return None
-    try:
-        return Holdout.parse(share, group or fields.text("campaign", ""))
-    except InvalidValueError as error:
-        fields.fault("holdout", str(error))
-        return None
+    if fields.has("holdout_group") and not fields.has("holdout"):
+        fields.fault("holdout_group", "it needs a 'holdout:', like 5%")
+    return _parsed(fields, "holdout", lambda share: Holdout.parse(share, group or fields.text("campaign", "")), "5%")
 
 
 def _holds(fields: Fields, key: str) -> bool:
@@ -401,43 +396,20 @@ def _cost(fields: Fields) -> int:
         return 1
 
 
-def _instant(fields: Fields, key: str) -> int | None:
-    text = fields.optional(key)
+def _parsed(fields: Fields, key: str, parse: Callable[[str], T], like: str = "") -> T | None:
+    """What a text stands for; None where it is left out, or is a fault."""
+    text = fields.optional(key, like)
     try:
-        return instant_us(text) if text else None
-    except ValueError as error:
+        return parse(text) if text else None
+    except (CaplineError, ValueError) as error:
         fields.fault(key, str(error))
         return None
 
 
-def _rate(fields: Fields) -> Limit | None:
-    text = fields.optional("rate")
-    if not text:
-        return None
-    try:
-        return parse_rate(text)
-    except CaplineError as error:
-        fields.fault("rate", str(error))
-        return None
-
-
-def _span(fields: Fields, key: str) -> int | None:
-    text = fields.optional(key)
-    try:
-        return None if text is None else parse_span(text, key)
-    except InvalidValueError as error:
-        fields.fault(key, str(error))
-        return None
-
-
-def _minute(fields: Fields, key: str) -> int | None:
-    text = fields.optional(key)
-    if text is None:
-        return None
+def _minute(text: str) -> int:
     found = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", text, re.ASCII)
     if found is None:
-        fields.fault(key, f"{shown(text)} is not a time of the day; write it like 16:00")
-        return None
+        raise InvalidValueError(f"{shown(text)} is not a time of the day; write it like 16:00")
     return 60 * int(found[1]) + int(found[2])
 
 

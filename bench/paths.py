@@ -42,10 +42,10 @@ NOON_US = 1_700_049_600_000_000
 SECOND_US = 1_000_000
 
 
-RULE = "it has no fast path: the rule of window/ loads, binds and judges its logs by closures and objects"
-TWICE = "two single units, and the parts but the last judged once more: a refusal changes nothing; a sixth is checks"
+RULE = "beside the floor it is what the row names: a zone's table, a second log, a record of what is pending"
+TWICE = "two single units, each judged by a Decision and then recorded; a fifth is an Operation each, a tenth the Joint"
 VERB = "the verb in general: a generator, the attempt checked, an Operation, then the store's own step"
-BEGUN = "rows of numbers are three objects, which are made, recorded on and entered; a tenth is the sweep of old ones"
+BEGUN = "rows of numbers are three objects, which are made and entered; a tenth is the sweep of old ones"
 BYTES = "a transaction with one put takes a third of one unit; columns of sums are read, judged and written beside it"
 HASH = "the floor is one unit, and OpenSSL's HMAC of the subject, as long again"
 FLOOR = "a half is the floor: the call, the lock, the look-up, the clock and a Decision"

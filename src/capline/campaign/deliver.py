@@ -92,11 +92,15 @@ class Cancelled(Exception):  # noqa: N818 - not an error: what was asked for
 
 @dataclass(slots=True)
 class Steps:
-    """Records the steps of one batch that this worker claimed. When a call returns, the step is stored."""
+    """Records the steps of one batch that this worker claimed. When a call returns, the step is stored.
+
+    But for what is `noted`: it is stored with the next step, or by `flush`.
+    """
 
     store: CampaignStore
     claimed: Claimed
     stop: Stop
+    noted: BatchRows | None = None
 
     def check(self) -> None:
         """Called before each hand-over; stops here, with the batch as recorded, by one of the exceptions above."""
@@ -119,7 +123,13 @@ class Steps:
         """Record a batch's new outcomes."""
         self._record(rows, decided=False)
 
+    def flush(self) -> None:
+        """Record what is noted."""
+        if self.noted is not None:
+            self.save(self.noted)
+
     def _record(self, rows: BatchRows, *, decided: bool) -> None:
+        self.noted = None
         if not self.store.record(self.claimed, rows, decided=decided):
             raise Lost
 
@@ -199,6 +209,8 @@ class Delivery:
             rows.cancel()
             self.record.save(rows)
             self._refund(rows)
+        finally:
+            self.record.flush()
         return rows
 
     def _send_all(self, part: Part, rows: BatchRows) -> None:
@@ -332,7 +344,9 @@ class Delivery:
         if self.file.as_of_us is None:
             rows.note_delay(due, max(SystemClock().now_us() - due_us, 0) / 1e6)
         self._give_up_unsure(rows)
-        self.record.save(rows)
+        self.record.noted = rows
+        if pace is not None:  # the next hand-over may be far off
+            self.record.flush()
         self.breaker.count(rows.state[due], first & ~unsure)
         return outcomes.wait_s
 
@@ -384,6 +398,7 @@ class Delivery:
         """Refund the hits of messages that were surely not accepted, or opted out of before they were sent."""
         lost = rows.to("refund")
         if lost.size:
+            self.record.flush()
             # An answer of False is fine: a killed process has refunded the hit, or it has left every window.
             self.limiter.refund_many(self.policy.name, subjects(rows.ids[lost]), rows.hit[lost], self.file.cost)
             rows.go_on(lost)

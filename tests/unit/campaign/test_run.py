@@ -14,6 +14,9 @@ from capline.campaign import CampaignStopped, Job, Ledger, Report, Stop, open_ru
 from capline.campaign.deliver import backoff_s
 from capline.campaign.file import Retry
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Messages, Outcomes
+from capline.campaign.store.records import Claimed
+from capline.campaign.store.rows import DELIVERED as ROW_DELIVERED
+from capline.campaign.store.rows import PENDING, UNSURE, BatchRows
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.campaign.store_facts import store_input
 from capline.model.clock import SystemClock
@@ -62,6 +65,25 @@ def test_the_allowed_are_delivered_and_the_refused_are_counted_by_limit(tmp_path
     assert report.total.sent == len(far.delivered()) == 400 - report.total.refused
     assert report.next_eligible is not None
     assert report.next_eligible.earliest_us == AT_US + 22 * HOUR_US
+
+
+def test_what_became_of_a_hand_over_is_stored_with_the_next_one_in_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = SqliteCampaignStore.record
+    stored: list[list[int]] = []
+
+    def counted(store: SqliteCampaignStore, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
+        stored.append([rows.where(state).size for state in (PENDING, UNSURE, ROW_DELIVERED)])
+        return record(store, claimed, rows, decided=decided)
+
+    monkeypatch.setattr(SqliteCampaignStore, "record", counted)
+    site = Site(tmp_path)
+    site.audience(range(6))
+    job = with_sender(site.job(), Far(most=2))
+    with job.open_limiter("memory://") as limiter:
+        go(job, limiter, tmp_path / "run")
+    assert stored == [[6, 0, 0], [4, 2, 0], [2, 2, 2], [0, 2, 4], [0, 0, 6]]
 
 
 @pytest.mark.parametrize("settings", [{}, {"channel": "push"}, {"channel": "email"}, {"segments": None}])

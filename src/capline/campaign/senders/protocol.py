@@ -140,8 +140,8 @@ class Sender(Protocol):
     most: int | None
     """The most messages in one `send`; None for a whole batch.
 
-    Outcomes are recorded after each `send`. So after a kill at most so many messages are sent again, and a stop waits
-    for at most so many. An attribute `at_once` (1): how many of them leave together, of which `rate` makes slots.
+    Outcomes are recorded before the next `send`. So after a kill at most so many messages are sent again, and a stop
+    waits for at most so many. An attribute `at_once` (1): how many of them leave together, of which `rate` makes slots.
     """
 
     def open(self, run: RunInfo) -> None:

@@ -11,7 +11,6 @@ other the server cannot have the last line.
 
 from __future__ import annotations
 
-import re
 import smtplib
 import time
 from contextlib import suppress
@@ -28,7 +27,6 @@ _LATER, _NEVER = range(400, 500), range(500, 600)
 _CLOSING = 421
 _LONGEST_REPLY_BYTES = 8192
 _IDLE_S = 20.0
-_DOT = re.compile(rb"^\.", re.MULTILINE)
 
 
 class Session:
@@ -100,7 +98,9 @@ class Session:
         if self._given is None:
             return self._ask(*commands)
         (row, data), self._given = self._given, None
-        replies = self._ask(_DOT.sub(b"..", data) + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n"), *commands)
+        # It begins with a header: no dot is at its start.
+        mail = data.replace(b"\n.", b"\n..") + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")
+        replies = self._ask(mail, *commands)
         reply = replies[0] if replies else 0
         if reply in _LATER or reply in _NEVER:
             tell(row, TRANSIENT if reply in _LATER else PERMANENT, f"SMTP {reply}")

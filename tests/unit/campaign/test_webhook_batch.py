@@ -16,8 +16,7 @@ from tests.kit.wire import Wire, http_wire, read_request, wire
 from tests.unit.campaign.test_senders import STATUSES, messages, webhook
 
 from capline.campaign import Stop, report_of, run
-from capline.campaign.senders.http_post import Answer
-from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN
+from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Answer
 from capline.campaign.senders.webhook_batch import answers_of
 
 KEYS = [f"sale/r1/{number}" for number in range(1, 6)]

@@ -12,6 +12,7 @@ import hashlib
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -70,22 +71,8 @@ class BuiltSender:
             check(columns)
 
 
-class _NoSender:
-    """A stand-in where a fault was noted."""
-
-    most = None
-
-    def open(self, _run: object) -> None:
-        raise CampaignError("this sender cannot be used")
-
-    def send(self, _messages: object) -> object:
-        raise CampaignError("this sender cannot be used")
-
-    def close(self) -> None:
-        return
-
-
-_NONE = BuiltSender("", cast("Sender", _NoSender()), "")
+_NONE = BuiltSender("", cast("Sender", SimpleNamespace(most=None)), "")
+"""Where a fault was noted: no such file is used."""
 
 
 def build_sender(section: Fields | None, file: Fields) -> BuiltSender:

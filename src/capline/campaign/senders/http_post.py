@@ -15,13 +15,12 @@ not followed.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
 import httpx
 
-from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN
+from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Answer
 from capline.model.retry_after import retry_after
 
 if TYPE_CHECKING:
@@ -31,19 +30,6 @@ _NOT_NOW = frozenset({408, 425, 429, 503})
 _IN_DOUBT = frozenset({303, 409})
 _REFUSED_5XX = frozenset({501, 505})
 _OK, _REDIRECT, _SERVER_ERROR = 200, 300, 500
-
-
-@dataclass(slots=True)
-class Answer:
-    """What is known of a request: a code of `protocol`, the reason (empty if delivered), the pause asked for.
-
-    `body` is None if it was incomplete or too long.
-    """
-
-    code: int
-    reason: str = ""
-    wait_s: float = 0.0
-    body: bytes | None = None
 
 
 class _Body:

@@ -113,6 +113,19 @@ class Messages:
 
 
 @dataclass(slots=True)
+class Answer:
+    """What is known of a message: a code, the reason (empty if delivered), the pause asked for.
+
+    `body` is what an answer over HTTP had, None if it was incomplete or too long.
+    """
+
+    code: int
+    reason: str = ""
+    wait_s: float = 0.0
+    body: bytes | None = None
+
+
+@dataclass(slots=True)
 class Outcomes:
     """What became of each message, in order: `codes`, and reasons for those that were not delivered.
 
@@ -127,6 +140,12 @@ class Outcomes:
     def delivered(cls, rows: int) -> Outcomes:
         """All of them were delivered."""
         return cls(np.zeros(rows, np.uint8))
+
+    def note(self, row: int, answer: Answer) -> None:
+        """Note what one was answered."""
+        if answer.code != DELIVERED:
+            self.fail(row, answer.code, answer.reason)
+            self.wait_s = max(self.wait_s, answer.wait_s)
 
     def fail(self, row: int, code: int, reason: str) -> None:
         """Note that one was not delivered, and why. Reasons are counted, so leave out details that always differ."""

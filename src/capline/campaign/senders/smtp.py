@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from capline.campaign.senders.mail import MailForm
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Messages, Outcomes, RunInfo
 from capline.campaign.senders.smtp_session import Session, reason_of
-from capline.campaign.senders.template import from_environment
+from capline.campaign.senders.template import filled
 from capline.model.errors import CampaignError
 from capline.support.system import wait_in_kernel
 
@@ -65,8 +65,9 @@ class SmtpSender:
         self.most: int | None = self.at_once * _HAND_OVER
         self._form = MailForm(options)
         self.check = self._form.check
-        self._user = _secret(options, "username")
-        self._password = _secret(options, "password")
+        self._user, self._password = (
+            filled(options, key, options.optional(key) or "") for key in ("username", "password")
+        )
         self._run: RunInfo | None = None
         self._context: ssl.SSLContext | None = None
         self._threads = ThreadPoolExecutor(self.at_once, "smtp")
@@ -150,11 +151,3 @@ def _server(options: Fields, port: int) -> tuple[str, int]:
         options.fault("server", f"{text!r} is not host or host:port")
         return text, port
     return host.strip("[]"), int(number)
-
-
-def _secret(options: Fields, key: str) -> str:
-    try:
-        return from_environment(options.optional(key) or "")
-    except CampaignError as error:
-        options.fault(key, str(error))
-        return ""

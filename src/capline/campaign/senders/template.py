@@ -70,6 +70,15 @@ def read_template(options: Fields, key: str, like: str = "") -> Template:
         return Template("")
 
 
+def filled(options: Fields, key: str, text: str, where: str = "") -> str:
+    """The text with values from the environment; what is missing is noted as a fault, and the text is empty."""
+    try:
+        return from_environment(text)
+    except CampaignError as error:
+        options.fault(key, f"{where}{error}")
+        return ""
+
+
 def variables(text: str) -> list[str]:
     """The names of the environment variables that a text asks for."""
     return _VARIABLE.findall(text)

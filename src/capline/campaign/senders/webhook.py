@@ -26,19 +26,19 @@ import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 import httpx
-from msgspec.json import encode as _encode
+from msgspec.json import encode
 
 from capline.campaign.senders.body import JSON, Body
 from capline.campaign.senders.http_post import clients, post
-from capline.campaign.senders.protocol import DELIVERED, Message, Messages, Outcomes, RunInfo, envelope
-from capline.campaign.senders.template import from_environment
+from capline.campaign.senders.protocol import Message, Messages, Outcomes, RunInfo, envelope
+from capline.campaign.senders.template import filled
 from capline.campaign.senders.webhook_batch import answers_of, longest_answer_bytes
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capline.campaign.senders.http_post import Answer
+    from capline.campaign.senders.protocol import Answer
     from capline.forms.fields import Fields
 
 _MOST_IN_BATCH = 10_000
@@ -98,14 +98,10 @@ class WebhookSender:
     def close(self) -> None:
         """Close the connections."""
         if self._runner is not None:
-            self._runner.run(self._close_clients())
+            for client in self._clients:
+                self._runner.run(client.aclose())
             self._runner.close()
             self._runner = None
-
-    async def _close_clients(self) -> None:
-        for client in self._clients:
-            await client.aclose()
-        self._clients = []
 
     async def _send(self, messages: Messages) -> Outcomes:
         outcomes = Outcomes.delivered(len(messages))
@@ -117,9 +113,7 @@ class WebhookSender:
                 rows = range(start, min(start + size, len(messages)))
                 answers = await self._post(client, messages.run, [messages[row] for row in rows])
                 for row, answer in zip(rows, answers, strict=True):
-                    if answer.code != DELIVERED:
-                        outcomes.fail(row, answer.code, answer.reason)
-                        outcomes.wait_s = max(outcomes.wait_s, answer.wait_s)
+                    outcomes.note(row, answer)
 
         async with asyncio.TaskGroup() as group:
             for client in self._clients[: -(-len(messages) // size)]:
@@ -129,13 +123,13 @@ class WebhookSender:
     async def _post(self, client: httpx.AsyncClient, run: RunInfo, messages: list[Message]) -> list[Answer]:
         if self._batch:
             data, longest_bytes = (
-                _encode([envelope(run, each) for each in messages]),
+                encode([envelope(run, each) for each in messages]),
                 longest_answer_bytes(len(messages)),
             )
             answer = await post(client, self._url, data, {"Content-Type": JSON}, self._timeout_s, longest_bytes)
             return answers_of(answer, [message.key for message in messages])
         (message,), body = messages, self._body
-        data = _encode(envelope(run, message)) if body is None else body.fill(message)
+        data = encode(envelope(run, message)) if body is None else body.fill(message)
         headers = {"Content-Type": JSON if body is None else body.content_type, "Idempotency-Key": message.key}
         return [await post(client, self._url, data, headers, self._timeout_s, _LONGEST_BODY_BYTES)]
 
@@ -170,11 +164,7 @@ def _why_no_url(text: str) -> str | None:
 def _headers(options: Fields) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, text in options.mapping("headers").items():
-        try:
-            value = from_environment(text)
-        except CampaignError as error:
-            options.fault("headers", f"{name}: {error}")
-            continue
+        value = filled(options, "headers", text, f"{name}: ")
         sound = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
         if not sound or not value.isascii() or not value.isprintable():
             options.fault("headers", f"{name!r}: a header is a name and one line of plain characters")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.campaign.senders.http_post import Answer, outcome_of
-from capline.campaign.senders.protocol import DELIVERED, UNKNOWN
+from capline.campaign.senders.http_post import outcome_of
+from capline.campaign.senders.protocol import DELIVERED, UNKNOWN, Answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.json import encode
 
-from capline.campaign.senders.protocol import DELIVERED, Messages, Outcomes, RunInfo, envelope
-from capline.campaign.senders.template import from_environment
+from capline.campaign.senders.protocol import DELIVERED, Answer, Messages, Outcomes, RunInfo, envelope
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 
     from capline.forms.fields import Fields
 
-Answer = tuple[int, str]
-"""What became of an entry: a code of `protocol`, and why where it was not delivered."""
-GIVEN: Answer = DELIVERED, ""
+GIVEN = Answer(DELIVERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +57,8 @@ class QueueSender(ABC):
         outcomes = Outcomes.delivered(len(messages))
         of_all = map(messages.__getitem__, range(len(messages)))
         entries = [Entry(str(each.id), each.key, encode(envelope(messages.run, each))) for each in of_all]
-        for row, (code, reason) in enumerate(self._put(entries, outcomes)):
-            if code != DELIVERED:
-                outcomes.fail(row, code, reason)
+        for row, answer in enumerate(self._put(entries)):
+            outcomes.note(row, answer)
         return outcomes
 
     @abstractmethod
@@ -74,14 +70,5 @@ class QueueSender(ABC):
         """Why nothing can be sent; empty where it can."""
 
     @abstractmethod
-    def _put(self, entries: Sequence[Entry], outcomes: Outcomes) -> Sequence[Answer]:
-        """Put these, and return the answer to each; `outcomes.wait_s` may be set."""
-
-
-def filled(options: Fields, key: str, text: str) -> str:
-    """The text with values from the environment; what is missing is noted as a fault."""
-    try:
-        return from_environment(text)
-    except CampaignError as error:
-        options.fault(key, str(error))
-        return ""
+    def _put(self, entries: Sequence[Entry]) -> Sequence[Answer]:
+        """Put these, and return the answer to each."""

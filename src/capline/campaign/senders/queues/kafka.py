@@ -20,14 +20,14 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN
-from capline.campaign.senders.queues.base import GIVEN, QueueSender, filled
+from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN, Answer
+from capline.campaign.senders.queues.base import GIVEN, QueueSender
+from capline.campaign.senders.template import filled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capline.campaign.senders.protocol import Outcomes
-    from capline.campaign.senders.queues.base import Answer, Entry
+    from capline.campaign.senders.queues.base import Entry
     from capline.forms.fields import Fields
 
 _kafka: Any = import_module("confluent_kafka")  # it has types for a part of what is used here
@@ -80,8 +80,8 @@ class KafkaSender(QueueSender):
             return error.args[0].str()
         return "" if topic.error is None else f"topic {self._topic}: {topic.error.str()}"
 
-    def _put(self, entries: Sequence[Entry], outcomes: Outcomes) -> Sequence[Answer]:  # noqa: ARG002 - the base's
-        answers: list[Answer] = [(UNKNOWN, "no acknowledgement")] * len(entries)
+    def _put(self, entries: Sequence[Entry]) -> Sequence[Answer]:
+        answers = [Answer(UNKNOWN, "no acknowledgement")] * len(entries)
 
         def told(row: int, error: Any, _record: object) -> None:
             answers[row] = _meaning(error)
@@ -93,7 +93,7 @@ class KafkaSender(QueueSender):
                     self._topic, entry.data, entry.subject, headers=headers, on_delivery=partial(told, row)
                 )
             except BufferError:
-                answers[row] = TRANSIENT, "the client's queue is full"
+                answers[row] = Answer(TRANSIENT, "the client's queue is full")
             except _kafka.KafkaException as error:
                 answers[row] = _meaning(error.args[0])
         while self._producer.flush(_LOOK_S):
@@ -105,4 +105,5 @@ def _meaning(error: Any) -> Answer:
     if error is None:
         return GIVEN
     name = error.name()
-    return PERMANENT if name in _REFUSED else TRANSIENT if name in _NOT_NOW else UNKNOWN, f"Kafka {name}"
+    code = PERMANENT if name in _REFUSED else TRANSIENT if name in _NOT_NOW else UNKNOWN
+    return Answer(code, f"Kafka {name}")

@@ -17,8 +17,9 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN
-from capline.campaign.senders.queues.base import GIVEN, QueueSender, filled
+from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN, Answer
+from capline.campaign.senders.queues.base import GIVEN, QueueSender
+from capline.campaign.senders.template import filled
 from capline.model.errors import CampaignError, CaplineError, StoreDamagedError, StoreError, StoreUnknownError
 from capline.store.redis.cluster.router import Router
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
@@ -29,8 +30,7 @@ from capline.store.redis.scripting.scripts import Call
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from capline.campaign.senders.protocol import Outcomes
-    from capline.campaign.senders.queues.base import Answer, Entry
+    from capline.campaign.senders.queues.base import Entry
     from capline.forms.fields import Fields
     from capline.store.redis.io.url import Settings
 
@@ -72,7 +72,7 @@ class RedisStreamsSender(QueueSender):
                 return f"{stream.decode()} is a {kind.decode()}, not a stream"
         return ""
 
-    def _put(self, entries: Sequence[Entry], outcomes: Outcomes) -> Sequence[Answer]:  # noqa: ARG002 - the base's
+    def _put(self, entries: Sequence[Entry]) -> Sequence[Answer]:
         return [*map(_meaning, self._ask(map(self._added, entries)))]
 
     def _added(self, entry: Entry) -> tuple[bytes, bytes]:
@@ -88,7 +88,8 @@ def _meaning(reply: object) -> Answer:
     if not isinstance(reply, CaplineError):
         return GIVEN
     in_doubt, is_wrong = isinstance(reply, StoreUnknownError), isinstance(reply, StoreDamagedError)
-    return UNKNOWN if in_doubt else PERMANENT if is_wrong else TRANSIENT, str(reply).partition(";")[0]
+    code = UNKNOWN if in_doubt else PERMANENT if is_wrong else TRANSIENT
+    return Answer(code, str(reply).partition(";")[0])
 
 
 def _settings(options: Fields) -> Settings:

@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from capline.campaign.senders.http_post import outcome_of
-from capline.campaign.senders.protocol import TRANSIENT, UNKNOWN
+from capline.campaign.senders.protocol import TRANSIENT, UNKNOWN, Answer
 from capline.campaign.senders.queues.base import GIVEN, QueueSender
 from capline.model.retry_after import retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from capline.campaign.senders.protocol import Outcomes
-    from capline.campaign.senders.queues.base import Answer, Entry
+    from capline.campaign.senders.queues.base import Entry
     from capline.forms.fields import Fields
 
 _session: Any = import_module("botocore.session")
@@ -98,35 +97,29 @@ class SqsSender(QueueSender):
             return str(error)
         return ""
 
-    def _put(self, entries: Sequence[Entry], outcomes: Outcomes) -> Sequence[Answer]:
-        def post(some: Sequence[Entry]) -> list[Answer]:
-            answers, wait_s = self._post(some)
-            outcomes.wait_s = max(outcomes.wait_s, wait_s)
-            return answers
+    def _put(self, entries: Sequence[Entry]) -> Sequence[Answer]:
+        return [answer for answers in self._threads.map(self._post, _requests(entries)) for answer in answers]
 
-        return [answer for answers in self._threads.map(post, _requests(entries)) for answer in answers]
-
-    def _post(self, entries: Sequence[Entry]) -> tuple[list[Answer], float]:
-        """The answer to each of one request, and the pause that it asks for."""
+    def _post(self, entries: Sequence[Entry]) -> list[Answer]:
+        """The answer to each of one request."""
         wanted = [self._entry(str(number), entry) for number, entry in enumerate(entries)]
         try:
             said = self._client.send_message_batch(QueueUrl=self._url, Entries=wanted)
         except _errors.ClientError as error:
-            answer, wait_s = _meaning(error.response["Error"], _status(error.response))
+            answer = _meaning(error.response["Error"], _status(error.response))
             headers: Mapping[str, str] = error.response["ResponseMetadata"].get("HTTPHeaders", {})
-            return [answer] * len(entries), max(wait_s, retry_after(headers) or 0.0)
+            answer.wait_s = max(answer.wait_s, retry_after(headers) or 0.0)
+            return [answer] * len(entries)
         except (_errors.EndpointConnectionError, _errors.ConnectTimeoutError, _errors.NoCredentialsError) as error:
-            return [(TRANSIENT, type(error).__name__)] * len(entries), 0.0
+            return [Answer(TRANSIENT, type(error).__name__)] * len(entries)
         except _errors.BotoCoreError as error:
-            return [(UNKNOWN, f"no answer ({type(error).__name__})")] * len(entries), 0.0
-        answers: list[Answer] = [(UNKNOWN, "no result in the answer")] * len(entries)
-        longest_s = 0.0
+            return [Answer(UNKNOWN, f"no answer ({type(error).__name__})")] * len(entries)
+        answers = [Answer(UNKNOWN, "no result in the answer")] * len(entries)
         for taken in said.get("Successful", ()):
             answers[int(taken["Id"])] = GIVEN
         for failed in said.get("Failed", ()):
-            answers[int(failed["Id"])], wait_s = _meaning(failed, 400 if failed["SenderFault"] else 500)
-            longest_s = max(longest_s, wait_s)
-        return answers, longest_s
+            answers[int(failed["Id"])] = _meaning(failed, 400 if failed["SenderFault"] else 500)
+        return answers
 
     def _entry(self, number: str, entry: Entry) -> dict[str, str]:
         found = {"Id": number, "MessageBody": entry.data.decode()}
@@ -146,12 +139,12 @@ def _requests(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     yield entries[first:]
 
 
-def _meaning(error: Mapping[str, Any], status: int) -> tuple[Answer, float]:
-    """What an error of a request, or of one message in it, means, and the pause that it asks for."""
+def _meaning(error: Mapping[str, Any], status: int) -> Answer:
+    """What an error of a request, or of one message in it, means."""
     code = str(error["Code"])
     if "throttl" in code.lower() or code in ("OverLimit", "RequestLimitExceeded", "TooManyRequestsException"):
-        return (TRANSIENT, f"SQS {code}"), 1.0
-    return (outcome_of(status), f"SQS {code}"), 0.0
+        return Answer(TRANSIENT, f"SQS {code}", 1.0)
+    return Answer(outcome_of(status), f"SQS {code}")
 
 
 def _status(response: Mapping[str, Any]) -> int:

@@ -9,10 +9,10 @@ is one more policy with these options; `| algorithm=*` makes a check of each alg
 these, which `use LIMITS algorithm=*` names; `| numbers=True` is for stores that keep all numbers in one value).
 
 A step is `[second:] [name =] verb [words] [-> facts]`; it asks for subject "s" under "p" unless it says `of=` or `on=`.
-`$name` is the hit of an earlier step. A fact has one value, or one for each of several calls: `decide -> yes yes no`
-is three, and `decide x9 -> yes` nine. Beside a limiter's verbs there are `later SECONDS`, `when TIME ZONE`,
-`use LIMITS`, and `opens COST`: refused until `retry_after`, and allowed then, to the microsecond. Verbs of several
-policies have parts, a cost and an id each: `decide_all a:1 b:10:x`.
+`$name` is the hit of an earlier step (`$name.1` that of its second part). A fact has one value, or one for each of
+several calls: `decide -> yes yes no` is three, and `decide x9 -> yes` nine. Beside a limiter's verbs there are
+`later SECONDS`, `when TIME ZONE`, `use LIMITS`, and `opens COST`: refused until `retry_after`, and allowed then, to
+the microsecond. Verbs of several policies have parts, a cost and an id each: `decide_all a:1 b:10:x`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class _Run:
         if verb == "use":
             limits = [word for word in words if "=" not in word]
             options = _options((word for word in words if "=" in word), self._algorithm)
-            return self._limiter.use([setting.policy("p", limits, **options)])
+            policies = {"p": limits, **options.pop("policy", {})}
+            return self._limiter.use([setting.policy(name, of, **options) for name, of in policies.items()])
         args = [_value(word, self._hits) for word in words if "=" not in word]
         names = {key: _value(text, self._hits) for key, _, text in (word.partition("=") for word in words) if text}
         about = {key: names.pop(key, usual) for key, usual in about.items()}
@@ -152,7 +153,8 @@ class _Run:
 
 def _value(text: str, hits: dict[str, Any]) -> Any:
     if text.startswith("$"):
-        return hits[text[1:]]
+        name, _, part = text[1:].partition(".")
+        return hits[name][int(part)] if part else hits[name]
     if text in _WORDS:
         return _WORDS[text]
     try:
@@ -181,6 +183,7 @@ _FACTS: dict[str, Callable[[Any], Any]] = {
     "gives": lambda answer: answer,
     "left": lambda answer: answer.remaining,
     "after": lambda answer: answer.retry_after,
+    "near": lambda answer: round(answer.wait if answer.allowed else answer.retry_after),
     "empty": lambda answer: answer.reset_after,
     "wait": lambda answer: answer.wait,
     "late": lambda answer: answer.late,

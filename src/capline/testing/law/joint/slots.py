@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from capline.model.attempt import Attempt
-from capline.model.errors import IdConflictError, InvalidValueError
 from capline.testing.examples import examples
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
 
@@ -44,6 +43,33 @@ class JointSlotLaw(StoreSetting):
             when 2024-05-06T21:59:30 UTC; schedule_all p:1 b:1 -> wait 0 36030
         test_refusals_that_count_are_not_recorded_for_a_slot: 1/min | policy.b=9/min | count_denied=True
             schedule_all p:1 b:1 -> yes; schedule_all p:1 b:1 max_wait=1 -> no; explain -> hits 1
+        test_a_slot_is_one_instant_in_every_log: 3/min | policy.tokens=100/min
+            schedule_all p:1 tokens:40 -> wait 0 0.000001 60 60.000001
+            schedule_all p:1 tokens:1 -> wait 60.000002, left 0, binds 0, stamp 60.000002+60.000002, by 3/minute
+            explain -> units 1+1+1+1+1; explain on=tokens -> units 40+40+40+40+1
+        test_a_slot_of_before_a_change_is_known_after_it_and_given_back: 3/min | policy.tokens=100/min
+            decide on=tokens 100 -> yes; a = schedule_all p:1 tokens:60 id=x -> wait 60
+            use 2/min policy.tokens=50/min,200/hour; schedule_all p:1 tokens:60 id=x max_wait=0 -> yes, hit $a
+            schedule_all p:1 tokens:51 -> no; schedule_all p:1 tokens:10 -> wait 120
+            refund_all p:1 tokens:60 $a -> gives 2
+            schedule_all p:1 tokens:10 -> wait 120.000001; use 1/min policy.tokens=50/min,200/hour
+            schedule_all p:1 tokens:10 -> wait 180.000001
+        test_a_slot_that_a_narrow_log_has_forgotten_is_known_by_the_wide_one: 2/s | policy.tokens=100/min
+            a = schedule_all p:1 tokens:10 id=x; 1: schedule_all p:1 tokens:10 id=x -> yes, hit $a, wait 0, left 90
+            usage -> used 0; peek on=tokens -> left 89
+        test_slots_of_one_and_of_several_policies_are_in_the_order_in_which_they_are_taken: 3/min
+            | policy.tokens=100/min
+            schedule on=tokens 5 -> wait 0; schedule_all p:1 tokens:30 -> wait 0.000001 0.000002
+            schedule on=tokens 5 -> wait 0.000003; schedule_all p:1 tokens:30 -> wait 0.000004 60.000001
+        test_an_id_names_the_slot_in_every_log: 3/min | policy.tokens=100/min
+            decide on=tokens 100 -> yes; a = schedule_all p:1 tokens:10 id=x -> wait 60
+            20: schedule_all p:1 tokens:10 id=x max_wait=0 -> yes, hit $a, wait 40, late 0
+            63: schedule_all p:1 tokens:10 id=x -> late 3; decide_all p:1 tokens:10 id=x -> late 0; explain -> hits 1
+            schedule_all p:1 tokens:11 id=x -> raises IdConflictError cost of 10; refund $a.0 -> yes
+            schedule_all p:1 tokens:10 id=x -> raises IdConflictError in some of the logs only
+            refund on=tokens $a.1 10 -> yes
+            schedule_all p:1 tokens:10 id=x -> yes
+            schedule_all p:1:y tokens:1 -> raises InvalidValueError one slot has an id in all of its attempts
         """)
     )
 
@@ -59,17 +85,6 @@ class JointSlotLaw(StoreSetting):
         """What the log has: microseconds since the start, and units."""
         return [(hit.stamp_us - START_US, hit.units) for hit in limiter.explain(policy, "key").hits]
 
-    def test_a_slot_is_one_instant_in_every_log(self) -> None:
-        limiter = self.of_a_key()
-        assert [limiter.schedule_all(self.parts(40)).wait_us for _ in range(4)] == [0, 1, MINUTE, MINUTE + 1]
-        joint = limiter.schedule_all(self.parts(1))
-        assert joint.hits == (START_US + MINUTE + 2,) * 2
-        assert (joint.wait_us, joint.remaining, joint.binds, str(joint.limit)) == (MINUTE + 2, 0, 0, "3/minute")
-        assert [len(states) for states in joint.limits] == [1, 1]
-        both = [self.hits_of(limiter, policy) for policy in ("requests", "tokens")]
-        assert [at for at, _ in both[0]] == [at for at, _ in both[1]] == [0, 1, MINUTE, MINUTE + 1, MINUTE + 2]
-        assert [units for _, units in both[1]] == [40, 40, 40, 40, 1], "each part by its own cost"
-
     def test_a_slot_may_be_under_limits_that_come_with_it(self) -> None:
         limiter = self.of_a_key()
         parts = [Attempt("words", "key", 10, limits=["100/min"]), Attempt("bursts", "key", limits=["1/10s"])]
@@ -77,62 +92,6 @@ class JointSlotLaw(StoreSetting):
         assert [(slot.wait, str(slot.limit), slot.binds) for slot in slots] == [(0, "1/10s", 1), (10, "1/10s", 1)]
         assert limiter.refund_all(parts, slots[1].hits) == 2
         assert limiter.schedule("bursts", "key", limits=["1/10s"]).wait == pytest.approx(10, abs=1e-5)
-
-    def test_slots_of_one_and_of_several_policies_are_in_the_order_in_which_they_are_taken(self) -> None:
-        limiter = self.of_a_key()
-        stamps: list[int] = []
-        for turn in range(12):
-            if turn % 3:
-                stamps.append(limiter.schedule_all(self.parts(30)).hits[0])
-            else:
-                stamps.append(limiter.schedule("tokens", "key", 5).hit)
-        assert stamps == sorted(stamps)
-        assert len(set(stamps)) == len(stamps)
-
-    def test_an_id_names_the_slot_in_every_log(self) -> None:
-        limiter = self.of_a_key()
-        assert limiter.decide("tokens", "key", 100)
-        slot = limiter.schedule_all(self.parts(id="x"))
-        self.at(20)
-        again = limiter.schedule_all(self.parts(id="x"), max_wait=0)
-        assert (again.allowed, again.hits, again.wait) == (True, slot.hits, 40.0)
-        assert again.late_us == 0
-        self.at(63)
-        assert (limiter.schedule_all(self.parts(id="x")).late, limiter.decide_all(self.parts(id="x")).late_us) == (3, 0)
-        assert len(self.hits_of(limiter, "requests")) == 1
-        with pytest.raises(IdConflictError, match="cost of 10"):
-            limiter.schedule_all(self.parts(11, id="x"))
-        assert limiter.refund("requests", "key", slot.hits[0])
-        with pytest.raises(IdConflictError, match="in some of the logs only"):
-            limiter.schedule_all(self.parts(id="x"))
-        assert limiter.refund("tokens", "key", slot.hits[1], 10)
-        assert limiter.schedule_all(self.parts(id="x")).allowed
-        with pytest.raises(InvalidValueError, match="one slot has an id in all of its attempts"):
-            limiter.schedule_all([Attempt("requests", "key", 1, "y"), Attempt("tokens", "key", 1)])
-
-    def test_a_slot_of_before_a_change_is_known_after_it_and_given_back(self) -> None:
-        limiter = self.of_a_key()
-        assert limiter.decide("tokens", "key", 100)
-        slot = limiter.schedule_all(self.parts(60, "x"))
-        changed = self.policy("requests", ["2/min"]), self.policy("tokens", ["50/min", "200/hour"])
-        limiter.use(changed)
-        assert limiter.schedule_all(self.parts(60, "x"), max_wait=0).hits == slot.hits, "its units are above the quota"
-        assert not limiter.schedule_all(self.parts(51))
-        assert limiter.schedule_all(self.parts(10)).wait == 120.0, "of the slot 60 count"
-        assert limiter.refund_all(self.parts(60), slot.hits) == 2
-        assert limiter.schedule_all(self.parts(10)).wait_us == 2 * MINUTE + 1, "nobody jumps the queue"
-        limiter.use([self.policy("requests", ["1/min"]), changed[1]])
-        assert limiter.schedule_all(self.parts(10)).wait_us == 3 * MINUTE + 1
-
-    def test_a_slot_that_a_narrow_log_has_forgotten_is_known_by_the_wide_one(self) -> None:
-        limiter = self.limiter(self.policy("requests", ["2/s"]), self.policy("tokens", ["100/min"]))
-        slot = limiter.schedule_all(self.parts(id="x"))
-        self.at(1)
-        again = limiter.schedule_all(self.parts(id="x"))
-        assert (again.allowed, again.hits, again.wait_us, again.remaining) == (True, slot.hits, 0, 90)
-        assert [len(states) for states in again.limits] == [0, 1]
-        assert sum(units for at, units in self.hits_of(limiter, "requests") if at > 0) == 0
-        assert limiter.peek("tokens", "key").remaining == 89
 
     @each_algorithm
     def test_a_slot_under_every_algorithm(self, algorithm: str) -> None:

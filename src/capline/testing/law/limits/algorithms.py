@@ -10,7 +10,7 @@ from capline.model.attempt import Attempt
 from capline.model.errors import IdConflictError, PolicyError
 from capline.model.limit import Limit
 from capline.testing.examples import examples
-from capline.testing.setting import ALGORITHMS, SECOND, START_US, StoreSetting, each_algorithm
+from capline.testing.setting import ALGORITHMS, SECOND, StoreSetting, each_algorithm
 
 HOUR = 3600 * SECOND
 
@@ -45,6 +45,15 @@ class AlgorithmLaw(StoreSetting):
             c = decide 2 id=x -> yes; refund $c 2 -> yes; d = decide 2; refund $c 2 -> no; usage -> used 2
             refund $d 2 -> yes
             decide 2 id=x -> yes
+        test_only_decide_counts_its_refusals: 1/10s | count_denied=True
+            decide -> yes; 5: peek -> no; schedule max_wait=1 -> no; decide_all p:1 -> no; 10: peek -> yes
+            decide -> yes no no no; explain -> hits 4
+        test_two_weighted_windows: 10/10s | algorithm=sliding_counter
+            4: decide 10 -> yes; 15: peek -> yes, left 4; decide 5 -> yes; decide 3 -> no, near 3; decide -> no, near 1
+            20: peek -> left 4
+        test_fixed_windows_are_counted_each_by_itself: 5/10s | algorithm=fixed_window
+            9: decide 3 -> empty 1; decide 2 -> left 0; decide -> no, after 1, empty 1, by 5/10s; 10: decide 5 -> left 0
+            decide -> after 10; schedule 3 -> near 10 20 30; explain -> hits 0
         """)
     )
 
@@ -59,19 +68,6 @@ class AlgorithmLaw(StoreSetting):
         assert not limiter.decide("p", "s")
         self.at(10)
         assert sum(bool(limiter.decide("p", "s")) for _ in range(3)) == allowed
-
-    def test_only_decide_counts_its_refusals(self) -> None:
-        limiter = self.one("1/10s", count_denied=True)
-        assert limiter.decide("p", "s")
-        self.at(5)
-        assert not limiter.peek("p", "s")
-        assert not limiter.schedule("p", "s", max_wait=1)
-        assert not limiter.decide_all([Attempt("p", "s")])
-        self.at(10)
-        assert limiter.peek("p", "s")
-        answers = limiter.decide_many("p", ["s"] * 4)
-        assert answers.allowed.tolist() == [True, False, False, False]
-        assert len(limiter.explain("p", "s").hits) == 4, "of refusals the newest 2 units and a hit are kept"
 
     def test_hammering_leaves_a_short_log_and_a_large_cost_no_larger_one(self) -> None:
         limiter = self.one("3/10s", count_denied=True)
@@ -264,21 +260,6 @@ class AlgorithmLaw(StoreSetting):
         assert [limiter.refund("p", "s", named, 2) for _ in range(2)] == [True, False], "an id is found by its hit"
         assert limiter.usage("p", "s")[0].used == 1
 
-    def test_two_weighted_windows(self) -> None:
-        limiter = self.one("10/10s", algorithm="sliding_counter")
-        assert START_US % (10 * SECOND) == 0
-        self.at(4)
-        assert limiter.decide("p", "s", 10)
-        self.at(15)
-        half = limiter.peek("p", "s")
-        assert (half.allowed, half.remaining) == (True, 4)
-        assert limiter.decide("p", "s", 5)
-        refused = limiter.decide("p", "s", 3)
-        assert refused.retry_after_us == pytest.approx(3 * SECOND, abs=20)
-        assert limiter.decide("p", "s").retry_after_us == pytest.approx(SECOND, abs=20)
-        self.at(20)
-        assert limiter.peek("p", "s").remaining == 4, "of this window none, of the one before all 5"
-
     @pytest.mark.parametrize("algorithm", ALGORITHMS[1:])
     def test_a_log_that_has_not_every_hit_is_not_exported(self, algorithm: str) -> None:
         limiter = self.limiter(self.policy("p", ["3/10s"], algorithm=algorithm), self.policy("q", ["3/10s"]))
@@ -317,18 +298,3 @@ class AlgorithmLaw(StoreSetting):
                 left = decided.remaining
                 assert bool(limiter.peek("p", "s", left)) is True if left else not limiter.peek("p", "s")
                 assert not limiter.peek("p", "s", left + 1)
-
-    def test_fixed_windows_are_counted_each_by_itself(self) -> None:
-        limiter = self.one("5/10s", algorithm="fixed_window")
-        assert START_US % (10 * SECOND) == 0
-        self.at(9)
-        assert limiter.decide("p", "s", 3).reset_after == 1.0
-        assert limiter.decide("p", "s", 2).remaining == 0
-        refused = limiter.decide("p", "s")
-        assert (refused.retry_after, refused.reset_after, str(refused.limit)) == (1.0, 1.0, "5/10s")
-        assert limiter.explain("p", "s").limits[0].frees == ((START_US + 10 * SECOND, 5),)
-        self.at(10)
-        assert limiter.decide("p", "s", 5).remaining == 0, "of the window before nothing counts: ten within a second"
-        assert limiter.decide("p", "s").retry_after == 10.0
-        assert [round(limiter.schedule("p", "s", 3).wait) for _ in range(3)] == [10, 20, 30]
-        assert len(limiter.explain("p", "s").hits) == 0, "sums, and no hit of its own"

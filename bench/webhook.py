@@ -1,36 +1,54 @@
-"""A whole campaign by webhook from one process to a receiver in another: decided, delivered, written down.
+"""A whole campaign by webhook to a receiver in another process: decided, delivered, written down.
 
 Once with a request for each message, once with arrays of `--batch` messages, as `capline campaign run` does it, on an
-embedded store and with a ledger on disk. The receiver is a bare asyncio server that reads every message and keeps every
-key; in the end it must have each key once. Client and receiver share the machine: with two cores, each has one.
+embedded store and with a ledger on disk; then by two `capline worker`s, in turn with a bare client that posts the same
+bodies, made before, over as many connections: by the receiver's own clock, from the first request to the last.
+
+The receiver is a bare asyncio server that reads every message and keeps every key; in the end it must have each key
+once. Clients and receiver share the machine: with two cores, the two workers and the store have one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import multiprocessing
+import socket
 import tempfile
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from _harness import Report, arguments, check
+from campaign_delay import LONGEST_S, Place, capline
+from msgspec.json import encode
 
 from capline.campaign import Stop, load_campaign, open_run, prepare, report_of, run
+from capline.campaign.senders.protocol import Messages, RunInfo, envelope
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
     from multiprocessing.connection import Connection
 
 LEAST_PER_S = 8_000
+LEAST_RATIO = 0.85
+BEFORE_S = 3.0
+"""Before its minute a campaign's batches are all there."""
+Came = tuple[int, int, float]
+"""How many keys came, the most that one came, and seconds from the first request to the last."""
 
 
 class Receiver(asyncio.Protocol):
     """One connection: requests in, 200 out; a result for each message of an array."""
 
-    def __init__(self, keys: dict[str, int]) -> None:
+    def __init__(self, keys: dict[str, int], at: list[float]) -> None:
         self.keys = keys
+        self.at = at
         self.received = bytearray()
         self.transport: Any = None
 
@@ -40,6 +58,8 @@ class Receiver(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take whole requests."""
+        self.at[1] = time.perf_counter()
+        self.at[0] = self.at[0] or self.at[1]
         self.received += data
         while (end := self.received.find(b"\r\n\r\n")) >= 0:
             head = bytes(self.received[:end]).lower()
@@ -49,6 +69,7 @@ class Receiver(asyncio.Protocol):
             answer = self.take(json.loads(self.received[end + 4 : end + 4 + length]))
             del self.received[: end + 4 + length]
             self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
+            self.at[1] = time.perf_counter()
 
     def take(self, posted: Any) -> bytes:
         """Keep the keys; the answer's body."""
@@ -60,18 +81,87 @@ class Receiver(asyncio.Protocol):
 
 
 def receive(pipe: Connection) -> None:
-    """Serve until the pipe says stop; then say how many keys came, and the most that one came."""
+    """Serve until the pipe says stop; at each word before say what `Came`, and forget it."""
 
     async def serve() -> None:
         keys: dict[str, int] = {}
+        at = [0.0, 0.0]
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Receiver(keys), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: Receiver(keys, at), "127.0.0.1", 0)
         pipe.send(server.sockets[0].getsockname()[1])
-        await loop.run_in_executor(None, pipe.recv)
-        pipe.send((len(keys), max(keys.values(), default=0)))
+        while (word := await loop.run_in_executor(None, pipe.recv)) != "stop":
+            pipe.send((len(keys), max(keys.values(), default=0), at[1] - at[0]))
+            if word == "forget":
+                keys.clear()
+                at[:] = 0.0, 0.0
         server.close()
 
     asyncio.run(serve())
+
+
+@contextmanager
+def receiver() -> Generator[tuple[Connection, int]]:
+    """One in a process of its own: the pipe to it, and its port."""
+    mine, theirs = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=receive, args=(theirs,))
+    process.start()
+    try:
+        yield mine, mine.recv()
+    finally:
+        mine.send("stop")
+        process.join()
+
+
+def came(pipe: Connection, word: str = "forget") -> Came:
+    """What the receiver says; with "look" it forgets nothing."""
+    pipe.send(word)
+    return pipe.recv()
+
+
+def by_workers(pipe: Connection, port: int, users: int, batch: int, concurrency: int) -> float:
+    """Seconds in which two workers' messages came."""
+    how = f"url: 'http://127.0.0.1:{port}/push', batch: {batch}, concurrency: {concurrency}"
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder), "1/day, 2/week")
+        with place.workers():
+            due = datetime.fromtimestamp(int(time.time() + BEFORE_S + users / 100_000), UTC)
+            place.begin("bench", users, sender=f"{{webhook: {{{how}}}}}", send_at=due.isoformat())
+            where, until = ("--queue", place.queue), time.monotonic() + LONGEST_S
+            while came(pipe, "look")[0] < users:
+                said = "" if time.monotonic() < until else capline("campaign", "status", "bench", *where).stdout
+                check(not said, f"workers: {came(pipe, 'look')} came: {said}")
+                time.sleep(0.2)
+            time.sleep(0.2)
+    keys, most, seconds = came(pipe)
+    check((keys, most) == (users, 1), f"workers: {keys} keys, one of them {most} times")
+    return seconds
+
+
+def by_bare_client(pipe: Connection, port: int, users: int, batch: int, connections: int) -> float:
+    """Seconds in which the same bodies came from one that does nothing but post them."""
+    run_info = RunInfo("bench", "0123456789abcdef", None, ())
+    messages = Messages(run_info, 0, np.arange(users), np.zeros(users, np.uint8), (None,), {})
+    head = "POST /push HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: "
+    bodies = (
+        encode([envelope(run_info, messages[row]) for row in range(start, min(start + batch, users))])
+        for start in range(0, users, batch)
+    )
+    requests = iter([f"{head}{len(body)}\r\n\r\n".encode() + body for body in bodies])
+    with ThreadPoolExecutor(connections) as threads:
+        list(threads.map(_post_all, [port] * connections, [requests] * connections))
+    keys, most, seconds = came(pipe)
+    check((keys, most) == (users, 1), f"bare client: {keys} keys, one of them {most} times")
+    return seconds
+
+
+def _post_all(port: int, requests: Iterator[bytes]) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rb") as answers:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for request in requests:
+            connection.sendall(request)
+            check(answers.readline().startswith(b"HTTP/1.1 200"), "the receiver takes it")
+            length = int(answers.readline().partition(b":")[2])
+            answers.read(len(b"\r\n") + length)
 
 
 def campaign(sender: str, users: int) -> tuple[float, int]:
@@ -93,22 +183,27 @@ def campaign(sender: str, users: int) -> tuple[float, int]:
 
 def main() -> None:
     """Run and print."""
-    options = arguments(__doc__, users=200_000, single=20_000, batch=500, concurrency=16)
-    report = Report("Campaigns by webhook, one process, the receiver in another")
+    options = arguments(__doc__, users=200_000, single=20_000, batch=500, concurrency=16, rounds=3)
+    report = Report("Campaigns by webhook, the receiver in another process")
     kinds = {
         f"arrays of {options.batch}": (options.users, f"batch: {options.batch}, concurrency: {options.concurrency}"),
         "a request for each message": (options.single, f"concurrency: {options.concurrency}"),
     }
     for name, (users, how) in kinds.items():
-        mine, theirs = multiprocessing.get_context("spawn").Pipe()
-        process = multiprocessing.get_context("spawn").Process(target=receive, args=(theirs,))
-        process.start()
-        seconds, sent = campaign(f"{{webhook: {{url: 'http://127.0.0.1:{mine.recv()}/push', {how}}}}}", users)
-        mine.send("stop")
-        keys, most = mine.recv()
-        process.join()
+        with receiver() as (pipe, port):
+            seconds, sent = campaign(f"{{webhook: {{url: 'http://127.0.0.1:{port}/push', {how}}}}}", users)
+            keys, most, _ = came(pipe)
         check((sent, keys, most) == (users, users, 1), f"{name}: {sent} sent, {keys} keys, one of them {most} times")
         report.add(name, users / seconds, "messages/s", at_least=LEAST_PER_S if "arrays" in name else None)
+    best = {"two workers": math.inf, "a bare client": math.inf}
+    for _ in range(options.rounds):
+        for who, send, each in (("two workers", by_workers, 1), ("a bare client", by_bare_client, 2)):
+            with receiver() as (pipe, port):
+                seconds = send(pipe, port, options.users, options.batch, each * options.concurrency)
+            best[who] = min(best[who], seconds)
+    two, bare = (options.users / seconds for seconds in best.values())
+    report.add(f"two workers, arrays of {options.batch}", two, "messages/s", peers={"a bare client": bare})
+    report.add("two workers over the bare client", two / bare, "x", at_least=LEAST_RATIO)
     report.show(as_json=options.json)
 
 

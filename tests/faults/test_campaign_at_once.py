@@ -1,5 +1,6 @@
 """A campaign from two sides at once, or at its very minute; what was sent is counted at the receiver."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -7,9 +8,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.kit.campaign import Receiver, Site, receiver
+from tests.kit.campaign import Receiver, Site, capline, receiver
 from tests.kit.server import soon
 from tests.kit.servers import single
+from tests.kit.serving import Serving
 
 from capline.campaign import accept, load_campaign, prepare
 from capline.campaign.queue.enqueue import begin, retry
@@ -131,6 +133,50 @@ def test_what_failed_is_retried_by_two_at_once_and_is_tried_once_more(tmp_path: 
             at_once(2, again)
             assert sum(put) >= 1
             assert soon(lambda: state(url) == "finished", WITHIN_S)
+    assert far.delivered() == list(range(100))
+    assert {subject: tries for subject, tries in far.tries.items() if tries > 1} == dict.fromkeys(failed, 2)
+    assert {len(keys) for keys in far.keys.values()} == {1}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_two_processes_and_a_request_that_retry_at_once_try_what_failed_once_more(tmp_path: Path, kind: str) -> None:
+    with (
+        single("redis") as server,
+        receiver(lambda subject, tries: 410 if (subject % 9, tries) == (4, 1) else 200) as far,
+    ):
+        url = server.url if kind == "redis" else f"sqlite://{tmp_path}/queue.sqlite"
+        site = Site(tmp_path, store=server.url)
+        site.audience(range(100))
+        begun(site, url, far)
+        answers: list[tuple[bool, str]] = []
+
+        def type_it() -> None:
+            done = capline("campaign", "enqueue", site.file, "--queue", url, "--retry-failed", "--json")
+            assert done.returncode in (0, 2), done.stderr
+            answers.append((not done.returncode, done.stdout or done.stderr.splitlines()[-1]))
+
+        def post_it() -> None:
+            said = serving.client.post(f"/v1/campaigns/{NAME}/retry-failed")
+            assert said.status_code in (200, 409), said.text
+            answers.append((said.is_success, said.text if said.is_success else said.json()["detail"]))
+
+        waiting = iter((type_it, type_it, post_it))
+
+        def one_of_them() -> None:
+            next(waiting)()
+
+        worker = ("worker", "--queue", url, "--until-idle", "--quiet")
+        assert capline(*worker).returncode == 0
+        failed = [subject for subject in range(100) if subject not in far.delivered()]
+        assert len(failed) == 11
+        with Serving(tmp_path, "--queue", url) as serving:
+            at_once(3, one_of_them)
+        assert len(answers) == 3
+        assert capline(*worker).returncode == 0
+    assert sum(json.loads(text)["put"] for is_done, text in answers if is_done) == 1, answers
+    for is_done, text in answers:
+        assert is_done or "is not finished; retry what failed when it is" in text
     assert far.delivered() == list(range(100))
     assert {subject: tries for subject, tries in far.tries.items() if tries > 1} == dict.fromkeys(failed, 2)
     assert {len(keys) for keys in far.keys.values()} == {1}

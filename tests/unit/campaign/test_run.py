@@ -86,6 +86,24 @@ def test_what_became_of_a_hand_over_is_stored_with_the_next_one_in_one_step(
     assert stored == [[6, 0, 0], [4, 2, 0], [2, 2, 2], [0, 2, 4], [0, 0, 6]]
 
 
+def test_a_failure_is_stored_before_its_hit_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refund_many, before = Limiter.refund_many, list[tuple[int, int]]()
+    site = Site(tmp_path)
+    site.audience(range(6))
+    job = with_sender(site.job(), Far(lambda subject, _tries: PERMANENT if subject == 3 else DELIVERED, most=2))
+
+    def seen(limiter: Limiter, *said: Any) -> Any:
+        with Ledger.read(tmp_path / "run") as ledger:
+            total = report_of(ledger).total
+            before.append((total.failed, total.sent))
+        return refund_many(limiter, *said)
+
+    monkeypatch.setattr(Limiter, "refund_many", seen)
+    with job.open_limiter("memory://") as limiter:
+        report = go(job, limiter, tmp_path / "run")
+    assert (before, report.total.failed) == ([(1, 3)], 1)
+
+
 @pytest.mark.parametrize("settings", [{}, {"channel": "push"}, {"channel": "email"}, {"segments": None}])
 def test_the_plan_is_what_the_run_then_does(tmp_path: Path, settings: dict[str, str | None]) -> None:
     site = Site(tmp_path)

@@ -92,6 +92,12 @@ PANELS = (
         ((_rate(_DECISIONS, "policy, limit", ',verdict="refused"'), "{{policy}} {{limit}}"),),
     ),
     Panel(
+        "What would shadow refuse?",
+        "Of policies with `shadow: true`: its share is what binding costs. Nobody is refused, so no alert",
+        "reqps",
+        ((_rate(_DECISIONS, "policy, limit", ',origin="shadow"'), "{{policy}} {{limit}}"),),
+    ),
+    Panel(
         "Which share is refused?",
         "The price of a policy. Replay past events against another one before you change it",
         "percentunit",
@@ -105,7 +111,7 @@ PANELS = (
     ),
     Panel(
         "Who answers?",
-        "`store`, always. `deny-cache` answers refusals that are known. Anything else: CaplineAnswersWithoutStore",
+        "`store`, always. `deny-cache` answers known refusals, `shadow` allows them. Else: CaplineAnswersWithoutStore",
         "reqps",
         ((_rate(_DECISIONS, "origin"), "{{origin}}"),),
     ),

@@ -32,6 +32,7 @@ from capline.config.records import (
     read_commit,
     read_entry,
     read_past,
+    read_totals,
     version_of,
 )
 from capline.config.view import View
@@ -140,8 +141,13 @@ class Configuration:
     def overrides_page(
         self, policy: str, after: Subject | None, most: int | None
     ) -> tuple[list[tuple[Subject, Entry]], str | None]:
-        """At most so many of `overrides`; and the text of the subject after which there are more, else None."""
-        listed = [*islice(self.overrides(policy, after), None if most is None else most + 1)]
+        """At most so many of `overrides`; and the text of the subject after which there are more, else None.
+
+        It ends where as many are found as there are: a policy without any costs one command.
+        """
+        held = self._backend.totals([check_name(policy, "policy")])
+        count = read_totals(held[policy]).count if policy in held else 0
+        listed = [*islice(self.overrides(policy, after), count if most is None else min(count, most + 1))]
         if most is None or len(listed) <= most:
             return listed, None
         return listed[:most], subject_text(listed[most - 1][0])

@@ -1,0 +1,89 @@
+"""What the console costs: with however much there is, a page is bounded; left open, it grows neither here nor there."""
+
+import os
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_console import Visitor
+from tests.kit import servers
+from tests.kit.campaign_store import FACTS, RUN
+from tests.kit.chromium import Chromium
+from tests.kit.server import soon
+from tests.kit.serving import WITHIN_S, Serving
+
+from capline import Configuration, Policy
+from capline.campaign.store.open import open_store
+from capline.service.access.tokens import TokenFile
+
+MOST_COMMANDS, MOST_BYTES, MOST_ROWS = 3_000, 120_000, 110
+CHUNK = 1_000
+SMALL, LARGE = (1_000, 3_000, 300), (100_000, 1_000_000, 10_000)
+PAGES = [
+    *("", "?over=week", "/policies", "/policies?after=p0500", "/policies?contains=99", "/policy?name=p0001"),
+    *("/policy?name=p0002", "/subject?id=7", "/campaigns", "/campaigns?after=c00200", "/campaign?name=c00001"),
+    *("/audit", "/limited", "/try?name=p0001"),
+]
+
+
+@pytest.mark.parametrize("sizes", [SMALL, pytest.param(LARGE, marks=[pytest.mark.deep, pytest.mark.timeout(1800)])])
+def test_each_page_is_bounded_with_however_much_there_is(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
+    policies, overrides, campaigns = sizes
+    with ExitStack() as stack:
+        server = stack.enter_context(servers.single("redis"))
+        configuration = stack.enter_context(Configuration(server.url))
+        for first in range(0, policies, CHUNK):
+            configuration.set_policies([Policy(f"p{n:04}", ["3/day"]) for n in range(first, first + CHUNK)])
+        for first in range(0, overrides, CHUNK):
+            configuration.override_many("p0001", {subject: ["5/day"] for subject in range(first, first + CHUNK)})
+        with closing(open_store(server.url, make=True)) as queue:
+            for n in range(campaigns):
+                queue.begin(replace(RUN, facts=replace(FACTS, campaign=f"c{n:05}", policy="p0001")))
+        words = ("--store", server.url, "--config-store", server.url, "--queue", server.url)
+        service = stack.enter_context(Serving(tmp_path, *words))
+        visitor = stack.enter_context(Visitor(service))
+        for page in PAGES:
+            for accept in ("text/html", "application/json"):
+                before = int(server.info("stats")["total_commands_processed"])
+                answer = visitor.get(f"/console{page}", headers={"Accept": accept})
+                commands = int(server.info("stats")["total_commands_processed"]) - before
+                assert answer.status_code == 200, page
+                assert (commands < MOST_COMMANDS, len(answer.content) < MOST_BYTES) == (True, True), (page, commands)
+                assert answer.text.count("<tr") < MOST_ROWS, page
+        policy = visitor.get("/console/policy?name=p0001", headers={"Accept": "application/json"}).json()
+        assert (len(policy["overrides"]), policy["next"] is not None) == (50, True)
+
+
+@pytest.mark.parametrize("polls", [400, pytest.param(17_280, marks=[pytest.mark.deep, pytest.mark.timeout(1800)])])
+def test_a_page_left_open_for_a_day_grows_nothing_and_says_when_its_session_ends(tmp_path: Path, polls: int) -> None:
+    """A day is 17,280 polls; each is the page's own, one after the other."""
+    (tmp_path / "policies.yaml").write_text("policies:\n  promo: {limits: [1/day]}\n")
+    file = TokenFile(tmp_path / "tokens.json", create=True)
+    secret = file.create("ann", ("read",))
+    with (
+        Serving(tmp_path, "--store", "memory://", "--tokens", "tokens.json") as service,
+        Chromium(tmp_path / "profile") as browser,
+    ):
+        browser.go(f"{service.admin}/console")
+        browser.fill("input[name=secret]", secret)
+        browser.press("main button")
+
+        def grown(many: int) -> tuple[int, int, int]:
+            """Nodes that are alive, listeners, and bytes of the service, after so many polls."""
+            for _ in range(0, many, 100):
+                assert browser.told("(async () => { for (let n = 0; n < 100; n++) await renew(); return true; })()")
+            browser.ask("HeapProfiler.collectGarbage")
+            told = browser.ask("Memory.getDOMCounters")
+            pages = int(Path(f"/proc/{service.process.pid}/statm").read_text().split()[1])
+            return told["nodes"], told["jsEventListeners"], pages * os.sysconf("SC_PAGE_SIZE")
+
+        before, after = grown(200), grown(polls)
+        assert after[0] < before[0] * 1.5 + 200, (before, after)
+        assert after[1] <= before[1], (before, after)
+        assert after[2] - before[2] < 12_000_000, (before, after)
+        assert "stale" not in browser.told("document.querySelector('.as-of').className")
+        file.revoke("ann")
+        there = "location.pathname + ' ' + (document.body?.innerText ?? '')"
+        assert soon(lambda: browser.told(there).startswith("/console/sign-in ") and "Sign in" in browser.text, WITHIN_S)
+        assert browser.notes == []

@@ -53,7 +53,7 @@ PROGRAMS = {
     "campaign_ids": "--ids=20000",
     "campaign_delay": "--users=3000 --batch=500 --waits=12",
     "conflicts": "--users=20000",
-    "webhook": "--users=2000 --single=400",
+    "webhook": "--users=2000 --single=400 --rounds=1",
     "smtp": "--users=1000 --slow=500",
     "replay": "--rows=20000 --suggest=20000",
     "by_rules": "--rows=100000",

@@ -308,7 +308,7 @@ def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on
         world.begin("autumn", **named, priority="70")
         world.begin("winter", **others)
         assert soon(lambda: len(other.taken) == 60, WITHIN_S), "others go on"
-        assert soon(lambda: len(said) == workers, WITHIN_S)
+        assert soon(lambda: len(said) >= workers, WITHIN_S)
         first = world.far.requests
         while world.offset_us < HOUR_US:
             before, rounds = world.far.requests, rounds + 1

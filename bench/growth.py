@@ -35,7 +35,7 @@ from tests.kit.serving import Serving
 
 from capline import AsyncLimiter, Attempt, Limiter, ManualClock, PastHit, Policy
 from capline.config.configuration import Configuration
-from capline.service.verbs.batch import MOST_ROWS
+from capline.service.settings.values import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -645,7 +645,7 @@ def growing(table: Table, name: str, store: Store, largest: int) -> None:
 def jobs(table: Table, name: str, store: Store) -> None:
     """Jobs of one store, what they keep waiting, and what the store keeps."""
     waits = f"service on {name}, longest wait beside "
-    sizes = (10_000, MOST_ROWS)
+    sizes = (10_000, Bounds().batch_rows)
     beside = [f"{waits}a batch of {rows:,}: {kind}" for rows in sizes for kind in batches(0)]
     asked = table.wants(*beside, f"{waits}/metrics of {MANY:,} policies")
     if name in ("memory", "lmdb", "redis") and not table.short and asked:
@@ -657,7 +657,7 @@ def jobs(table: Table, name: str, store: Store) -> None:
             "full collections of Python's garbage look at each rule and each log in memory" if name == "memory" else ""
         )
         for what in tries[0]:
-            at_most = 20 if "policies" in what and f"{MOST_ROWS:,}" not in what else 50
+            at_most = 20 if "policies" in what and f"{Bounds().batch_rows:,}" not in what else 50
             table.wait(waits + what, lambda what=what: min(found[what] for found in tries), at_most, why=why)
     if not store.server:
         many = 2_000 if table.short else 50_000

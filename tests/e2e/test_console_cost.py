@@ -19,7 +19,7 @@ from capline.service.access.tokens import TokenFile
 
 MOST_COMMANDS, MOST_BYTES, MOST_ROWS = 3_000, 120_000, 110
 CHUNK = 1_000
-SMALL, LARGE = (1_000, 3_000, 300), (100_000, 1_000_000, 10_000)
+SMALL, LARGE = (1_000, 3_000, 300), (100_000, 200_000, 10_000)
 PAGES = [
     *("", "?over=week", "/policies", "/policies?after=p0500", "/policies?contains=99", "/policy?name=p0001"),
     *("/policy?name=p0002", "/subject?id=7", "/campaigns", "/campaigns?after=c00200", "/campaign?name=c00001"),

@@ -294,8 +294,8 @@ def test_a_policy_that_is_lowered_counts_for_what_is_held_and_one_that_is_remove
 def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each worker asks it once in 30 s with a hand-over of 16, of either campaign, and says so once a minute."""
-    workers, said, rounds = 2, list[str](), 0
+    """The worker asks it once in 30 s, a hand-over of 16 twice, of either campaign, and says so once a minute."""
+    workers, said, rounds = 1, list[str](), 0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + world.offset_us / SECOND_US)
     monkeypatch.setattr(worker, "time", clock)
     monkeypatch.setattr(worker, "_POLL_S", 0.02)
@@ -319,7 +319,7 @@ def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on
                 world.begin("late", **others)
         assert soon(lambda: len(other.taken) == 120, WITHIN_S)
         assert not world.far.taken
-        assert world.far.requests - first < workers * 24 * (rounds + 1), "a breaker by receiver"
+        assert world.far.requests - first < workers * 40 * (rounds + 1), "a breaker by receiver"
         world.far.status = lambda _id, _tries: 200
         world.go_on(31 * SECOND_US)
         world.wait_for(120)
@@ -331,4 +331,4 @@ def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on
     }
     assert {len(keys) for keys in world.far.keys.values()} == {2}
     assert all("messages in a row were not sent by webhook (HTTP 503); it is tried again" in line for line in said)
-    assert 50 < len(said) <= workers * 61, "a line a minute"
+    assert 30 < len(said) <= workers * 61, "a line a minute"

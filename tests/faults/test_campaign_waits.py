@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -295,17 +296,22 @@ def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker asks it once in 30 s, a hand-over of 16 twice, of either campaign, and says so once a minute."""
-    workers, said, rounds = 1, list[str](), 0
+    workers, said, told_at, rounds = 1, list[str](), list[float](), 0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + world.offset_us / SECOND_US)
     monkeypatch.setattr(worker, "time", clock)
     monkeypatch.setattr(worker, "_POLL_S", 0.02)
     world.limits("9/day")
     world.far.status = lambda _id, _tries: 503
     named: Any = {"retry": "{attempts: 2, wait: 0.001, longest: 0.002}"}
-    with receiver() as other, at_work(world.url, workers, said.append):
+
+    def say(line: str) -> None:
+        said.append(line)
+        told_at.append(clock.monotonic())
+
+    world.begin("spring", **named)
+    world.begin("autumn", **named, priority="70")
+    with receiver() as other, at_work(world.url, workers, say):
         others: Any = {"sender": f"{{webhook: {{url: '{other.url}'}}}}"}
-        world.begin("spring", **named)
-        world.begin("autumn", **named, priority="70")
         world.begin("winter", **others)
         assert soon(lambda: len(other.taken) == 60, WITHIN_S), "others go on"
         assert soon(lambda: len(said) >= workers, WITHIN_S)
@@ -331,4 +337,5 @@ def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on
     }
     assert {len(keys) for keys in world.far.keys.values()} == {2}
     assert all("messages in a row were not sent by webhook (HTTP 503); it is tried again" in line for line in said)
-    assert 30 < len(said) <= workers * 61, "a line a minute"
+    assert 30 < len(said) <= workers * 61
+    assert min(later - at for at, later in pairwise(told_at)) > 40, "a line a minute, where a try is every 30 s"

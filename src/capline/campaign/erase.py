@@ -30,7 +30,6 @@ import numpy as np
 from capline.campaign.file import SUFFIXES
 from capline.campaign.part import Part
 from capline.campaign.store.protocol import UnreadableRunError, names_of
-from capline.campaign.store.records import step_bytes
 from capline.campaign.store.rows import RETRIED
 from capline.model.errors import SegmentError
 from capline.segment import IdSet
@@ -101,7 +100,7 @@ def _from_batch(store: CampaignStore, run: StoredRun, number: int, subject: Subj
         left = None if rows is None else rows.take(keeps)
         now = replace(was, rows=int(keeps.sum()), data=b"" if part is None else part.take(keeps).pack())
         if left is not None:
-            now = replace(now, **dict(zip(("decided", "outcome"), step_bytes(left, decided=True), strict=True)))
+            now = replace(now, **dict(zip(("decided", "outcome"), left.pack(decided=True), strict=True)))
         done = counts and left is not None and left.is_done
         if store.rewrite(was, now, left, int(held.codes[row]) if counts else None, done=done):
             return "audience" if rows is None else "outcomes"

@@ -70,9 +70,7 @@ def test_reasons_without_end_are_kept_within_bounds() -> None:
     assert len(rows.reasons) == 255
     assert rows.reasons[-1] == "other reasons"
     assert rows.attempts[0] == 255
-    assert same(
-        BatchRows.unpack(0, 1_000_000, 5, rows.limits, rows.pack_decided(), rows.pack_outcome(), rows.reasons), rows
-    )
+    assert same(BatchRows.unpack(0, *rows.pack(decided=True)), rows)
 
 
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:

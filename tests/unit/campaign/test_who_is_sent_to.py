@@ -272,8 +272,7 @@ def test_each_state_says_what_is_next() -> None:
     """What a ledger holds is read as it was written, and each state that something is to be done with leads on."""
     rows = BatchRows.undecided(0, 5, np.arange(len(FATES), dtype=np.uint32), np.zeros(len(FATES), np.uint16))
     rows.state[:] = np.arange(len(FATES))
-    packed = (rows.pack_decided(), rows.pack_outcome())
-    again = BatchRows.unpack(0, 5, len(rows), (), *packed, [])
+    again = BatchRows.unpack(0, *rows.pack(decided=True))
     assert again.state.tolist() == rows.state.tolist()
     for done in ("decide", "refund"):
         again.go_on(again.to(done))

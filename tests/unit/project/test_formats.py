@@ -46,8 +46,8 @@ def test_the_forms_of_a_log_on_a_server() -> None:
 
 
 def test_a_batch_of_a_campaign() -> None:
-    outcome = zlib.compress(b"\0\0\0")
-    rows = BatchRows.unpack(1, FIRST, 1, (), zlib.compress(shown("decided")), outcome, [])
+    decided = msgspec.msgpack.encode((FIRST, 1, (), zlib.compress(shown("decided"))))
+    rows = BatchRows.unpack(1, decided, msgspec.msgpack.encode((False, zlib.compress(b"\0\0\0"), [])))
     assert [column.tolist() for column in (rows.ids, rows.codes, rows.hit)] == [[42], [1], [FIRST]]
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from capline.campaign.store.inputs import Input
-from capline.campaign.store.packed import damaged
-from capline.campaign.store.rows import LARGEST_BATCH, BatchRows
+from capline.campaign.store.rows import BatchRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,7 +148,7 @@ class Claimed:
 
     def steps(self) -> BatchRows | None:
         """The recorded steps; None before it was decided. `CampaignError` where they are damaged."""
-        return None if self.decided is None else read_steps(self.number, self.decided, self.outcome)
+        return None if self.decided is None else BatchRows.unpack(self.number, self.decided, self.outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,35 +262,3 @@ class State:
     def refused(self) -> str | None:
         """Why its audience was refused; None where it was not."""
         return self.aside.get(PREPARE)
-
-
-class _Outcome(msgspec.Struct, array_like=True):
-    """The second half of a step."""
-
-    settled: bool
-    columns: bytes
-    reasons: list[str]
-    delays: dict[int, list[int]] = {}
-    asked_us: int = 0
-    kept: bytes = b""
-
-
-def step_bytes(rows: BatchRows, *, decided: bool) -> tuple[bytes, bytes]:
-    """The two halves of a step to record: the decision, empty unless `decided`, and the outcome."""
-    first = msgspec.msgpack.encode((rows.at_us, len(rows), rows.limits, rows.pack_decided())) if decided else b""
-    columns = rows.pack_outcome(), rows.reasons, rows.delays, rows.asked_us, rows.pack_kept()
-    outcome = _Outcome(rows.is_done, *columns)
-    return first, msgspec.msgpack.encode(outcome)
-
-
-def read_steps(number: int, decided: bytes, outcome: bytes | None) -> BatchRows:
-    """The rows of a batch from its two recorded halves; `CampaignError` where they are damaged."""
-    try:
-        at_us, rows, limits, first = msgspec.msgpack.decode(decided, type=tuple[int, int, tuple[str, ...], bytes])
-        second = msgspec.msgpack.decode(outcome or b"", type=_Outcome)
-    except msgspec.DecodeError:
-        raise damaged(number) from None
-    if not 0 <= rows <= LARGEST_BATCH:
-        raise damaged(number)
-    outcome_of = second.columns, second.reasons, second.delays, second.asked_us, second.kept
-    return BatchRows.unpack(number, at_us, rows, limits, first, *outcome_of)

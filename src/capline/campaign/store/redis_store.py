@@ -31,10 +31,8 @@ from capline.campaign.store.records import (
     RunFacts,
     State,
     Waiting,
-    read_steps,
-    step_bytes,
 )
-from capline.campaign.store.rows import LARGEST_BATCH
+from capline.campaign.store.rows import LARGEST_BATCH, BatchRows
 from capline.store.redis.scripting.keys import slot_of
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.store.protocol import Batch
     from capline.campaign.store.records import StoredRun
-    from capline.campaign.store.rows import BatchRows
     from capline.campaign.store.server import Server
     from capline.model.subject import Subject
 
@@ -145,7 +142,7 @@ class RedisCampaignStore(CampaignStore):
         name = run.facts.campaign
         count = 0
         for count, batch in enumerate(again, 1):
-            sources = [(rows.number, step_bytes(rows, decided=False)[1]) for rows in batch.sources]
+            sources = [(rows.number, rows.pack(decided=False)[1]) for rows in batch.sources]
             words = batch.number, batch.rows, batch.data, name, batch.retried
             done = self._run("again", name, run.facts.run_id, EXPIRY_MS, *words, *chain.from_iterable(sources))
             if not done:
@@ -202,9 +199,7 @@ class RedisCampaignStore(CampaignStore):
     def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
         """As in `protocol`."""
         done_rows = len(rows) if rows.is_done else ""
-        return self._write(
-            "record", claimed, *step_bytes(rows, decided=decided), done_rows, msgspec.msgpack.encode(rows.span)
-        )
+        return self._write("record", claimed, *rows.pack(decided=decided), done_rows, msgspec.msgpack.encode(rows.span))
 
     def release(self, claimed: Claimed, how: How, why: str = "", *, wait_s: float = 0.0) -> bool:
         """As in `protocol`."""
@@ -276,7 +271,7 @@ class RedisCampaignStore(CampaignStore):
             )
             for number, (decided, outcome) in zip(some, answers, strict=True):
                 if decided is not None:
-                    yield read_steps(number, decided, outcome)
+                    yield BatchRows.unpack(number, decided, outcome)
 
     def holding(self, campaign: str, subject: Subject, *, to: Subject | None = None) -> list[int]:
         """As in `protocol`."""

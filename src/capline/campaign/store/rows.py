@@ -28,6 +28,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT
@@ -91,6 +92,17 @@ _MOST_ATTEMPTS = 255
 SECOND_US = 1_000_000
 DELAYS_S = (1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
 """The bounds of the histogram of delays: from when a message was due until its receiver had it."""
+
+
+class _Outcome(msgspec.Struct, array_like=True):
+    """The second half of a step, as it is recorded."""
+
+    settled: bool
+    columns: bytes
+    reasons: list[str]
+    delays: dict[int, list[int]] = {}
+    asked_us: int = 0
+    kept: bytes = b""
 
 
 @dataclass(slots=True)
@@ -293,44 +305,38 @@ class BatchRows:
         if without.size:
             self.reason[without] = self._reason_index(_CUT_OFF)
 
-    def pack_decided(self) -> bytes:
-        """The columns that never change."""
-        return _pack(_DECIDED, (self.codes, self.limit, self.hit, self.retry_us), pack_ids(self.ids))
-
-    def pack_outcome(self) -> bytes:
-        """The columns that every step changes."""
-        return _pack(_OUTCOME, (self.state, self.attempts, self.reason))
-
-    def pack_kept(self) -> bytes:
-        """The room that those that are being decided leave; nothing where they leave none."""
-        return b"" if self.kept is None else _pack(("<i8",), (self.kept,))
+    def pack(self, *, decided: bool) -> tuple[bytes, bytes]:
+        """The two halves of a step to record: the columns that never change, empty unless `decided`, and the others."""
+        first = b""
+        if decided:
+            columns = _pack(_DECIDED, (self.codes, self.limit, self.hit, self.retry_us), pack_ids(self.ids))
+            first = msgspec.msgpack.encode((self.at_us, len(self), self.limits, columns))
+        columns = _pack(_OUTCOME, (self.state, self.attempts, self.reason))
+        kept = b"" if self.kept is None else _pack(("<i8",), (self.kept,))
+        outcome = _Outcome(self.is_done, columns, self.reasons, self.delays, self.asked_us, kept)
+        return first, msgspec.msgpack.encode(outcome)
 
     @classmethod
-    def unpack(
-        cls,
-        number: int,
-        at_us: int,
-        rows: int,
-        limits: tuple[str, ...],
-        decided: bytes,
-        outcome: bytes,
-        reasons: list[str],
-        delays: dict[int, list[int]] | None = None,
-        asked_us: int = 0,
-        kept: bytes = b"",
-    ) -> BatchRows:
-        """What was packed; `CampaignError` where it is not that."""
-        raw = inflate(decided, 1 + rows * _LARGEST_ROW, number)
+    def unpack(cls, number: int, decided: bytes, outcome: bytes | None) -> BatchRows:
+        """The rows of a batch from its two recorded halves; `CampaignError` where they are damaged."""
+        try:
+            at_us, rows, limits, first = msgspec.msgpack.decode(decided, type=tuple[int, int, tuple[str, ...], bytes])
+            second = msgspec.msgpack.decode(outcome or b"", type=_Outcome)
+        except msgspec.DecodeError:
+            raise damaged(number) from None
+        if not 0 <= rows <= LARGEST_BATCH:
+            raise damaged(number)
+        raw = inflate(first, 1 + rows * _LARGEST_ROW, number)
         ids, end = unpack_ids(raw, rows, number)
         codes, limit, hit, retry_us = _unpack(_DECIDED, raw, end, rows, number)
-        state, attempts, reason = _unpack(_OUTCOME, inflate(outcome, 3 * rows, number), 0, rows, number)
-        in_range = (state < STATES) & (reason <= len(reasons)) & (limit >= -1) & (limit < len(limits))
+        state, attempts, reason = _unpack(_OUTCOME, inflate(second.columns, 3 * rows, number), 0, rows, number)
+        in_range = (state < STATES) & (reason <= len(second.reasons)) & (limit >= -1) & (limit < len(limits))
         if not in_range.all():
             raise damaged(number)
         columns = ids, codes, limit, hit, retry_us, state, attempts, reason
-        asked = cls(number, at_us, limits, *columns, reasons, delays or {}, asked_us)
-        if kept:
-            asked.kept = _unpack_kept(kept, int((state == DECIDING).sum()), number)
+        asked = cls(number, at_us, limits, *columns, second.reasons, second.delays, second.asked_us)
+        if second.kept:
+            asked.kept = _unpack_kept(second.kept, int((state == DECIDING).sum()), number)
         return asked
 
     def _reason_index(self, reason: str) -> int:

@@ -63,9 +63,8 @@ from capline.campaign.store.records import (
     Over,
     State,
     Waiting,
-    read_steps,
-    step_bytes,
 )
+from capline.campaign.store.rows import BatchRows
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError
 
@@ -74,7 +73,6 @@ if TYPE_CHECKING:
 
     from capline.campaign.store.protocol import Batch
     from capline.campaign.store.records import StoredRun
-    from capline.campaign.store.rows import BatchRows
     from capline.model.clock import Clock
     from capline.model.subject import Subject
 
@@ -293,7 +291,7 @@ class SqliteCampaignStore(CampaignStore):
                     if not back:
                         return count - 1
                 for rows in batch.sources:
-                    outcome = step_bytes(rows, decided=False)[1]
+                    outcome = rows.pack(decided=False)[1]
                     self._db.execute(
                         "UPDATE batch SET outcome = ? WHERE campaign = ? AND number = ?", (outcome, name, rows.number)
                     )
@@ -539,7 +537,7 @@ class SqliteCampaignStore(CampaignStore):
 
     def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
         """As in `protocol`."""
-        first, outcome = step_bytes(rows, decided=decided)
+        first, outcome = rows.pack(decided=decided)
         steps, values = "outcome = ?, error = NULL", [outcome]
         if decided:
             steps += ", decided = ?, first = ?, last = ?"
@@ -629,7 +627,7 @@ class SqliteCampaignStore(CampaignStore):
         for number in numbers:
             for decided, outcome in self._all(query, campaign, number):
                 try:
-                    yield read_steps(number, decided, outcome)
+                    yield BatchRows.unpack(number, decided, outcome)
                 except CampaignError:
                     raise CampaignError(
                         f"{self.path.parent}: the ledger is damaged at batch {number}; restore it from a copy"

@@ -41,9 +41,8 @@ from tests.kit.program import Program
 from tests.kit.servers import KINDS, Cluster, SentinelGroup, Server, certificates, cluster, sentinel, single
 from tests.profiles import size
 
-from capline.campaign.store.inputs import Input
 from capline.campaign.store.open import open_store
-from capline.campaign.store.records import State
+from capline.campaign.store.records import Input, State
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import Server as StoreServer
 from capline.store.redis.scripting.keys import slot_of

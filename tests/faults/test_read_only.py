@@ -21,7 +21,7 @@ from tests.profiles import first
 from capline import Limiter, Policy
 from capline.campaign import Ledger
 from capline.campaign.store.database import take_lock
-from capline.campaign.store.inputs import Input
+from capline.campaign.store.records import Input
 from capline.config.configuration import Configuration
 
 ROOT = Path(__file__).parents[2]

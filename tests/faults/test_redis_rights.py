@@ -20,8 +20,7 @@ from tests.kit.servers import KINDS, ReplyError, Server, certificates, free_port
 
 from capline import AsyncLimiter, Attempt, CaplineError, Configuration, Decision, Limiter, Policy, StoreError
 from capline.campaign.queue.status import QueueStatus
-from capline.campaign.store.inputs import Input
-from capline.campaign.store.records import Over, Rate
+from capline.campaign.store.records import Input, Over, Rate
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import Server as StoreServer
 from capline.config.hours import open_hours

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from capline.campaign.part import Part
-from capline.campaign.store.inputs import Input
 from capline.campaign.store.packed import span_of
 from capline.campaign.store.protocol import Batch, CampaignStore
-from capline.campaign.store.records import Claimed, RunFacts, StoredRun
+from capline.campaign.store.records import Claimed, Input, RunFacts, StoredRun
 from capline.campaign.store.rows import DELIVERED, PENDING, BatchRows
 
 FACTS = RunFacts("sale", "promo", None, 1, 9, ((None, 9),), 1_000_000, "0123456789abcdef")

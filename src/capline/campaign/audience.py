@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capline.campaign.source import AudienceSource
     from capline.campaign.store.packed import Ids
     from capline.model.subject import Subject
     from capline.segment import Snapshot
@@ -40,6 +39,24 @@ MOST_ZONES = 1024
 _SLICE = 1 << 16
 _LISTED = 10
 _MOST_DIGITS = len(str(LARGEST_ID))
+
+
+@dataclass(frozen=True, slots=True)
+class AudienceSource:
+    """Where the audience comes from: `kind` is csv, parquet, bitmap (then `paths`) or segments (then `expression`).
+
+    `columns` are for senders; `zone_column` (None: there is none) names each subject's time zone. `ids` is number or
+    text; None: as a Parquet file has them, and numbers in CSV.
+    """
+
+    kind: str
+    paths: tuple[str, ...] = ()
+    expression: str = ""
+    column: str = "id"
+    columns: tuple[str, ...] = ()
+    drop_duplicates: bool = False
+    zone_column: str | None = None
+    ids: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

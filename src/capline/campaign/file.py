@@ -52,13 +52,12 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 import numpy as np
 
-from capline.campaign.exclusion import Exclusion
-from capline.campaign.holdout import Holdout
+from capline.campaign.audience import AudienceSource
+from capline.campaign.left_out import Exclusion, Holdout
 from capline.campaign.rate import parse_rate
 from capline.campaign.senders.file import FileSender
 from capline.campaign.senders.find import build_sender
 from capline.campaign.senders.template import from_environment
-from capline.campaign.source import AudienceSource
 from capline.campaign.store.rows import LARGEST_BATCH
 from capline.forms.fields import Fields
 from capline.forms.tree import each_in_a_line, in_one_line, read_tree, shown

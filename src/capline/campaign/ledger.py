@@ -21,7 +21,7 @@ import msgspec
 from capline.campaign.pending import wake_others
 from capline.campaign.rate import change_rate, parse_rate, rate_now
 from capline.campaign.store.database import NotBegunError, sqlite_errors
-from capline.campaign.store.inputs import changed_inputs
+from capline.campaign.store.records import changed_inputs
 from capline.campaign.store.rows import REFUNDED
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.model.clock import SystemClock
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from capline.campaign.store.inputs import Input
     from capline.campaign.store.protocol import CampaignStore, Change
-    from capline.campaign.store.records import RunFacts, State, StoredRun
+    from capline.campaign.store.records import Input, RunFacts, State, StoredRun
     from capline.campaign.store.rows import BatchRows
     from capline.model.limit import Limit
     from capline.model.subject import Subject

@@ -30,8 +30,7 @@ import numpy as np
 
 from capline.campaign.audience import Audience, read
 from capline.campaign.part import Part
-from capline.campaign.store.inputs import Input, changed_inputs
-from capline.campaign.store.records import RunFacts, StoredRun
+from capline.campaign.store.records import Input, RunFacts, StoredRun, changed_inputs
 from capline.forms.tree import each_in_a_line
 from capline.limiter.arguments.checks import MOST_CODES
 from capline.limiter.limiter import Limiter

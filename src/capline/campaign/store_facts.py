@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from capline.campaign.rate import claim_rate
 from capline.campaign.report import StoreFacts
-from capline.campaign.store.inputs import Input
-from capline.campaign.store.records import Rate
+from capline.campaign.store.records import Input, Rate
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError, CampaignError
 from capline.model.limit import Limit

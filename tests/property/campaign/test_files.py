@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.profiles import size
 
 from capline.campaign import CampaignFile
-from capline.campaign.audience import read
+from capline.campaign.audience import AudienceSource, read
 from capline.campaign.file import loads_campaign
-from capline.campaign.source import AudienceSource
 from capline.model.errors import CaplineError
 from capline.segment import IdSet
 

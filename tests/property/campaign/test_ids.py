@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from tests.kit.campaign_store import FACTS, RUN, fill
 from tests.profiles import size
 
-from capline.campaign.audience import read
+from capline.campaign.audience import AudienceSource, read
 from capline.campaign.erase import ErasedFrom, erase
 from capline.campaign.ledger import Ledger
 from capline.campaign.outcomes import outcome_of
 from capline.campaign.part import Part
 from capline.campaign.report import report_of
-from capline.campaign.source import AudienceSource
 from capline.campaign.store.records import Claimed
 from capline.campaign.store.rows import DELIVERED, BatchRows
 from capline.campaign.store.sqlite_store import SqliteCampaignStore

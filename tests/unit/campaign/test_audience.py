@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from tests.kit.campaign import Site
 
-from capline.campaign.audience import read
+from capline.campaign.audience import AudienceSource, read
 from capline.campaign.prepare import limiter_kinds
-from capline.campaign.source import AudienceSource
 from capline.model.errors import CaplineError
 from capline.segment import IdSet, Snapshot
 

@@ -5,15 +5,15 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.kit.campaign_store import FACTS, RUN, claimed, fill, put, rows_of
 
 from capline.campaign.ledger import Ledger, default_directory
 from capline.campaign.senders.protocol import TRANSIENT, Outcomes
-from capline.campaign.store.inputs import Input
-from capline.campaign.store.protocol import Change
-from capline.campaign.store.records import StoredRun
+from capline.campaign.store.protocol import Change, UnreadableRunError
+from capline.campaign.store.records import VERSION, Input, StoredRun
 from capline.campaign.store.rows import FAILED, PENDING, REFUSED, RETRY, BatchRows
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.model.errors import CampaignError
@@ -248,3 +248,14 @@ def test_a_run_that_was_killed_as_its_ledger_was_made_begins(tmp_path: Path, mad
     else:
         file.write_bytes(made)
     assert Ledger.begun_inputs(tmp_path) == ()
+
+
+def test_a_run_of_another_version_is_named_so(tmp_path: Path) -> None:
+    with SqliteCampaignStore(tmp_path / "ledger.sqlite") as store:
+        store.begin(RUN)
+        for version, said in (("1", "begun by another version of capline"), (VERSION, "is damaged; begin it anew")):
+            fields = msgspec.msgpack.encode({"version": version})
+            with sqlite3.connect(store.path) as db:
+                db.execute("UPDATE run SET fields = ?", (fields,))
+            with pytest.raises(UnreadableRunError, match=said):
+                store.find("sale")

@@ -18,11 +18,10 @@ from tests.kit.campaign import AT_US, HOUR_US, Far, Site, ledger_of, with_sender
 from capline import Limiter, ManualClock, Policy
 from capline.campaign import audience as audiences
 from capline.campaign import plan, report_of, run
-from capline.campaign.audience import read
+from capline.campaign.audience import AudienceSource, read
 from capline.campaign.part import Part
 from capline.campaign.prepare import limiter_kinds, local_instant_us
 from capline.campaign.senders.protocol import DELIVERED
-from capline.campaign.source import AudienceSource
 from capline.campaign.stop import Stop
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError, CaplineError, IdConflictError

@@ -35,10 +35,9 @@ from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
 from capline.campaign.rate import rate_now
 from capline.campaign.stop import CampaignStopped
-from capline.campaign.store.inputs import changed_inputs
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import UnreadableRunError
-from capline.campaign.store.records import PREPARE, Claimed, DeadLetter
+from capline.campaign.store.records import PREPARE, Claimed, DeadLetter, changed_inputs
 from capline.campaign.store_facts import claim_run, store_input, why_no_rehearsal
 from capline.model.errors import (
     CampaignError,
@@ -55,8 +54,7 @@ if TYPE_CHECKING:
 
     from capline.campaign.senders.find import BuiltSender
     from capline.campaign.stop import Stop
-    from capline.campaign.store.inputs import Input
-    from capline.campaign.store.records import StoredRun
+    from capline.campaign.store.records import Input, StoredRun
     from capline.observe import Observer
 
 LEAST_TAKEOVER_S, LONGEST_TAKEOVER_S = 1.0, 86_400.0

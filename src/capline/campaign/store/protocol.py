@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import msgspec
 
-from capline.campaign.store.inputs import Input
-from capline.campaign.store.records import VERSION, Rate, State, StoredRun
+from capline.campaign.store.records import VERSION, Input, Rate, State, StoredRun
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError, CampaignError, CaplineError
 

@@ -8,16 +8,40 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from capline.campaign.store.inputs import Input
 from capline.campaign.store.rows import BatchRows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 VERSION = b"6"
 """Of the run's fields; a run of another version is refused."""
 PREPARE = -1
 """The number of the batch that puts the others: who has it reads the audience. It has no subjects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What must be the same when a run is resumed: its digest, and a short text for people.
+
+    It may still change before anything was decided; then it is frozen, with the identity of the store.
+    """
+
+    name: str
+    digest: str
+    shown: str = ""
+
+
+def changed_inputs(begun: Iterable[Input], inputs: Iterable[Input]) -> list[str]:
+    """The inputs that differ from those that the run was begun with, in words."""
+    before = {each.name: each for each in begun}
+    inputs = tuple(inputs)
+    changed = sorted(before.keys() - {each.name for each in inputs})
+    for now in inputs:
+        was = before.get(now.name)
+        if was is None or was.digest != now.digest:
+            shown = was is not None and was.shown and now.shown and was.shown != now.shown
+            changed.append(f"{now.name} (was {was.shown}, is {now.shown})" if was and shown else now.name)
+    return changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,7 +262,7 @@ class SqliteCampaignStore(CampaignStore):
                 if not back.rowcount and number == queued:
                     if not prepares:
                         return 0
-                    self._insert(name, number, rows, data, due_us, span)
+                    self._insert(name, (number, rows, data, due_us, span))
                     queued += 1
             self._db.execute(
                 "DELETE FROM batch WHERE campaign = ?1 AND number = ?2 AND EXISTS (SELECT 1 FROM run "
@@ -279,7 +279,7 @@ class SqliteCampaignStore(CampaignStore):
             queued, count = self._queued(run), 0
             for count, batch in enumerate(again, 1):
                 if batch.number == queued:
-                    self._insert(name, batch.number, batch.rows, batch.data)
+                    self._insert(name, (batch.number, batch.rows, batch.data, 0, None))
                     queued += 1
                     back = 0
                 else:
@@ -311,18 +311,11 @@ class SqliteCampaignStore(CampaignStore):
             raise self._gone(run.facts.campaign)
         return int(found[0])
 
-    def _insert(
-        self,
-        campaign: str,
-        number: int,
-        rows: int,
-        data: bytes,
-        due_us: int = 0,
-        span: tuple[bytes, bytes] | None = None,
-    ) -> None:
+    def _insert(self, campaign: str, batch: Batch) -> None:
+        *columns, span = batch
         self._db.execute(
             "INSERT INTO batch (campaign, number, rows, data, due_us, first, last) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (campaign, number, rows, data, due_us, *(span or (None, None))),
+            (campaign, *columns, *(span or (None, None))),
         )
 
     def _touch(self, campaign: str, *, queued: int) -> None:

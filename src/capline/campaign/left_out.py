@@ -1,18 +1,26 @@
-"""Who is excluded from a campaign, now: files of rows, bitmaps, segments.
+"""Who of an audience is not sent to: those excluded now by files of rows, bitmaps or segments, and those held out.
 
-The rule: a source is looked at whenever someone asks, and read again once it has changed: a file by its stamp and size,
-published segments by their version. What cannot be read raises, so nobody is sent to meanwhile.
+The rule of exclusion: a source is looked at whenever someone asks, and read again once it has changed: a file by its
+stamp and size, published segments by their version. What cannot be read raises, so nobody is sent to meanwhile.
+
+A holdout is a share of the audience, so that what a message does can be measured. Whoever is in it is so in each
+campaign that names the same group: the first 8 bytes of SHA-256(group, NUL, subject), a number with the most
+significant byte first, are below share * 2^64. A subject that is a number counts as decimal text.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
+import re
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from capline.model.errors import CampaignError
+from capline.model.errors import CampaignError, InvalidValueError, quoted
 from capline.segment import SegmentWatch, expand, fetch_snapshot, is_publication, read_ids, set_type
 from capline.segment.manifest import MANIFEST
 from capline.segment.publish.follow import DEFAULT_CACHE
@@ -22,9 +30,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capline.campaign.source import AudienceSource
+    from capline.campaign.audience import AudienceSource
     from capline.campaign.store.packed import Ids
     from capline.segment import Snapshot
+
+_SHARE = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,18})?)\s?%", re.ASCII)
+_HASHES = 1 << 64
 
 _Set = frozenset[str] | np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -104,3 +115,31 @@ class Exclusion:
 
 def _files(source: AudienceSource) -> tuple[Path, ...]:
     return tuple(path for path in expand(source.paths) if isinstance(path, Path))
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """Those of a group whose hash is below a number."""
+
+    group: str
+    below: int
+
+    @classmethod
+    def parse(cls, share: str, group: str) -> Self:
+        """A share such as 5% or 0.25%, exactly; `InvalidValueError` for what is none."""
+        found = _SHARE.fullmatch(share)
+        part = Fraction(found[1]) / 100 if found else Fraction(0)
+        if not part:
+            raise InvalidValueError(f"{quoted(share)} is not a share above 0% and below 100%; write it like 5%")
+        return cls(group, math.ceil(part * _HASHES))
+
+    def among(self, ids: Ids) -> NDArray[np.bool_]:
+        """Which of these are held out; 1 us each."""
+        head = hashlib.sha256(self.group.encode() + b"\0")
+
+        def is_in(subject: object) -> bool:
+            digest = head.copy()
+            digest.update(str(subject).encode())
+            return int.from_bytes(digest.digest()[:8]) < self.below
+
+        return np.fromiter((is_in(subject) for subject in ids.tolist()), bool, len(ids))

@@ -144,7 +144,8 @@ class BoundPolicy(msgspec.Struct, frozen=True, gc=False):
     The first of `logs` is the policy's own log. `channel_logs` names the logs of all its channels, which a refund has
     to search. `zone` is empty if no limit needs one. `denied_units` is how many units of refusals a log keeps; 0 if
     refusals do not count. `reserved` is the name of the record of reservations, and `numbers` that of the value of all
-    its numbers; empty where there are none.
+    its numbers; empty where there are none. `former` are the logs of the numbers that a policy of hits kept before, as
+    far as the process knows, each with their algorithm as what it `keeps`.
     """
 
     policy: str
@@ -158,6 +159,7 @@ class BoundPolicy(msgspec.Struct, frozen=True, gc=False):
     denied_units: int = 0
     reserved: str = ""
     numbers: str = ""
+    former: tuple[LogLimits, ...] = ()
 
     def keeping(self, keep_free: int | Sequence[int]) -> BoundPolicy:
         """The rule for attempts with this `Attempt.keep_free`: the logs are the same.

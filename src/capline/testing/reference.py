@@ -5,7 +5,7 @@ Every store is compared with it. It shares the general rule with the stores of t
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -16,7 +16,7 @@ from capline.model.clock import Clock
 from capline.model.decision import Decision, Joint
 from capline.model.policy import BoundPolicy, LogLimits, Policy
 from capline.model.subject import Subject
-from capline.window.bound_log import BoundLog, draft_logs
+from capline.window.bound_log import BoundLog, draft_logs, former_readers
 from capline.window.carry import NumberRow, carry_hits, carry_numbers, rows_of, take_over
 from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
@@ -78,7 +78,7 @@ class Reference:
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Put other policies in force."""
-        self._rules = Rules(policies)
+        self._rules = Rules(policies, before=self._rules)
 
     def aged(self, policy: str) -> list[Subject]:
         """Whose log of this policy has hits that a store may have forgotten: see `forget_as`."""
@@ -248,6 +248,7 @@ class Reference:
         beside = f"{rule.logs[0].log}/"
         known = [name for name, whose in self._logs if whose == subject]
         names = [name for name in known if name.startswith(beside) or name in rule.channel_logs]
+        names = [name for name in names if name not in {log_limits.log for log_limits in rule.former}]
         channels = (LogLimits(name, (), rule.logs[0].retention_us) for name in names)
         return msgspec.structs.replace(rule, logs=(rule.logs[0], *channels))
 
@@ -275,6 +276,12 @@ class Reference:
             NumberRow(row.reader, _copy(row.log), row.carried, row.carried_us)
             for row in self._rows.get((rule.numbers, subject), ())
         ]
+        if not self._keeps_rows:
+            opened.rows = [
+                NumberRow(reader, cast("Any", Draft(log)))
+                for log_limits, reader in zip(rule.former, former_readers(rule), strict=True)
+                if (log := self._logs.get((log_limits.log, subject))) is not None
+            ]
         if logs[0].log_limits.keeps != "ids":
             if opened.rows:
                 carry_numbers(opened.rows, logs[0], now_us, _copy)
@@ -296,9 +303,11 @@ class Reference:
             kept = logs[:1]
             if opened.took or any(bound.changed for bound in logs[1:]):
                 self._rows[rule.numbers, subject] = rows_of(opened.rows, logs)
-        elif self._keeps_rows and opened.took:
+        elif opened.took and logs[0].log_limits.keeps != "ids":
             logs[0].changed = True
-            del self._rows[rule.numbers, subject]
+            self._rows.pop((rule.numbers, subject), None)
+            for log_limits in rule.former:
+                self._logs.pop((log_limits.log, subject), None)
         for bound, draft in zip(kept, opened.drafts, strict=False):
             if bound.changed:
                 key = bound.log_limits.log, subject

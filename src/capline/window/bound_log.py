@@ -86,6 +86,11 @@ def readers_of(rule: BoundPolicy) -> Readers:
     )
 
 
+def former_readers(rule: BoundPolicy) -> list[LimitReader]:
+    """The reader of each of the rule's former numbers."""
+    return [_reader_of(log_limits.limits[0], log_limits.keeps, counts_denied=False) for log_limits in rule.former]
+
+
 def _reader_of(limit: Limit, algorithm: str, *, counts_denied: bool) -> LimitReader:
     if isinstance(limit, QuietHours):
         return QuietReader(limit)

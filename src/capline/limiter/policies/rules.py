@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from capline.config.records import Totals
 from capline.limiter.policies.layered import InOrder, Layered
 from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError, listed, quoted
-from capline.model.limit import QuietHours
+from capline.model.limit import Limit, QuietHours
 from capline.model.policy import NUMBERS, RESERVED, BoundPolicy, LogLimits, Policy, check_name
 from capline.model.zone import check_zone
 from capline.policy.joint import JointPolicy
@@ -24,8 +25,6 @@ from capline.policy.shared_log import check_shared_log
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-    from capline.model.limit import Limit
 
 DEFAULT_NAMESPACE = "capline"
 
@@ -38,7 +37,7 @@ Names = tuple[str, str | None, str | None, str | None]
 """A policy, a segment, a channel and a time zone, as an attempt names them."""
 
 
-class _LogFacts(msgspec.Struct, frozen=True, gc=False):
+class _LogFacts(Struct, frozen=True, gc=False):
     """Of one log: how long it keeps hits, its largest quota, the replicas to wait for, and the logs beside it."""
 
     retention_us: int
@@ -70,6 +69,8 @@ class Rules:
         self._facts: dict[str, _LogFacts] = {}
         self._past_channels: dict[str, dict[str, None]] = {}
         """Of each log the channels it had, as far as this process knows; the newest last."""
+        self._past_numbers: dict[str, Policy] = {}
+        """Of each log the last policy that kept numbers there, as far as this process knows."""
         if isinstance(policies, (str, Mapping)) or not isinstance(policies, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidTypeError(
                 f"policies come as a list, like policies=[Policy('promo', ['3/day'])], not {quoted(policies)}"  # pyright: ignore[reportUnknownArgumentType]
@@ -93,9 +94,10 @@ class Rules:
         self._sharing: Mapping[str, list[Policy]] = sharing
         if before is not None:
             self._past_channels.update(before._past_channels)  # noqa: SLF001 - of its kind
+            self._past_numbers.update(before._past_numbers)  # noqa: SLF001 - the same
             self._remember(before.policies.values())
-            for log in [log for log in self._past_channels if log not in sharing]:
-                del self._past_channels[log]
+            for log in [log for log in (*self._past_channels, *self._past_numbers) if log not in sharing]:
+                self._forget(log)
 
     def having(self, changes: Mapping[str, Policy | None], overrides: Mapping[str, Totals | None]) -> Rules:
         """These rules with other policies, and with other totals of overrides; None removes one."""
@@ -115,15 +117,17 @@ class Rules:
         self.overrides = Layered(self.overrides, overrides)
         self._sharing = Layered(self._sharing, {log: policies or None for log, policies in sharing.items()})
         self._facts, self._past_channels = {}, self._past_channels.copy()
+        self._past_numbers = self._past_numbers.copy()
         self._remember(before[name] for name in changes if name in before)
         for log in [log for log in logs if not sharing[log]]:
-            self._past_channels.pop(log, None)
+            self._forget(log)
 
     def only(self, name: str) -> Rules:
         """The rules of this policy alone: it and those that share its log."""
         log = self.policy(name).log
         rules = Rules(self._sharing[log], self.namespace)
         rules._facts[log] = self._of_log(log)
+        rules._past_numbers = self._past_numbers
         return rules
 
     def sharing(self, names: Iterable[str]) -> set[str]:
@@ -138,6 +142,12 @@ class Rules:
             if policy.channels:
                 named = {**self._past_channels.get(policy.log, {}), **dict.fromkeys(policy.channels)}
                 self._past_channels[policy.log] = dict.fromkeys([*named][-PAST_CHANNELS:])
+            if not policy.keeps_log:
+                self._past_numbers[policy.log] = policy
+
+    def _forget(self, log: str) -> None:
+        self._past_channels.pop(log, None)
+        self._past_numbers.pop(log, None)
 
     def _of_log(self, log: str) -> _LogFacts:
         """The facts of a log, from all policies on it; computed when first needed, as there may be many logs."""
@@ -225,6 +235,7 @@ class Rules:
             return self._joint_rule(policy, segment, channel, zone)
         facts = self._of_log(policy.log)
         log, retention_us = f"{self.namespace}:{policy.log}", facts.retention_us
+        former: list[LogLimits] = []
         if not policy.keeps_log:
             policy.limits_for(segment)
             logs = _apart(log, policy, retention_us, shared=len(self._sharing[policy.log]) > 1)
@@ -238,6 +249,7 @@ class Rules:
                 )
                 for own, title, limits in policy.logs_for(segment, channel)
             )
+            former = self._former(policy.log, logs[0])
         needs_zone = any(limit.needs_zone for log_limits in logs for limit in log_limits.limits)
         return BoundPolicy(
             name,
@@ -251,7 +263,16 @@ class Rules:
             2 * facts.largest if policy.count_denied else 0,
             f"{log}/{RESERVED}" if policy.reservations else "",
             "" if policy.keeps_log and len(self._sharing[policy.log]) > 1 else f"{log}/{NUMBERS}",
+            tuple(former),
         )
+
+    def _former(self, log: str, own: LogLimits) -> list[LogLimits]:
+        """Where the numbers are that this log's policy kept before it kept hits, the own limits' (overrides) first."""
+        before = self._past_numbers.get(log)
+        if before is None or len(self._sharing[log]) > 1:
+            return []
+        kept = {_number_log(own.log, limit): limit for limit in (*own.limits, *before.limits) if type(limit) is Limit}
+        return [replace(own, log=name, limits=(limit,), keeps=before.algorithm) for name, limit in kept.items()]
 
     def _joint_rule(
         self, policy: JointPolicy, segment: str | None, channel: str | None, zone: str | None
@@ -274,6 +295,12 @@ class Rules:
             policy.wait_replicas,
             policy.population,
             zone=(zone or policy.zone) if needs_zone else "",
+            former=tuple(
+                former
+                for own in logs
+                if (log := own.log.removeprefix(f"{self.namespace}:")) in part_of
+                for former in self._former(log, own)
+            ),
         )
 
     def log_rule(self, log: str) -> BoundPolicy:
@@ -316,6 +343,10 @@ def _share(sharing: dict[str, list[Policy]], policy: Policy) -> None:
     check_shared_log(policy, policies[0])
 
 
+def _number_log(log: str, limit: Limit) -> str:
+    return f"{log}/{limit.quota}.{limit.window_us}us"
+
+
 def _apart(log: str, policy: Policy, retention_us: int, *, shared: bool = False) -> tuple[LogLimits, ...]:
     """The logs of an algorithm that keeps numbers: one for each limit, after one for the hits that have an id."""
     numbered = [*enumerate(policy.limits)]
@@ -331,7 +362,7 @@ def _apart(log: str, policy: Policy, retention_us: int, *, shared: bool = False)
     )
     return own, *(
         LogLimits(
-            f"{log}/{limit.quota}.{limit.window_us}us",
+            _number_log(log, limit),
             (limit,),
             retention_us,
             "sums",

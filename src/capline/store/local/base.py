@@ -30,7 +30,7 @@ from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, S
 from capline.store.local.whole_logs import merged, next_page
 from capline.store.protocol import Batch, Merge, Mode, Operation, Page, Store
 from capline.support.override import override
-from capline.window.bound_log import readers_of
+from capline.window.bound_log import former_readers, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -114,9 +114,8 @@ class LocalStore(Store, ABC):
         decides = any(log_limits.limits for log_limits in rule.logs)
         former = set(self._beside(name)) if decides else set[str]()
         record, beside = f"{name}/{RESERVED}", former if rule.algorithm in LOGS else set[str]()
-        channels = (
-            {*rule.channel_logs, *beside} - {record, rule.numbers} if rule.algorithm == "sliding_log" else set[str]()
-        )
+        no_channels = {record, rule.numbers, *(log_limits.log for log_limits in rule.former)}
+        channels = {*rule.channel_logs, *beside} - no_channels if rule.algorithm == "sliding_log" else set[str]()
 
         def ref_of(name: str) -> LogRef:
             return LogRef(LogLimits(name, (), retention_us), (), self._handle(name, retention_us))
@@ -127,6 +126,7 @@ class LocalStore(Store, ABC):
             ref = ref_of(name)  # a new name takes a transaction of its own
             return self._transact(lambda transaction: any(self._walk(transaction, ref, None)))
 
+        before = self._numbers_before(rule)
         compiled = LocalRule(
             self,
             rule,
@@ -135,7 +135,8 @@ class LocalStore(Store, ABC):
                 for log_limits, readers in zip(rule.logs, readers_of(rule), strict=True)
             ),
             tuple(map(ref_of, sorted(channels))),
-            fast_rule(rule),
+            None if before else fast_rule(rule),
+            before=before,
         )
         parts = enumerate(rule.logs) if rule.logs[-1].part else ()
         for place in [place for place, log_limits in parts if log_limits.part != rule.logs[place - 1].part]:
@@ -155,6 +156,13 @@ class LocalStore(Store, ABC):
             compiled.record, compiled.unit = ref_of(record), None
         compiled.former = tuple(map(ref_of, sorted(former - _refs_of([compiled]).keys())))
         return compiled
+
+    def _numbers_before(self, rule: BoundPolicy) -> dict[int, list[LogRef]]:
+        places, before = [own.part for own in rule.logs], dict[int, list[LogRef]]()
+        for log_limits, reader in () if self.keeps_rows else zip(rule.former, former_readers(rule), strict=True):
+            ref = LogRef(log_limits, (reader,), self._handle(log_limits.log, log_limits.retention_us))
+            before.setdefault(places.index(log_limits.part), []).append(ref)
+        return before
 
     @override
     def step(self, operation: Operation, /) -> Any:
@@ -288,5 +296,7 @@ class LocalStore(Store, ABC):
 
 def _refs_of(compiled: Sequence[LocalRule]) -> dict[str, LogRef]:
     """The logs of these rules and their channels by name, and where their numbers are."""
-    refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
+    before = [ref for bound in compiled for refs in bound.before.values() for ref in refs]
+    refs = {ref.name: ref for ref in before}
+    refs |= {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
     return refs | {bound.numbers.name: bound.numbers for bound in compiled if bound.numbers is not None}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from capline.model.subject import Subject
-    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
+    from capline.store.local.transaction import LocalRule, LogTransaction, StoredLog
     from capline.window.bound_log import BoundLog
     from capline.window.merge import Row
 
@@ -101,13 +101,18 @@ def unpack_numbers(words: array[int]) -> StoredNumbers:
 class OpenNumbers:
     """The numbers of one subject, within a transaction; nothing for a rule that has none and had none."""
 
-    __slots__ = ("_compiled", "_ref", "_rows", "_subject", "_took", "_transaction")
+    __slots__ = ("_before", "_compiled", "_ref", "_rows", "_subject", "_took", "_transaction")
 
-    def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject, ref: LogRef | None) -> None:
-        self._transaction, self._compiled, self._subject, self._ref = transaction, compiled, subject, ref
-        self._took = False
+    def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject, place: int = 0) -> None:
+        self._transaction, self._compiled, self._subject = transaction, compiled, subject
+        self._took, self._before = False, compiled.before.get(place, ())
+        self._ref = ref = compiled.left.get(place, None if place else compiled.numbers)
         stored = None if ref is None else transaction.load(ref, subject)
-        self._rows: Sequence[NumberRow] = stored.rows if isinstance(stored, StoredNumbers) else []
+        if isinstance(stored, StoredNumbers):
+            self._rows: Sequence[NumberRow] = stored.rows
+        else:
+            found = [(one.readers[0], transaction.stored(one, subject)) for one in self._before]
+            self._rows = [NumberRow(reader, log) for reader, log in found if log is not None]
 
     def take_over(self, logs: Sequence[BoundLog], now_us: int, *, carries: bool) -> None:
         """Bind these logs, the policy's own first, to the rows, or to what they take over.
@@ -133,12 +138,12 @@ class OpenNumbers:
         The log of a limit whose sums are in a row from now on is removed.
         """
         compiled, own, ref = self._compiled, logs[0], self._ref
-        if ref is None or not (self._rows or compiled.begins):
-            return logs
         if own.log_limits.keeps != "ids":
             if self._took:
                 own.changed = True
-                self._transaction.remove(ref, self._subject)
+                self._transaction.remove_all((*self._before, *(() if ref is None else (ref,))), self._subject)
+            return logs
+        if ref is None or not (self._rows or compiled.begins):
             return logs
         if self._took or any(bound.changed for bound in logs[1:]):
             for bound in logs[1:]:

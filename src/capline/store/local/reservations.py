@@ -38,8 +38,9 @@ class OpenRecord:
         if compiled.record is None and own.reserved and compiled.rule.algorithm in LOGS:
             transaction.learn(compiled)
         self._transaction, self._ref, self._subject = transaction, compiled.record, subject
-        self.numbers = OpenNumbers(transaction, compiled, subject, compiled.numbers)
-        self._others = {place: OpenNumbers(transaction, compiled, subject, ref) for place, ref in compiled.left.items()}
+        self.numbers = OpenNumbers(transaction, compiled, subject)
+        others = {*compiled.left, *compiled.before} - {0}
+        self._others = {place: OpenNumbers(transaction, compiled, subject, place) for place in others}
         self._stored: list[Pending] = []
         if self._ref is not None:
             self._stored = pending_in(transaction.load(self._ref, subject).recorded())
@@ -48,7 +49,7 @@ class OpenRecord:
     def open(self, logs: Sequence[BoundLog], now_us: int, *, carries: bool = True) -> None:
         """Bind these logs, the policy's own first, to its numbers, and take out hits whose reservation has ended."""
         self.numbers.take_over(logs, now_us, carries=carries)
-        for place, numbers in self._others.items():
+        for place, numbers in self._others.items() if carries else ():
             numbers.take_over(logs[place:], now_us, carries=False)
         if self._stored:
             self.pending = end_all(logs, self._stored, now_us, ColumnLog.copy_of)  # pyright: ignore[reportArgumentType] - the logs came from `load`

@@ -67,9 +67,9 @@ class LocalRule(msgspec.Struct, dict=True):
     `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `begins` if
     numbers of a subject who has none there go there; `meters` are their readers. `former` are logs that its policy had
     before it was changed and does not read: they are erased with the others. `left` is where those numbers are that one
-    of several policies had before, by the place of its own log. `names` is how many logs the store had
-    when it was last asked which of them are beside these; see `learn`. A path is made when it is first asked for: there
-    may be many rules, and most need one.
+    of several policies had before, by the place of its own log, and `before` where each number had a log of its own.
+    `names` is how many logs the store had when it was last asked which of them are beside these; see `learn`. A path is
+    made when it is first asked for: there may be many rules, and most need one.
     """
 
     store: Paths
@@ -83,6 +83,7 @@ class LocalRule(msgspec.Struct, dict=True):
     meters: Sequence[LimitReader] = ()
     former: tuple[LogRef, ...] = ()
     left: Mapping[int, LogRef] = {}
+    before: Mapping[int, Sequence[LogRef]] = {}
     names: int = 0
 
     @made_once
@@ -122,13 +123,14 @@ class LocalRule(msgspec.Struct, dict=True):
     @property
     def _is_plain(self) -> bool:
         """Whether there are no numbers beside its logs."""
-        return self.numbers is None and not self.left
+        return self.numbers is None and not self.left and not self.before
 
     @property
     def every_ref(self) -> dict[str, LogRef]:
         """All its logs, by name."""
         beside = [ref for ref in (self.record, self.numbers, *self.left.values()) if ref is not None]
-        return {ref.name: ref for ref in (*self.refs, *self.channel_refs, *beside, *self.former)}
+        before = [ref for refs in self.before.values() for ref in refs]
+        return {ref.name: ref for ref in (*self.refs, *self.channel_refs, *beside, *before, *self.former)}
 
 
 class LogTransaction(Protocol):

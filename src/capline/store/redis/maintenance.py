@@ -31,8 +31,8 @@ from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
 from capline.store.redis.session import CHANNELS_TAG, Session, channels_key, confirmed, unwrap
-from capline.window.bound_log import draft_logs
-from capline.window.carry import carry_hits, carry_numbers, take_over
+from capline.window.bound_log import draft_logs, former_readers
+from capline.window.carry import NumberRow, carry_hits, carry_numbers, take_over
 from capline.window.charge import too_many
 from capline.window.log import Draft, Hit, Log
 from capline.window.merge import Merged
@@ -54,7 +54,8 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
     # Reservations that the policy gave up end all the same.
     record = _record_of(compiled)
     ends = compiled.rule.algorithm == "sliding_log" and not compiled.rule.denied_units
-    keys = keys_of((*((*family.hit_logs, record) if ends else family.logs), _ids_of(compiled)), tag)
+    read = (*family.hit_logs, *((record,) if ends else family.records), _ids_of(compiled), *family.former_logs)
+    keys = keys_of(read, tag)
     slot = slot_of(tag)
     if family.buckets:
         payloads = [pack(b"HGET", key, field_of(subject)) for key in keys]
@@ -64,8 +65,18 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
     *values, asked = yield from session.router.run(calls, session.until())
     now_us = _time_us(unwrap(asked)) if session.clock is None else session.clock.now_us()
     logs = [_stored(unwrap(value), compiled) for value in values]
+    former = logs[len(read) - family.former :]
+    del logs[len(read) - family.former :]
     beside, pending = logs.pop(), logs.pop() if ends else None
-    if logs[0].rows is not None or compiled.rule.algorithm not in LOGS:
+    rows = logs[0].rows
+    if rows is None and any(log.hits for log in former):
+        rows = [
+            NumberRow(reader, _draft(log))
+            for reader, log, of in zip(former_readers(compiled.rule), former, compiled.rule.former, strict=True)
+            if log.hits and of.part == 0
+        ]
+        logs[0], beside = ParsedLog([], 0, rows), logs[0]
+    if rows is not None or compiled.rule.algorithm not in LOGS:
         logs = _taken_over(compiled, logs, beside, now_us)
     if pending is not None:
         _end_reservations(logs, pending, now_us)
@@ -102,6 +113,10 @@ def _empty() -> Any:
     return Draft(Log())
 
 
+def _draft(log: ParsedLog) -> Any:
+    return Draft(Log(tuple(Hit(*hit) for hit in log.hits), log.high_water_us))
+
+
 def merge(session: Session, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
     """Merge past hits into logs. A merge that runs twice adds once, so it is resent until it is answered."""
     calls = [_merge_call(session, one) for one in merges]
@@ -133,7 +148,11 @@ def scan(
     nodes, cursor = (session.router.topology.primaries(), b"0") if after is None else after
     if not nodes:
         return Page([])
-    of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, _ids_of(one))}
+    of_log = {
+        log: one
+        for one in all_terms
+        for log in map(bytes.decode, (*one.refund_logs, *one.family.former_logs, _ids_of(one)))
+    }
     namespace = all_terms[0].family.logs[0].partition(b":")[0]
     scan = pack(b"SCAN", cursor, b"MATCH", b"%b:*:{*}" % namespace, b"COUNT", b"%d" % KEYS_A_PAGE)
     [[reply]] = yield Exchange([Request(nodes[0], scan, 1)], session.bulk_until())
@@ -199,7 +218,9 @@ def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) ->
     calls: list[Call] = []
     kept = [(one, buckets) for one in all_terms for buckets in (0, bucket_count(one.rule.population))]
     logs = dict.fromkeys(
-        (log, buckets) for one, buckets in kept for log in (*one.refund_logs, *channels.get(one.family.logs[0], ()))
+        (log, buckets)
+        for one, buckets in kept
+        for log in (*one.refund_logs, *one.family.former_logs, *channels.get(one.family.logs[0], ()))
     )
     records = dict.fromkeys((log, buckets) for one, buckets in kept for log in (_record_of(one), _ids_of(one)))
     for log, buckets in (*logs, *records):

@@ -16,7 +16,7 @@ from capline.model.subject import Subject
 from capline.model.zone import zone_table
 from capline.store.redis.io.wire import bulk
 from capline.store.redis.scripting.keys import bucket_count
-from capline.window.bound_log import readers_of
+from capline.window.bound_log import former_readers, readers_of
 from capline.window.counters import CounterReader, FixedReader, LevelReader
 from capline.window.limit_reader import CalendarReader, LimitReader, QuietReader
 from capline.window.reservation import log_mark
@@ -33,8 +33,8 @@ SERVER_GRACE_MS = 60_000
 _COUNTER, _SUMS = 3, 6
 """Kinds of flat.lua: the first is that of `sliding_counter`, the last that of `bucketed`."""
 
-_RECORD = -2
-"""The `storage` of a record of reservations."""
+_RECORD, _FORMER = -2, -9
+"""The `storage` of a record of reservations, and of numbers that a policy of hits kept before."""
 
 CALLER_GRACE_MS = 86_400_000
 """The same for a caller's clock, which may run slower than the server's."""
@@ -51,11 +51,18 @@ class Family(msgspec.Struct, frozen=True, weakref=True):
     replicas: int
     reserves: bool = False
     """Whether the last of the logs is none, but the record of reservations."""
+    former: int = 0
+    """How many of the logs, before that, are numbers that a policy of hits kept before."""
 
     @property
     def hit_logs(self) -> tuple[bytes, ...]:
         """The logs that hold hits."""
-        return self.logs[:-1] if self.reserves else self.logs
+        return self.logs[: len(self.logs) - self.reserves - self.former]
+
+    @property
+    def former_logs(self) -> tuple[bytes, ...]:
+        """Where the numbers of before are."""
+        return self.logs[len(self.hit_logs) :][: self.former]
 
     @property
     def records(self) -> tuple[bytes, ...]:
@@ -145,7 +152,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
     quotas = [limit.quota for limit in limits]
     least = min(quotas, default=0)
     place = quotas.index(least) if quotas else 0
-    plain = rule.algorithm == "sliding_log" and not (rule.zone or rule.denied_units or rule.reserved)
+    plain = rule.algorithm == "sliding_log" and not (rule.zone or rule.denied_units or rule.reserved or rule.former)
     kept = [units for log_limits in logs for units in log_limits.keep_free or ()]
     usable = plain and len(logs) == 1 and least > 0 and all(map(gt, quotas, kept))
     long = not buckets and max((*quotas, rule.denied_units), default=0) > MOST_SHORT_QUOTA
@@ -162,6 +169,10 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
     keeps = None if rule.algorithm == "sliding_log" else [_keeps(log_limits, next_forms) for log_limits in logs]
     records: tuple[bytes, ...] = ()
     storage = keeps
+    if rule.former:
+        of_former: list[list[object]] = [[reader.limit.quota, _by(reader)] for reader in former_readers(rule)]
+        limits_of += of_former
+        storage = [*(keeps or [0] * len(logs)), *([_FORMER] * len(rule.former))]
     refund_looks = logs[:1] if keeps is None else logs
     refund_logs = (*(log_limits.log for log_limits in refund_looks), *rule.channel_logs)
     refund_keeps = [
@@ -172,7 +183,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
     if rule.reserved:
         records = (rule.reserved.encode(),)
         limits_of.append([log_mark(log_limits.log) for log_limits in logs])
-        storage = [*([0] * len(logs)), _RECORD]
+        storage = [*(storage or [0] * len(logs)), _RECORD]
     flat, facts = (0, None) if usable else _flat(rule, readers, next_forms)
     facts = facts or [part for limit in limits for part in (limit.quota, limit.window_us)]
     keeping = 32 * (judged is not None)
@@ -191,13 +202,14 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
     return RedisRule(
         rule,
         Family(
-            (*(log_limits.log.encode() for log_limits in logs), *records),
+            (*(log_limits.log.encode() for log_limits in (*logs, *rule.former)), *records),
             buckets,
             retention_us,
             grace_ms,
             stamp_bytes,
             rule.wait_replicas,
             bool(records),
+            len(rule.former),
         ),
         tuple(name.encode() for name in refund_logs),
         limits,
@@ -224,7 +236,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         usable or flat > 0,
         _unbound,
         judged=judged,
-        parts=[log_limits.part for log_limits in logs] if logs[-1].part else None,
+        parts=[log_limits.part for log_limits in (*logs, *rule.former)] if logs[-1].part else None,
         units=_units(logs) if plain and len(logs) > 1 else None,
     )
 
@@ -257,7 +269,7 @@ def _flat(
     rule: BoundPolicy, readers: Sequence[Sequence[LimitReader]], next_forms: bool
 ) -> tuple[int, list[int] | None]:
     """The kind of flat.lua, and four numbers of each limit; 0 where it does not apply."""
-    if rule.zone or rule.denied_units or rule.reserved:
+    if rule.zone or rule.denied_units or rule.reserved or rule.former:
         return 0, None
     kind, numbers = 0, list[int]()
     for log_limits, part in zip(rule.logs, readers, strict=True):

@@ -216,7 +216,8 @@ def hit_call(operation: Operation, now: bytes) -> Call:
     tag = tag_of(operation.subject, family.buckets)
     # Channels that the policy had are of no algorithm but sliding_log.
     logs = compiled.refund_logs[: len(compiled.rule.logs) if compiled.refund_keeps else None]
-    keys = keys_of((*logs, *family.records), tag)
+    former = () if compiled.parts else family.former_logs
+    keys = keys_of((*logs, *former, *family.records), tag)
     field = field_of(operation.subject) if family.buckets else b""
     numbers = (family.retention_us, family.grace_ms, family.stamp_bytes, operation.cost)
     payload = pack(
@@ -232,6 +233,7 @@ def hit_call(operation: Operation, now: bytes) -> Call:
         CHANGES[operation.kind],
         compiled.refund_marks if family.reserves else b"",
         compiled.terms(now),
+        b"%d" % len(former),
     )
     return Call(slot_of(tag), payload, REFUND, repeatable=operation.kind != "refund" and operation.cost > 0)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from capline.model.attempt import Attempt
+from capline.model.policy import LOGS
 from capline.testing.examples import examples
 from capline.testing.setting import ALGORITHMS, SECOND, StoreSetting, begins_next
 
@@ -12,6 +13,11 @@ COUNTERS = ("sliding_counter", "fixed_window", "gcra")
 each_counter = pytest.mark.parametrize("algorithm", COUNTERS)
 each_change = pytest.mark.parametrize(
     ("before", "algorithm"), [(before, after) for before in COUNTERS for after in ALGORITHMS if after != before]
+)
+
+
+each_hits = pytest.mark.parametrize(
+    ("before", "algorithm"), [(before, after) for before in COUNTERS for after in ("sliding_log", "bucketed")]
 )
 
 
@@ -99,9 +105,59 @@ class ChangeLaw(StoreSetting):
         self.at(41)
         assert limiter.sweep()
 
-    def numbers(self, *limits: str, **options: Any) -> Any:
-        """A limiter of one policy, "p", whose numbers lie in one value."""
-        if not begins_next(self.url):
+    @each_hits
+    def test_hits_count_on_from_the_numbers_and_take_over_once(self, before: str, algorithm: str) -> None:
+        limiter = self.numbers("10/hour", then=algorithm, algorithm=before)
+        named = limiter.decide("p", "s", 2, id="x").hit
+        assert limiter.decide("p", "s", 3)
+        limiter.use([self.policy("p", ["10/hour"], algorithm=algorithm)])
+        if algorithm == "sliding_log":
+            assert limiter.settle("p", "s", named, 1)
+        assert limiter.refund("p", "s", named)
+        assert not limiter.refund("p", "s", named)
+        assert limiter.usage("p", "s")[0].used == 3
+        hit = limiter.decide("p", "s", 7).hit
+        assert not limiter.decide("p", "s")
+        self.clock.advance(seconds=60)
+        assert limiter.refund("p", "s", hit, 7)
+        assert [limiter.decide("p", "s", 8).allowed, limiter.decide("p", "s", 7).allowed] == [False, True]
+        self.clock.advance(seconds=3545)
+        assert limiter.usage("p", "s")[0].used == 7, "what was taken over is out of the window, and comes not again"
+        self.clock.advance(seconds=60)
+        assert limiter.decide("p", "s", 10)
+
+    @each_hits
+    def test_hits_take_over_the_numbers_of_an_override(self, before: str, algorithm: str) -> None:
+        limiter = self.numbers("3/hour", then=algorithm, algorithm=before)
+        limiter.override("p", "s", ["5/hour"])
+        assert limiter.decide("p", "s", 4)
+        limiter.use([self.policy("p", ["3/hour"], algorithm=algorithm)])
+        assert self.allowed(limiter) == 1
+
+    def test_a_reservation_begins_with_the_numbers_before(self) -> None:
+        limiter = self.numbers("5/hour", then="sliding_log", algorithm="fixed_window")
+        assert limiter.decide("p", "s", 2)
+        limiter.use([self.policy("p", ["5/hour"], reservations=True)])
+        hit = limiter.reserve("p", "s", 2, ttl=10).hit
+        assert self.used(limiter) == [4]
+        assert limiter.commit("p", "s", hit)
+        self.at(20)
+        assert self.allowed(limiter) == 1
+
+    def test_a_process_that_still_keeps_numbers_is_counted(self) -> None:
+        if self.url.startswith("memory:"):
+            pytest.skip("of one process")
+        old, new = (self.numbers("10/hour", then="sliding_log", algorithm="sliding_counter") for _ in range(2))
+        new.use([self.policy("p", ["10/hour"])])
+        for step in range(12):
+            self.clock.advance_us(SECOND)
+            assert bool((new if step % 3 else old).decide("p", "s")) == (step < 10)
+            if step < 10:
+                assert self.used(new) == [step + 1]
+
+    def numbers(self, *limits: str, then: str = "", **options: Any) -> Any:
+        """A limiter of one policy, "p", whose numbers lie in one value, or that is one of hits then."""
+        if not begins_next(self.url) and then not in LOGS:
             pytest.skip("each number has a log of its own here: a new one begins without")
         return self.limiter(self.policy("p", list(limits), **options), config="memory://")
 
@@ -120,11 +176,13 @@ class ChangeLaw(StoreSetting):
 
     @each_change
     def test_another_algorithm_counts_what_was_used(self, before: str, algorithm: str) -> None:
-        limiter = self.numbers("10/hour", "40/day", algorithm=before)
-        assert limiter.decide("p", "s", 4, id="x")
-        assert limiter.decide("p", "s", 6)
+        limiter = self.numbers("10/hour", "40/day", then=algorithm, algorithm=before)
+        assert all(limiter.decide("p", name, 4, id="x") and limiter.decide("p", name, 6) for name in ("s", "t", 7))
         limiter.use([self.policy("p", ["10/hour", "11/day"], algorithm=algorithm)])
         assert self.used(limiter) == [10, 10]
+        assert not limiter.decide_many("p", ["t", "s"]).allowed.any()
+        assert not any(limiter.decide_batch([Attempt("p", 7), Attempt("p", "s", 5)]))
+        assert not limiter.schedule("p", "s", max_wait=10)
         assert not limiter.decide("p", "s")
         assert not limiter.decide_all([Attempt("p", "s")])
         assert limiter.decide("p", "s", 4, id="x"), "its first answer"
@@ -136,7 +194,7 @@ class ChangeLaw(StoreSetting):
 
     @each_change
     def test_a_hit_of_before_is_given_back_from_what_was_carried(self, before: str, algorithm: str) -> None:
-        limiter = self.numbers("3/hour", algorithm=before)
+        limiter = self.numbers("3/hour", then=algorithm, algorithm=before)
         named = limiter.decide("p", "s", id="x").hit
         hits = [limiter.decide("p", "s").hit for _ in range(2)]
         limiter.use([self.policy("p", ["2/hour"], algorithm=algorithm)])
@@ -171,7 +229,8 @@ class ChangeLaw(StoreSetting):
     @pytest.mark.parametrize("algorithm", ["sliding_log", "bucketed", *COUNTERS])
     def test_numbers_of_before_are_forgotten_with_the_subject(self, algorithm: str) -> None:
         for verb in ("erase", "flush"):
-            limiter = self.numbers("3/hour", algorithm="fixed_window" if algorithm == "gcra" else "gcra")
+            before = "fixed_window" if algorithm == "gcra" else "gcra"
+            limiter = self.numbers("3/hour", then=algorithm, algorithm=before)
             limiter.erase("s")
             assert limiter.decide("p", "s", 3)
             limiter.use([self.policy("p", ["2/hour"], algorithm=algorithm)])

@@ -140,7 +140,7 @@ local function load_library()
 
   library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest,
     states_of = states_of, take_record = take_record, reserve = reserve, move = move,
-    renew = renew, match_channels = match_channels, carry_hits = carry_hits, take_numbers = take_numbers,
+    renew = renew, match_channels = match_channels, carry_hits = carry_hits, take_numbers = take_numbers, take_former = take_former,
     save_numbers = save_numbers}
 end
 
@@ -194,9 +194,11 @@ local function general(values, first, long, term, field)
       storage = term[6] and term[6][k] or 0, zone = term[8], denied = term[7] or 0, part = term[10] and term[10][k],
     }
   end
+  local former
+  logs, former = library.take_former(logs)
   local numbers = {}   -- of each policy, by the number of its own log
-  for k = 1, width do
-    if k == 1 or logs[k].part ~= logs[k - 1].part then
+  for k, bound in ipairs(logs) do
+    if k == 1 or bound.part ~= logs[k - 1].part then
       numbers[k] = library.take_numbers(k == 1 and logs or {logs[k]}, now, KEYS[first + k - 1], field or '')
       if numbers[k] == false then return say(3, 255, 0, 0, 0) end
     end
@@ -223,7 +225,7 @@ local function general(values, first, long, term, field)
   say(said[1], said[2], said[3], said[4], said[5], term[4])
   if said[1] < 2 then add_states(library.states_of(logs)) end
   for k = 1, width do
-    local bound = logs[k] or pending
+    local bound = former[k] or logs[k] or pending
     local log = bound.log
     new[k] = false
     if bound.changed then
@@ -237,7 +239,7 @@ local function general(values, first, long, term, field)
       else
         new[k] = library.encode(log, stamp_bytes)
       end
-    elseif mode ~= 1 then
+    elseif mode ~= 1 and not former[k] then
       prolong(KEYS[first + k - 1], math.max(library.newest(log), log.floor), retention, now, grace)
     end
   end

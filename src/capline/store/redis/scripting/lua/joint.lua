@@ -114,6 +114,7 @@ for p = 1, many do
       storage = storage and storage[k] or 0, zone = zone, denied = denied,
     }
   end
+  part.logs, part.former = take_former(part.logs)
   part.numbers = take_numbers(part.logs, now, part.keys[1], field)
   if part.numbers == false then return pack_answer(3, p - 1, 255, 0, 0, 0, '') end
   part.record = take_record(part.logs, now, part.keys[1], field)
@@ -170,8 +171,8 @@ local function save_part(part)
   if part.forgotten and not part.numbers then return end
   save_numbers(part.numbers, part.logs, now, part.grace, part.stamp_bytes)
   local all = {unpack(part.logs)}
-  all[#all + 1] = part.record
   if part.record and part.logs[1].changed then renew(part.record, part.logs[1].log) end
+  for k = #all + 1, #part.keys do all[k] = part.former[k] or part.record end
   for k, bound in ipairs(all) do
     local log, key = bound.log, part.keys[k]
     local ttl = lifetime(math.max(newest(log), log.floor), bound.retention, now, part.grace)
@@ -184,7 +185,7 @@ local function save_part(part)
       else
         put_value(key, part.field, nil, encode(log, part.stamp_bytes), ttl, part.grace)
       end
-    else
+    elseif not part.former[k] then
       prolong(key, math.max(newest(log), log.floor), bound.retention, now, part.grace)
     end
   end

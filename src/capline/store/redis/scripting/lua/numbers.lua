@@ -169,11 +169,11 @@ local function load_numbers()
       if log.key then logs[k].log = decode(call('GET', log.key)) end   -- it becomes a row
       logs[k].stored = log.n > 0
     end
-    local found, keeps = own.log.rows, own.storage < 0
+    local found, keeps = own.log.rows or own.former, own.storage < 0
     local numbers = {
       key = key, field = field, beside = string.gsub(key, ':{', '/+ids:{', 1), rows = found or {}, found = found, keeps = keeps,
     }
-    if found then
+    if own.log.rows then
       own.log = open_beside(numbers.beside, field, keeps)
       if not own.log then return nil end
     elseif own.log.key then
@@ -197,6 +197,7 @@ local function load_numbers()
       own.changed = own.log.n > 0
       remove(key, field)
       if not own.changed then remove(numbers.key, field) end
+      for _, row in ipairs(own.former or {}) do row.bound.log, row.bound.changed = empty_log(), true end
       return
     end
     local changed, last = numbers.took or own.changed, last_of(own.log)
@@ -225,12 +226,35 @@ local function load_numbers()
   return {open = open, save = save_all}
 end
 
+-- Take the logs of single numbers that policies of hits kept before out of these, and give them, as rows, to the own log of
+-- their policy; the others are left. They are read whole.
+local function take_former(bound_logs)
+  local logs, former = {}, {}
+  for k, bound in ipairs(bound_logs) do
+    if bound.storage ~= -9 then
+      logs[#logs + 1] = bound
+    else
+      former[k] = bound
+      local own, log, by = nil, bound.log, bound.limits[2]
+      for _, other in ipairs(logs) do
+        if not own and other.part == bound.part then own = other end
+      end
+      if log.key then log = decode(call('GET', log.key)) end
+      if log.n > 0 then
+        own.former = own.former or {}
+        table.insert(own.former, {by[1], by[1] == LEVEL and by[5] or by[2], bound.limits[1], log, bound = bound})
+      end
+    end
+  end
+  return logs, former
+end
+
 -- The numbers of these bound logs, which they are bound to; nil where each has a log of its own, and false if a value is
 -- not a log.
 local number_functions
 local function take_numbers(logs, now, key, field)
   local own = logs[1]
-  if own.storage >= -4 and not own.log.rows then return nil end
+  if own.storage >= -4 and not own.log.rows and not own.former then return nil end
   if own.storage < -4 then own.storage = own.storage + 4 end
   number_functions = number_functions or load_numbers()
   return number_functions.open(logs, now, key, field) or false

@@ -3,8 +3,8 @@
 -- every other log that has it (a channel's, or one of a single limit). One atomic step; capline.window.charge and
 -- reservation in Lua.
 --
--- KEYS   the policy's own log, then the others, of one subject or its bucket; last the record of its reservations, if
---        ARGV 10 says so
+-- KEYS   the policy's own log, then the others, of one subject or its bucket; then as many as ARGV 12 says of numbers that
+--        the policy kept before it kept hits; last the record of its reservations, if ARGV 10 says so
 -- ARGV   1 the hit's stamp in us   2 field in the bucket (empty: keys of their own)
 --        3 now in us (empty: the server's clock)   4 retention_us   5 grace_ms   6 bytes of a plain stamp
 --        7 the hit's cost in units; to refund, used where hits are kept as sums
@@ -12,6 +12,7 @@
 --          units that a sum may have; rise, fall and brim of the level of gcra, 0 for other algorithms
 --        9 empty: refund; 1: settle; 2: commit   10 empty: no reservations; else the mark of each other key's log, 4 bytes
 --        each, see reservation.lua   11 msgpack, the terms in full, as joint.lua takes them; for numbers
+--        12 how many keys are of former numbers
 -- Reply: 1 done; 0 no such hit in the widest window, or refunded before; -1 a stored value is not a log; -2 more units
 --        than a log can count.
 -- Invariant: a hit is refunded at most once, and its stamp stays. Reservations that have ended are written with a change
@@ -32,7 +33,7 @@ local function load_numbers_of_rule()
   --@include limit_reader
   --@include rule
   --@include numbers
-  return take_numbers, save_numbers
+  return take_numbers, save_numbers, take_former
 end
 
 local function open(key)
@@ -138,15 +139,21 @@ local function give_back_sum(log, storage, _, rise, fall, brim, units)
   return false
 end
 
-local logs = {}
+local logs, former = {}, {}
+local hit_keys = #KEYS - ARGV[12] - (ARGV[10] ~= '' and 1 or 0)
 for k, key in ipairs(KEYS) do
-  logs[k] = open(key)
-  if not logs[k] then return -1 end
+  local log = open(key)
+  if not log then return -1 end
+  if k > hit_keys and k <= hit_keys + ARGV[12] then
+    former[k - hit_keys] = {log = log, key = key, storage = -9}
+  else
+    logs[#logs + 1] = log
+  end
 end
 local storage, bound, save_numbers = kept[1] or 0, {}, nil
-if ARGV[9] ~= '2' and (logs[1].rows or storage < -4) then
-  local take
-  take, save_numbers = load_numbers_of_rule()
+if ARGV[9] ~= '2' and (logs[1].rows or storage < -4 or former[1]) then
+  local take, take_former
+  take, save_numbers, take_former = load_numbers_of_rule()
   local _, limits, storages, denied, zone = unpack(cmsgpack.unpack(ARGV[11]), 1, 5)
   for k = 1, storage < 0 and #limits or 1 do
     bound[k] = {
@@ -154,15 +161,22 @@ if ARGV[9] ~= '2' and (logs[1].rows or storage < -4) then
       storage = storages and storages[k] or 0,
     }
   end
+  for k = 1, former[1] and #storages or 0 do
+    if storages[k] == -9 then
+      local one = former[#bound]
+      one.limits, bound[#bound + 1] = limits[k], one
+    end
+  end
+  bound = take_former(bound)
   numbers = take(bound, now, KEYS[1], field)
-  if not numbers then return -1 end
+  if numbers == false then return -1 end
   for k, one in ipairs(bound) do logs[k], one.log.dirty = one.log, nil end
   if storage < -4 then storage = storage + 4 end
 elseif logs[1].rows then
   logs[1] = open((string.gsub(KEYS[1], ':{', '/+ids:{', 1)))
   if not logs[1] then return -1 end
 end
-local own, many, entries, left = logs[1], #KEYS, nil, nil
+local own, many, entries, left = logs[1], #logs, nil, nil
 if ARGV[10] ~= '' then
   local pending, marks = logs[many], {}
   many = many - 1
@@ -279,6 +293,9 @@ if numbers then
     local log = one.log
     logs[k], log.dirty = log, one.changed and 1 or nil
     if k == 1 then log.until_us = math.max(log.floor, newest(log)) end
+  end
+  for _, one in ipairs(former) do
+    if one.changed then remove(one.key, field) end
   end
 end
 for _, log in ipairs(logs) do changed = changed or log.dirty end

@@ -4,7 +4,7 @@
 -- Two fields of a bound log: `retention` is how long its hits are kept, in us. `storage` is what a hit leaves behind:
 -- 0 the hit; -1 the hit if it has an id, else nothing; -3 the same, in a log that several policies have (-5, -7: these,
 -- and numbers become one value: numbers.lua); n > 0 one sum for all hits of a span of n us. -2: it is no log of hits but
--- the record of reservations: reservation.lua.
+-- the record of reservations: reservation.lua; -9: but numbers that the policy kept before it kept hits: numbers.lua.
 -- Where units must stay free, `judged` is `limits` with quotas less these: whether the cost fits is read by them.
 -- Limits are numbered from 0 through all bound logs of an attempt.
 -- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's

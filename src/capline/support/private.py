@@ -4,7 +4,9 @@ Logs, ledgers and exports say who was reached and when. So what capline makes ha
 takes away. What exists keeps its mode: whoever shares a store with a group has set it so.
 """
 
+import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from capline.support.system import NOT_BLOCKING
@@ -28,8 +30,16 @@ def make_private_directory(path: Path) -> list[Path]:
 
 
 def create_private_file(path: Path) -> None:
-    """Make an empty file where there is none. Raises `OSError`."""
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | NOT_BLOCKING, PRIVATE_FILE))
+    """Make an empty file where there is none. Raises `OSError`.
+
+    One that is there is not opened: closing it would take away the locks that a database has on it for this process.
+    """
+    if os.path.lexists(path):
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return
+    with suppress(FileExistsError):  # another made it just now
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | NOT_BLOCKING, PRIVATE_FILE))
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -1,5 +1,7 @@
 import math
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -36,6 +38,13 @@ def batch(number: int = 0) -> BatchRows:
         np.zeros(5, np.uint8),
         np.zeros(5, np.uint8),
     )
+
+
+TAKES_ALL_LOCKS = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)  # where SQLite's readers lock
+"""
 
 
 def begin(directory: Path, run: StoredRun = RUN) -> Ledger:
@@ -129,6 +138,17 @@ def test_looking_takes_nothing_from_the_one_who_runs(tmp_path: Path) -> None:
     with Ledger.read(tmp_path / "run") as looking:
         assert not looking.state().is_worked_on
         assert [rows.number for rows in looking.batches()] == [0]
+
+
+def test_who_opens_the_file_beside_another_of_its_process_takes_no_lock_from_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with SqliteCampaignStore(path, alone=False) as store:
+        store.state("sale")
+        SqliteCampaignStore(path, alone=False).close()
+        tried = subprocess.run(
+            [sys.executable, "-c", TAKES_ALL_LOCKS, path], check=False, capture_output=True, text=True
+        )
+        assert "BlockingIOError" in tried.stderr, "nothing holds it"
 
 
 def test_other_inputs_are_refused_by_name_once_something_may_be_decided(tmp_path: Path) -> None:

@@ -96,9 +96,12 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             if write or not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
                 raise
         wal = path.with_name(f"{path.name}-wal")
-        with path.open("rb"), _locked(path, shared=False) as free:
+        with _locked(path, shared=False) as free:
+            # Not before nobody is in it: closing a file takes away the locks that SQLite has for this process.
             if not free:
                 raise CampaignError(f"{path.parent}: a process begins or ends this run just now; try again")
+            with path.open("rb"):
+                pass  # an account that may not read it is told so
             if not wal.exists() or not wal.stat().st_size:
                 return _copied(path, f"{uri}?immutable=1")  # which would ignore the write-ahead log
             with tempfile.TemporaryDirectory() as private:

@@ -251,7 +251,7 @@ def _joint(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int
 
 def _of_hit(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> int:
     """Refund a hit, settle it or commit it."""
-    stamp, field, now, retention, _, _, cost, keeps, verb, marks, _ = args
+    stamp, field, now, retention, _, _, cost, keeps, verb, marks, *_ = args
     if len(keys) != 1 + bool(marks) or keeps:
         raise NotImplementedError("several logs a subject and other algorithms are not simulated")
     row = _Row(keys[0], field, (), int(retention), int(cost), record=b"".join(keys[1:]))

@@ -183,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def begin(self, others: list[Policy], first: Policy) -> None:
         self.others, self.policy = others, first
-        policies, self.changed = [first], False
+        policies, self.changed, self.kept_numbers = [first], False, not first.keeps_log
         url = self.store_url().format(tmp=self.tmp)
         laid_out = [_laid_out(policy, self.store_layout) for policy in policies]
         namespace = f"t{secrets.token_hex(8)}"
@@ -464,8 +464,8 @@ class StoreMachine(RuleBasedStateMachine):
         return begins_next(self.store_url())
 
     def may_follow(self, policy: Policy) -> bool:
-        """Where each number has a log of its own, other numbers, or hits, begin without them."""
-        return self.keeps_rows or self.policy.keeps_log or policy == self.policy
+        """Where each number has a log of its own, other numbers begin without them."""
+        return self.keeps_rows or self.policy.keeps_log or policy.keeps_log or policy == self.policy
 
     @precondition(lambda self: len(self.others) > 1)
     @rule(data=st.data(), subject=subjects, ttl_us=st.integers(1, 20), back=st.booleans(), slot=st.booleans())
@@ -491,12 +491,14 @@ class StoreMachine(RuleBasedStateMachine):
                 self.put_in_force(first)
                 self.look(data, subject)
 
-    @precondition(lambda self: self.changed and self.behind is not self.limiter and self.may_follow(self.before))
+    @precondition(lambda self: self.changed and self.behind is not self.limiter)
+    @precondition(lambda self: self.keeps_rows or not self.kept_numbers)
     @rule()
     def go_on_elsewhere(self) -> None:
         """A process that has the policy before the change decides meanwhile, as in a rolling update.
 
-        In a file a process of hits looks for numbers only where there were any when it began.
+        Where each number has a log of its own, a process of hits that never kept numbers does not find them; in a file
+        it looks for them only where there were any when it began.
         """
         if self.store_url().startswith("lmdb:") and self.policy.keeps_log != self.before.keeps_log:
             return
@@ -516,6 +518,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def judge_by(self, policy: Policy) -> None:
         self.policy = policy
+        self.kept_numbers |= not policy.keeps_log
         self.reference.use([policy])
         self.oracle.use([policy])
         self.learn_what_aged()

@@ -249,7 +249,7 @@ class Rules:
                 )
                 for own, title, limits in policy.logs_for(segment, channel)
             )
-            former = self._former(policy.log, logs[0])
+            former = self._former(policy.log, logs[0], () if limits is None else logs[0].limits)
         needs_zone = any(limit.needs_zone for log_limits in logs for limit in log_limits.limits)
         return BoundPolicy(
             name,
@@ -266,12 +266,12 @@ class Rules:
             tuple(former),
         )
 
-    def _former(self, log: str, own: LogLimits) -> list[LogLimits]:
-        """Where the numbers are that this log's policy kept before it kept hits, the own limits' (overrides) first."""
+    def _former(self, log: str, own: LogLimits, overridden: Sequence[Limit] = ()) -> list[LogLimits]:
+        """Where the numbers are that this log's policy kept before it kept hits: an override's own first."""
         before = self._past_numbers.get(log)
         if before is None or len(self._sharing[log]) > 1:
             return []
-        kept = {_number_log(own.log, limit): limit for limit in (*own.limits, *before.limits) if type(limit) is Limit}
+        kept = {_number_log(own.log, limit): limit for limit in (*overridden, *before.limits) if type(limit) is Limit}
         return [replace(own, log=name, limits=(limit,), keeps=before.algorithm) for name, limit in kept.items()]
 
     def _joint_rule(

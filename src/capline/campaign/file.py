@@ -53,7 +53,7 @@ import msgspec
 import numpy as np
 
 from capline.campaign.audience import AudienceSource
-from capline.campaign.left_out import Exclusion, Holdout
+from capline.campaign.exclusion import Exclusion, Holdout
 from capline.campaign.rate import parse_rate
 from capline.campaign.senders.file import FileSender
 from capline.campaign.senders.find import build_sender

@@ -11,7 +11,7 @@ import pytest
 from tests.kit.campaign import AT_US, Far, Site, ledger_of, with_sender
 
 from capline.campaign import Job, Report, Stop, load_campaign, plan, report_of, run
-from capline.campaign.left_out import Holdout
+from capline.campaign.exclusion import Holdout
 from capline.campaign.outcomes import Outcome, outcome_of
 from capline.campaign.response.opt_outs import add_opt_outs
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN

@@ -304,6 +304,15 @@ def test_a_directory_is_meant_whatever_queue_the_environment_names(site: Site) -
     assert (done.returncode, done.stdout.split()[0]) == (0, "1:"), done.stderr
 
 
+def test_a_queued_campaign_is_meant_beside_a_folder_of_its_name(site: Site) -> None:
+    queue = f"sqlite://{site.path}/queue.sqlite"
+    answer("campaign", "enqueue", site.file, "--queue", queue)
+    (site.path / "summer-sale").mkdir()
+    found = capline("campaign", "status", "summer-sale", "--queue", queue, "--json", cwd=site.path)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["queue"]["waiting"] == 4
+
+
 def test_status_of_nothing(site: Site) -> None:
     assert "no ledger here" in refusal("campaign", "status", site.file)
     assert "no such file" in refusal("campaign", "status", site.path / "none.yaml")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import numpy as np
@@ -15,9 +16,10 @@ from tests.kit.campaign_store import FACTS, RUN, claimed, fill, put, rows_of
 from capline.campaign.ledger import Ledger, default_directory
 from capline.campaign.senders.protocol import TRANSIENT, Outcomes
 from capline.campaign.store.protocol import Change, UnreadableRunError
-from capline.campaign.store.records import VERSION, Input, StoredRun
+from capline.campaign.store.records import VERSION, Claimed, Input, StoredRun
 from capline.campaign.store.rows import FAILED, PENDING, REFUSED, RETRY, BatchRows
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
+from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError
 
 INPUTS = (Input("audience", "aaaa", "9 ids"), Input("snapshot", "ssss", "day-1"))
@@ -149,6 +151,65 @@ def test_who_opens_the_file_beside_another_of_its_process_takes_no_lock_from_it(
             [sys.executable, "-c", TAKES_ALL_LOCKS, path], check=False, capture_output=True, text=True
         )
         assert "BlockingIOError" in tried.stderr, "nothing holds it"
+
+
+class LockedClock:
+    """Says at each reading whether the store held the file's lock meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.held: list[bool] = []
+
+    def now_us(self) -> int:
+        with closing(sqlite3.connect(self.path, timeout=0, isolation_level=None)) as other:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                self.held.append(True)
+            else:
+                self.held.append(False)
+        return SystemClock().now_us()
+
+
+VERBS: dict[str, Callable[[SqliteCampaignStore, Claimed], object]] = {
+    "begin": lambda store, _held: store.begin(replace(RUN, facts=replace(FACTS, campaign="other"))),
+    "steer": lambda store, _held: store.steer("sale", "pause", by="ann"),
+    "put": lambda store, _held: put(store, 0),
+    "claim": lambda store, _held: store.claim("sale", "a", 60),
+    "record": lambda store, held: store.record(held, rows_of(held), decided=True),
+    "release": lambda store, held: store.release(held, "give_back", wait_s=1),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_change_has_the_time_at_which_it_had_the_file_however_long_it_waited(tmp_path: Path, verb: str) -> None:
+    clock = LockedClock(tmp_path / "campaigns.sqlite")
+    with SqliteCampaignStore(clock.path, clock=clock) as store:
+        store.begin(RUN)
+        put(store, 0, 1, 2)
+        held = claimed(store, "a")
+        clock.held.clear()
+        VERBS[verb](store, held)
+        assert clock.held[-1]
+
+
+def test_who_opens_a_file_that_another_process_makes_just_now_waits_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "campaigns.sqlite"
+    opened: list[str] = []
+
+    def open_it() -> None:
+        with SqliteCampaignStore(path, alone=False) as store:
+            opened.extend(["opened", *store.page("", 1)])
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as maker:
+        maker.execute("BEGIN IMMEDIATE")
+        opening = Thread(target=open_it)
+        opening.start()
+        opening.join(0.3)
+        assert opening.is_alive()
+        maker.execute("COMMIT")
+        opening.join()
+    assert opened == ["opened"]
 
 
 def test_other_inputs_are_refused_by_name_once_something_may_be_decided(tmp_path: Path) -> None:

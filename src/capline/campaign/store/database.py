@@ -114,13 +114,27 @@ def _opened(path: Path, uri: str, *, write: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
     try:
         if write:
-            connection.execute("PRAGMA journal_mode = WAL")
+            _log_ahead(connection)
             connection.execute("PRAGMA synchronous = FULL")
         _check_version(connection, path, write=write)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Switch the file to a write-ahead log; SQLite itself does not wait for who makes it just now."""
+    until = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > until:
+                raise
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return
 
 
 def _copied(path: Path, uri: str) -> sqlite3.Connection:

@@ -165,8 +165,8 @@ class SqliteCampaignStore(CampaignStore):
     def begin(self, run: StoredRun, worker: str = "", lease_s: float = 0) -> bool:
         """As in `protocol`."""
         self.forget(None if self._alone else _UNTOUCHED_US)
-        name, now_us = run.facts.campaign, self._now_us()
-        with self._changes(name):
+        name = run.facts.campaign
+        with self._changes(name) as now_us:
             self._db.execute(
                 "DELETE FROM run WHERE campaign = ?1 AND NOT finished AND EXISTS (SELECT 1 FROM batch "
                 "WHERE campaign = ?1 AND number = ?2 AND aside IS NOT NULL)",
@@ -206,10 +206,9 @@ class SqliteCampaignStore(CampaignStore):
 
     def forget(self, untouched_us: int | None) -> None:
         """Delete them, so that the file keeps no bytes of theirs."""
-        names = self.expired(untouched_us)
-        if names:
+        if self.expired(untouched_us):
             with self._wipes():
-                for name in names:
+                for name in self.expired(untouched_us):  # another process may have begun it anew meanwhile
                     self._db.execute("DELETE FROM batch WHERE campaign = ?", (name,))
                     self._db.execute("DELETE FROM run WHERE campaign = ?", (name,))
 
@@ -249,7 +248,7 @@ class SqliteCampaignStore(CampaignStore):
 
     def _put(self, run: StoredRun, chunk: list[Batch], fence: int) -> int:
         name = run.facts.campaign
-        with self._changes(name):
+        with self._changes(name) as now_us:
             queued = self._queued(run)
             query = f"SELECT 1 FROM run WHERE campaign = ? AND {_PREPARES}"  # noqa: S608  # nosec B608
             prepares = self._db.execute(query, (name, fence)).fetchone() is not None
@@ -269,13 +268,13 @@ class SqliteCampaignStore(CampaignStore):
                 "WHERE campaign = ?1 AND 0 < batches AND batches <= ?3)",
                 (name, PREPARE, queued),
             )
-            self._touch(name, queued=queued)
+            self._touch(name, queued, now_us)
             return queued
 
     def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
         """As in `protocol`; all of them in one transaction."""
         name = run.facts.campaign
-        with self._changes(name):
+        with self._changes(name) as now_us:
             queued, count = self._queued(run), 0
             for count, batch in enumerate(again, 1):
                 if batch.number == queued:
@@ -300,7 +299,7 @@ class SqliteCampaignStore(CampaignStore):
                     "WHERE campaign = ?",
                     (queued, back, batch.retried, name),
                 )
-                self._touch(name, queued=queued)
+                self._touch(name, queued, now_us)
             return count
 
     def _queued(self, run: StoredRun) -> int:
@@ -318,10 +317,8 @@ class SqliteCampaignStore(CampaignStore):
             (campaign, *columns, *(span or (None, None))),
         )
 
-    def _touch(self, campaign: str, *, queued: int) -> None:
-        self._db.execute(
-            "UPDATE run SET queued = ?, last_us = ? WHERE campaign = ?", (queued, self._now_us(), campaign)
-        )
+    def _touch(self, campaign: str, queued: int, now_us: int) -> None:
+        self._db.execute("UPDATE run SET queued = ?, last_us = ? WHERE campaign = ?", (queued, now_us, campaign))
 
     def _plan(self, campaign: str) -> None:
         """The end of each transaction that changes a campaign: when there is a batch to claim."""
@@ -346,9 +343,8 @@ class SqliteCampaignStore(CampaignStore):
         by: str = "",
     ) -> bool:
         """As in `protocol`."""
-        now_us = self._now_us()
         paused = {"pause": 1, "resume": 0, "cancel": 0}.get(change)
-        with self._changes(campaign):
+        with self._changes(campaign) as now_us:
             done = self._db.execute(
                 "UPDATE run SET due_us = CASE WHEN ?1 IS NULL THEN due_us WHEN ?1 = 0 THEN begun_us ELSE ?1 END, "
                 "paused = coalesce(?2, paused), until_us = coalesce(?4, until_us), changes = changes + (?5 <> ''), "
@@ -423,6 +419,7 @@ class SqliteCampaignStore(CampaignStore):
         if not 0 <= now_us - self._forgot_us < _FORGETS_US:
             self._forgot_us = now_us
             self.forget(_UNTOUCHED_US)
+            now_us = self._now_us()
         with self._reads():
             priorities = self._db.execute(_PRIORITIES).fetchall()
             names = [name for (name,) in self._db.execute(_JUMPED, (now_us,)).fetchall()]
@@ -449,8 +446,7 @@ class SqliteCampaignStore(CampaignStore):
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
         """As in `protocol`. One that has the file alone takes over at once, however often a batch was claimed."""
-        with self._changes(campaign):
-            now_us = self._now_us()  # a lease begins when the file is ours, however long that took
+        with self._changes(campaign) as now_us:
             run = self._db.execute(
                 f"SELECT run_id, (paused OR due_us > ?) AND NOT cancelled, {_PARTIAL}, last_us, cancelled FROM run "  # noqa: S608  # nosec B608
                 "WHERE campaign = ? AND NOT finished",
@@ -525,8 +521,8 @@ class SqliteCampaignStore(CampaignStore):
         )
         if not found or self._alone or 0 <= now_us - (found[0][0] or 0) < _FRESH_US:
             return bool(found)
-        with self._changes(claimed.campaign):
-            return self._write(claimed, _RENEWED, self._now_us())
+        with self._changes(claimed.campaign) as now_us:
+            return self._write(claimed, _RENEWED, now_us)
 
     def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
         """As in `protocol`."""
@@ -535,8 +531,7 @@ class SqliteCampaignStore(CampaignStore):
         if decided:
             steps += ", decided = ?, first = ?, last = ?"
             values += [first, *rows.span]
-        with self._changes(claimed.campaign):
-            now_us = self._now_us()
+        with self._changes(claimed.campaign) as now_us:
             if rows.is_done:
                 is_mine = self._write(claimed, f"{steps}, settled = 1, data = x''", *values)
             else:
@@ -556,13 +551,13 @@ class SqliteCampaignStore(CampaignStore):
 
     def release(self, claimed: Claimed, how: How, why: str = "", *, wait_s: float = 0.0) -> bool:
         """As in `protocol`."""
-        due_us = self._now_us() + int(wait_s * 1e6) if wait_s else 0
         change, *kept = {
             "give_back": ("claims = claims - 1",),
             "fail": ("error = ?", why),
             "set_aside": ("aside = ?", why),
         }[how]
-        with self._changes(claimed.campaign):
+        with self._changes(claimed.campaign) as now_us:
+            due_us = now_us + int(wait_s * 1e6) if wait_s else 0
             return self._write(claimed, f"{change}, owner = NULL, due_us = ?", *kept, due_us)
 
     def _write(self, claimed: Claimed, changes: str, *values: object) -> bool:
@@ -674,10 +669,13 @@ class SqliteCampaignStore(CampaignStore):
             return self._db.execute(query, values).fetchall()
 
     @contextlib.contextmanager
-    def _changes(self, campaign: str | None = None) -> Generator[None]:
-        """A transaction; at its end stands when there is a batch of this campaign to claim."""
+    def _changes(self, campaign: str | None = None) -> Generator[int]:
+        """A transaction, and the time once the file is ours, however long that took.
+
+        At its end stands when there is a batch of this campaign to claim.
+        """
         with sqlite_errors(self.path), commits(self._db):
-            yield
+            yield self._now_us()
             if campaign is not None:
                 self._plan(campaign)
 

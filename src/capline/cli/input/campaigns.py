@@ -87,12 +87,13 @@ class Target(Shared):
 
     def __post_init__(self) -> None:
         from capline.campaign import load_campaign
+        from capline.campaign.ledger import FILE
 
         Shared.__post_init__(self)
         if self.server is not None:
             return
         target = self.target
-        self.queue = None if self.ledger or target.is_dir() else self.queue
+        self.queue = None if self.ledger or (target / FILE).is_file() else self.queue
         if not target.exists() and (self.queue is None or target.suffix in (".yaml", ".yml")):
             raise CampaignError(
                 f"{target}: no such file; name the campaign file, a run's directory, or a campaign with --queue URL"

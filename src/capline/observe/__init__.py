@@ -7,19 +7,24 @@ prometheus-client and opentelemetry-api are loaded when their observer is made, 
 
 from typing import TYPE_CHECKING
 
-from capline.observe.event import Decided, Outcome
-from capline.observe.protocol import HearsFailures, Observer
+from capline.observe.event import Decided as Decided
+from capline.observe.event import Outcome as Outcome
+from capline.observe.protocol import HearsFailures as HearsFailures
+from capline.observe.protocol import Observer as Observer
 from capline.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from capline.observe.json_lines import LogObserver
-    from capline.observe.opentelemetry import OpenTelemetryObserver
-    from capline.observe.prometheus import PrometheusObserver
-    from capline.observe.segments import SegmentMetrics, Watched, WatchFigures
-    from capline.observe.servers import ServerMetrics
-    from capline.observe.store import HasStats, StoreMetrics
+    from capline.observe.json_lines import LogObserver as LogObserver
+    from capline.observe.opentelemetry import OpenTelemetryObserver as OpenTelemetryObserver
+    from capline.observe.prometheus import PrometheusObserver as PrometheusObserver
+    from capline.observe.segments import SegmentMetrics as SegmentMetrics
+    from capline.observe.segments import Watched as Watched
+    from capline.observe.segments import WatchFigures as WatchFigures
+    from capline.observe.servers import ServerMetrics as ServerMetrics
+    from capline.observe.store import HasStats as HasStats
+    from capline.observe.store import StoreMetrics as StoreMetrics
 else:
-    __getattr__ = lazy_names(
+    __getattr__, __all__, __dir__ = lazy_names(
         __name__,
         {
             "capline.observe.json_lines": ("LogObserver",),
@@ -29,24 +34,8 @@ else:
             "capline.observe.servers": ("ServerMetrics",),
             "capline.observe.store": ("HasStats", "StoreMetrics"),
         },
+        "Decided",
+        "HearsFailures",
+        "Observer",
+        "Outcome",
     )
-
-__all__ = [
-    "Decided",
-    "HasStats",
-    "HearsFailures",
-    "LogObserver",
-    "Observer",
-    "OpenTelemetryObserver",
-    "Outcome",
-    "PrometheusObserver",
-    "SegmentMetrics",
-    "ServerMetrics",
-    "StoreMetrics",
-    "WatchFigures",
-    "Watched",
-]
-
-
-def __dir__() -> list[str]:
-    return __all__

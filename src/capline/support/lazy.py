@@ -2,7 +2,7 @@
 
 For what is slow to make or to load, or large, and not always needed.
 
-    __getattr__ = lazy_names(__name__, {"package.aio": ("AsyncLimiter",)})
+    __getattr__, __all__, __dir__ = lazy_names(__name__, {"package.aio": ("AsyncLimiter",)})
 """
 
 from __future__ import annotations
@@ -41,9 +41,15 @@ class LazyModule:
         return value
 
 
-def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """A package's `__getattr__` (PEP 562) for these names by module; a name is kept after its first use."""
+def lazy_names(
+    package: str, homes: Mapping[str, Iterable[str]], *others: str
+) -> tuple[Callable[[str], Any], list[str], Callable[[], list[str]]]:
+    """A package's `__getattr__` (PEP 562), `__all__` and `__dir__`: these names by module, and others.
+
+    A name is kept after its first use.
+    """
     home_of = {name: home for home, names in homes.items() for name in names}
+    every = sorted([*home_of, *others])
 
     def load(name: str) -> Any:
         if name not in home_of:
@@ -52,4 +58,4 @@ def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[st
         setattr(import_module(package), name, value)
         return value
 
-    return load
+    return load, every, lambda: every

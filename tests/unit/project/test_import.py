@@ -73,7 +73,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError):
         _ = LazyModule("math").nothing
     with pytest.raises(AttributeError):
-        lazy_names("capline", {})("AsyncLimiter")
+        lazy_names("capline", {})[0]("AsyncLimiter")
 
 
 def test_what_was_loaded_late_is_kept() -> None:

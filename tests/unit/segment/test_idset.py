@@ -43,7 +43,7 @@ def test_the_package_has_no_other_names() -> None:
 
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = capline.segment.nonsense  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType] - it is not there on purpose
-    for name in capline.segment.__all__:
+    for name in dir(capline.segment):
         assert getattr(capline.segment, name) is getattr(capline.segment, name)
 
 

@@ -204,7 +204,8 @@ def _check(manifest: Manifest) -> None:
         if entry.first != following or not entry.cardinality:
             raise SegmentError("its dictionary leaves out numbers, or gives one twice")
         following += entry.cardinality
-    if (manifest.ids == "text") != bool(manifest.dictionary):
+    numbered = manifest.ids == "text" and any(entry.cardinality for entry in manifest.segments)
+    if (numbered and not following) or (following and manifest.ids != "text"):
         raise SegmentError("a dictionary goes with text ids, and with no others")
     if not manifest.partial:
         _check_proof(manifest)

@@ -129,6 +129,19 @@ def test_changes_move_a_few(tmp_path: Path, capline: CommandLine, kind: tuple[st
     assert "say once where an id goes" in capline.refused(*change, "--replace")
 
 
+def test_a_rule_that_nobody_meets_leaves_segments_of_text_ids_that_can_be_read(
+    tmp_path: Path, capline: CommandLine
+) -> None:
+    """Then no text has got a number: the dictionary is empty."""
+    text = ("--kind", "text", "--ids", "ids")
+    (tmp_path / "rules.yaml").write_text("columns: {id: user, time: at}\nsegments: {odd: {at_least: 9 ride}}\n")
+    assert "nobody meets its rule" in capline(*BUILD, *AT, *text).stderr
+    assert capline("segments", "contains", "s", "2").stdout.split() == ["2", "-"]
+    (tmp_path / "changes.csv").write_text("id,segment\n2,odd\n")
+    change = ("--from", "s", "--changes", "changes.csv", "--out", "t", *text[2:])
+    assert capline.json("segments", "build", *change)["moved"] == [{"from": None, "to": "odd", "ids": 1}]
+
+
 def test_duplicated_events_are_counted_or_dropped_and_told(tmp_path: Path, capline: CommandLine) -> None:
     (tmp_path / "again.csv").write_text(EVENTS.replace("4,1795000000,buy,40\n", ""))
     again = (*BUILD, "--events", "again.csv", *AT)

@@ -122,7 +122,7 @@ def _dictionary(directory: int, path: Path, manifest: Manifest, *, verify: bool)
 
 def _check_numbers(sets: Mapping[str, IdSet], ids: Dictionary | None, path: Path) -> None:
     """Every number must have a text: else a lookup would fail long after the mistake."""
-    if ids is None:
+    if not ids:  # with an empty dictionary the manifest allows no numbers
         return
     for name, numbers in sets.items():
         stray = numbers.page(len(ids) - 1, 1)

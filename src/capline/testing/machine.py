@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,9 +189,10 @@ class StoreMachine(RuleBasedStateMachine):
         laid_out = [_laid_out(policy, self.store_layout) for policy in policies]
         namespace = f"t{secrets.token_hex(8)}"
         self.limiter = Limiter(url, laid_out, clock=self.clock, namespace=namespace)
-        # Memory is not shared by limiters, so there is no other process.
         self.before, self.behind = self.policy, self.limiter
-        if self.changing and not url.startswith("memory:"):
+        if self.changing and url.startswith("memory:"):  # of this process alone
+            self.behind = self.limiter.beside(laid_out)
+        elif self.changing:
             self.behind = Limiter(url, laid_out, clock=self.clock, namespace=namespace)
         self.reference = Reference(policies, self.clock, keeps_rows=self.keeps_rows, trims_late=self.trims_late)
         self.oracle = Oracle(policies)
@@ -621,5 +623,5 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def _laid_out(policy: Policy, layout: str) -> Policy:
-    """The policy in this layout."""
-    return policy.having(layout=layout, population=POPULATION)
+    """The policy in this layout, made anew: one that is read again has equal limits, not the same."""
+    return deepcopy(policy.having(layout=layout, population=POPULATION))

@@ -87,3 +87,15 @@ def test_a_policy_that_is_not_there_is_an_error_that_lists_those_that_are() -> N
         for ask in (limiter.check_policy, limiter.log_of):
             with pytest.raises(UnknownNameError, match="mail, push"):
                 ask("sms")
+
+
+def test_each_finds_what_the_other_began_beside_a_log() -> None:
+    """As in a rolling update, where processes of the policy before refund hits that they did not make."""
+    with Limiter("memory://", [Policy("promo", ["9/day"], channels={"push": ["2/day"]})]) as limiter:
+        other = limiter.beside([Policy("promo", ["9/day"])])
+        assert not other.refund("promo", "u", 1)
+        hit = limiter.charge("promo", "u", 2, channel="push").hit
+        assert other.settle("promo", "u", hit, 1)
+        assert [state.used for state in limiter.usage("promo", "u", channel="push")] == [1, 1]
+        assert other.erase("u") == 2
+        assert [state.used for state in limiter.usage("promo", "u", channel="push")] == [0, 0]

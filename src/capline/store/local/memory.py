@@ -27,7 +27,7 @@ from capline.store.local.numbers import StoredNumbers
 from capline.store.local.operations import joint_step, step
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.reservations import keep_first
-from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
+from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog, take_up
 from capline.store.protocol import Batch, Kind, Mode, Operation, operation_of
 from capline.support.override import override
 from capline.support.polled_lock import PolledLock
@@ -75,6 +75,8 @@ class MemoryStore(LocalStore, LogTransaction):
         self._turns: list[_LogTable] = []
         self._pace = Pace()
         self._children: dict[str, set[str]] = {}
+        self._begun = 0
+        """How often a log was begun beside another."""
         self._receipts: dict[bytes, tuple[int, bytes]] = {}
         self._unswept: list[bytes] = []
         self._lock = PolledLock()
@@ -254,6 +256,14 @@ class MemoryStore(LocalStore, LogTransaction):
         return ask
 
     @override
+    def learn(self, compiled: LocalRule) -> None:
+        """Others may be rules of a limiter that was made `beside`."""
+        if compiled.names != self._begun:
+            own, compiled.names = compiled.refs[0], self._begun
+            names = self._children.get(own.name, ())
+            take_up(compiled, [(name, self._handle(name, own.retention_us)) for name in names])
+
+    @override
     def stored(self, ref: LogRef, subject: Subject) -> ColumnLog | None:
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         return table.logs.get(subject)
@@ -269,6 +279,7 @@ class MemoryStore(LocalStore, LogTransaction):
                 self._filled[table.name] = table
                 if "/" in table.name:
                     self._children.setdefault(table.name.rpartition("/")[0], set()).add(table.name)
+                    self._begun += 1
             pace = self._pace
             pace.fresh += 1
             if pace.is_due:

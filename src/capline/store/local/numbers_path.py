@@ -84,7 +84,7 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
             ):
                 return None
             if after < left:
-                left, limit = after, row.reader.limit
+                left, limit = after, meters[at].limit  # the row's may be a former object
             if full_us > empty_us:  # noqa: PLR1730 - as above
                 empty_us = full_us
             found += read

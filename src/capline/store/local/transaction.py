@@ -68,8 +68,8 @@ class LocalRule(msgspec.Struct, dict=True):
     numbers of a subject who has none there go there; `meters` are their readers. `former` are logs that its policy had
     before it was changed and does not read: they are erased with the others. `left` is where those numbers are that one
     of several policies had before, by the place of its own log, and `before` where each number had a log of its own.
-    `names` is how many logs the store had when it was last asked which of them are beside these; see `learn`. A path is
-    made when it is first asked for: there may be many rules, and most need one.
+    `names` is how many logs the store had begun when it was last asked which of them are beside these; see `learn`. A
+    path is made when it is first asked for: there may be many rules, and most need one.
     """
 
     store: Paths
@@ -138,8 +138,10 @@ class LogTransaction(Protocol):
 
     __slots__ = ()
 
+    @abstractmethod
     def learn(self, compiled: LocalRule) -> None:
-        """Take up what other processes began beside the logs of this rule; nothing where no process can."""
+        """Take up what others began beside the logs of this rule."""
+        ...
 
     @abstractmethod
     def stored(self, ref: LogRef, subject: Subject) -> StoredLog | None:

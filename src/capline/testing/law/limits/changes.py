@@ -7,7 +7,7 @@ import pytest
 from capline.model.attempt import Attempt
 from capline.model.policy import LOGS
 from capline.testing.examples import examples
-from capline.testing.setting import ALGORITHMS, SECOND, StoreSetting, begins_next
+from capline.testing.setting import ALGORITHMS, SECOND, StoreSetting, begins_next, each_algorithm
 
 COUNTERS = ("sliding_counter", "fixed_window", "gcra")
 each_counter = pytest.mark.parametrize("algorithm", COUNTERS)
@@ -70,6 +70,14 @@ class ChangeLaw(StoreSetting):
         limiter.use([self.policy("p", ["12/hour"], algorithm=algorithm)])
         assert sum(bool(limiter.decide("p", "s")) for _ in range(5)) == 2
         assert limiter.decide("p", "other", 12)
+
+    @each_algorithm
+    def test_a_policy_that_is_read_again_goes_on(self, algorithm: str) -> None:
+        limiter = self.one("5/20s", "11/70s", algorithm=algorithm)
+        assert limiter.decide("p", "s")
+        limiter.use([self.policy("p", ["5/20s", "11/70s"], algorithm=algorithm)])
+        assert [*limiter.decide_many("p", ["s"] * 2, cost=2).allowed] == [True, True]
+        assert [*limiter.decide_many("p", ["s", "t"]).allowed] == [False, True]
 
     def test_numbers_of_another_algorithm_are_never_damage(self) -> None:
         """A level takes the last of a counter's sums for its own: given back, it does not move before the others."""

@@ -10,9 +10,10 @@ these, which `use LIMITS algorithm=*` names; `| numbers=True` is for stores that
 
 A step is `[second:] [name =] verb [words] [-> facts]`; it asks for subject "s" under "p" unless it says `of=` or `on=`.
 `$name` is the hit of an earlier step (`$name.1` that of its second part). A fact has one value, or one for each of
-several calls: `decide -> yes yes no` is three, and `decide x9 -> yes` nine. Beside a limiter's verbs there are
-`later SECONDS`, `when TIME ZONE`, `use LIMITS`, and `opens COST`: refused until `retry_after`, and allowed then, to
-the microsecond. Verbs of several policies have parts, a cost and an id each: `decide_all a:1 b:10:x`.
+several calls: `decide -> yes yes no` is three, and `decide x9 -> yes` nine; `0+0.1: decide x9` asks every 0.1 seconds.
+Beside a limiter's verbs there are `later SECONDS`, `when TIME ZONE`, `use LIMITS`, and `opens COST`: refused until
+`retry_after`, and allowed then, to the microsecond. Verbs of several policies have parts, a cost and an id each:
+`decide_all a:1 b:10:x`.
 """
 
 from __future__ import annotations
@@ -32,23 +33,25 @@ from capline.testing.setting import ALGORITHMS, SECOND, START_US, StoreSetting, 
 
 Check = Callable[..., None]
 
-_STEP = re.compile(r"(?:(?P<at>-?[0-9.]+): )?(?:(?P<name>\w+) = )?(?P<call>.+?)(?: -> (?P<facts>.+))?")
+_STEP = re.compile(
+    r"(?:(?P<at>-?[0-9.]+)(?:\+(?P<apart>[0-9.]+))?: )?(?:(?P<name>\w+) = )?(?P<call>.+?)(?: -> (?P<facts>.+))?"
+)
 _WORDS = {"yes": True, "no": False, "never": None, "none": None, "True": True}
 
 
-def examples(table: str) -> dict[str, Check]:
-    """The checks of a table, by their names."""
+def examples(table: str, *, several: bool = False) -> dict[str, Check]:
+    """The checks of a table, by their names; with `several`, each policy is asked about a subject of its own."""
     checks: dict[str, Check] = {}
     joined = re.sub(r"\n +(?=[|,] )", " ", dedent(table).strip())
     for block in re.split(r"\n(?=\S)", joined):
         head, *lines = block.splitlines()
         name, _, policy = head.partition(": ")
         steps = [step.strip() for line in lines for step in line.split(";") if step.strip()]
-        checks[name] = _check(policy, steps)
+        checks[f"{name}_of_several_subjects" if several else name] = _check(policy, steps, several)
     return checks
 
 
-def _check(head: str, steps: list[str]) -> Check:
+def _check(head: str, steps: list[str], several: bool) -> Check:
     limits, *rest = head.split(" | ")
     options = _options(rest)
     policies = {"p": re.split(" ?, ", limits), **options.pop("policy", {})}
@@ -62,7 +65,8 @@ def _check(head: str, steps: list[str]) -> Check:
             pytest.skip("each number has a log of its own here: a new one begins without")
         chosen = options | ({"algorithm": algorithm} if "algorithm" in options and algorithm else {})
         limiter = self.limiter(*(self.policy(name, of, **chosen) for name, of in policies.items()))
-        _Run(self, limiter, algorithm).take(steps)
+        subjects = {name: self.subject(number) for number, name in enumerate(policies)} if several else {}
+        _Run(self, limiter, algorithm, subjects).take(steps)
 
     def alone(self: StoreSetting) -> None:
         check(self, "")
@@ -86,8 +90,8 @@ def _options(pairs: Iterable[str], algorithm: str = "*") -> dict[str, Any]:
 class _Run:
     """One example on its limiter."""
 
-    def __init__(self, setting: StoreSetting, limiter: Any, algorithm: str) -> None:
-        self._setting, self._limiter, self._algorithm = setting, limiter, algorithm
+    def __init__(self, setting: StoreSetting, limiter: Any, algorithm: str, subjects: dict[str, Any]) -> None:
+        self._setting, self._limiter, self._algorithm, self._subjects = setting, limiter, algorithm, subjects
         self._hits: dict[str, Any] = {}
 
     def take(self, steps: Iterable[str]) -> None:
@@ -106,7 +110,10 @@ class _Run:
             times = max([1, *(len(values) for values in wanted.values())])
             if words and re.fullmatch(r"x[0-9]+", words[0]):
                 times = int(words.pop(0)[1:])
-            answers = [self._ask(verb, words) for _ in range(times)]
+            answers = [self._ask(verb, words)]
+            for _ in range(times - 1):
+                self._setting.clock.advance_us(round(float(found["apart"] or 0) * SECOND))
+                answers.append(self._ask(verb, words))
             for fact, values in wanted.items():
                 seen = [_FACTS[fact](answer) for answer in answers]
                 assert seen == (values if len(values) == times else values * times), f"{step!r}: {fact} is {seen}"
@@ -124,7 +131,7 @@ class _Run:
         return fact[0], [_value(word, self._hits) for word in fact[1:]] or [True]
 
     def _ask(self, verb: str, words: list[str]) -> Any:
-        setting, about = self._setting, {"on": "p", "of": "s"}
+        setting = self._setting
         if verb == "later":
             return setting.clock.advance_us(round(float(words[0]) * SECOND))
         if verb == "when":
@@ -136,18 +143,21 @@ class _Run:
             return self._limiter.use([setting.policy(name, of, **options) for name, of in policies.items()])
         args = [_value(word, self._hits) for word in words if "=" not in word]
         names = {key: _value(text, self._hits) for key, _, text in (word.partition("=") for word in words) if text}
-        about = {key: names.pop(key, usual) for key, usual in about.items()}
+        policy = names.pop("on", "p")
+        subject = names.pop("of", self._subjects.get(policy, "s"))
         if verb == "opens":
-            return setting.opens(self._limiter, about["on"], about["of"], *args, **names)
+            return setting.opens(self._limiter, policy, subject, *args, **names)
         if verb.endswith("_all"):
-            return self._ask_all(verb, about["of"], args, names)
-        asked = {"sweep": [], "erase": [about["of"]]}.get(verb, [about["on"], about["of"], *args])
-        return getattr(self._limiter, verb)(*asked, **names)
+            return self._ask_all(verb, subject, args, names)
+        values = {"sweep": [], "erase": [subject]}.get(verb, [policy, subject, *args])
+        return getattr(self._limiter, verb)(*values, **names)
 
     def _ask_all(self, verb: str, subject: Any, args: list[Any], names: dict[str, Any]) -> Any:
         id = names.pop("id", None)
         parts = [(*word.split(":"), id)[:3] for word in args if isinstance(word, str)]
-        attempts = [Attempt(policy, subject, int(cost), name) for policy, cost, name in parts]
+        attempts = [
+            Attempt(policy, self._subjects.get(policy, subject), int(cost), name) for policy, cost, name in parts
+        ]
         return getattr(self._limiter, verb)(attempts, *args[len(parts) :], **names)
 
 
@@ -183,7 +193,6 @@ _FACTS: dict[str, Callable[[Any], Any]] = {
     "gives": lambda answer: answer,
     "left": lambda answer: answer.remaining,
     "after": lambda answer: answer.retry_after,
-    "near": lambda answer: round(answer.wait if answer.allowed else answer.retry_after),
     "empty": lambda answer: answer.reset_after,
     "wait": lambda answer: answer.wait,
     "late": lambda answer: answer.late,
@@ -200,6 +209,6 @@ _FACTS: dict[str, Callable[[Any], Any]] = {
     "whole": lambda answer: _joined(state.whole_in for state in _states(answer)),
     "names": lambda answer: _joined(state.name for state in _states(answer)),
     "units": lambda why: _joined(hit.units for hit in why.hits),
-    "stamps": lambda why: _joined((hit.stamp_us - START_US) // SECOND for hit in why.hits),
+    "stamps": lambda why: _joined((hit.stamp_us - START_US) / SECOND for hit in why.hits),
     "hits": lambda why: len(why.hits),
 }

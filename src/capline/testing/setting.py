@@ -66,6 +66,10 @@ class StoreSetting:
         """A limiter of one policy, "p"."""
         return self.limiter(self.policy("p", list(limits), **options))
 
+    def subject(self, number: int) -> str | int:
+        """Subjects of these are in one place, and so decided in one step on every store."""
+        return number if self.layout == "bucket" else f"{{s}}:{number}"
+
     def used(self, limiter: Any, subject: str | int = "s", **names: str) -> list[int]:
         """What each limit of "p" has used."""
         return [state.used for state in limiter.usage("p", subject, **names)]

@@ -10,42 +10,38 @@ from capline.model.attempt import Attempt
 from capline.testing.examples import examples
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
 
+_TIMES = """
+test_a_known_part_does_not_move_the_time_of_the_others: 3/10min | policy.b=3/10min
+    decide x2 on=b -> yes; 650: decide id=i -> yes
+    300: decide_all p:1:i b:1 -> yes, left 0, binds 1, stamp 650.0+300.0; decide on=b -> no no
+    explain on=b -> hits 3
+test_an_id_is_looked_up_at_the_time_of_its_own_log: 3/10min | policy.b=3/10min
+    decide id=i -> yes; 650: decide on=b id=k -> yes
+    300: decide_all p:1:i b:1:k -> yes, binds 0, stamp 0.0+650.0
+    peek -> left 1; decide_all p:2:i b:1:k -> raises IdConflictError
+test_a_burst_in_one_part_does_not_move_the_time_of_another: 1000/10s | policy.b=3/10s
+    decide x2 on=b -> yes; 9.99998: decide x100 -> yes; decide id=i -> yes
+    decide_all p:1:i b:1 -> yes, stamp 10.00008+9.99998; decide on=b -> no no
+test_a_part_that_is_ahead_of_the_clock_leaves_a_new_one_its_time: 3/10min | policy.b=3/10min
+    decide x2 on=b -> yes; 650: decide -> yes; 300: peek_all p:1 b:1 -> yes, left 0, binds 1
+    a = decide_all p:1 b:1 -> yes, left 0, binds 1, stamp 650.000001+300.0
+    decide_all p:1 b:1 -> no, binds 1, after 300; 599.999999: decide_all p:1 b:1 -> no
+    refund_all p:1 b:1 $a -> gives 2; decide_all p:1 b:1 -> yes
+test_a_part_that_is_ahead_is_waited_for_until_its_own_time_has_room: 1/10s | policy.b=5/10s
+    50: decide -> yes; 20: decide_all p:1 b:1 -> no, after 40, binds 0, left 0
+    59.999999: decide_all p:1 b:1 -> no
+    60: decide_all p:1 b:1 -> yes, stamp 60.0+60.0
+test_a_part_with_slots_ahead_holds_all_and_moves_none: 3/10s | policy.b=2/10s
+    decide on=b -> yes; schedule not_before=30 -> wait 30
+    decide_all b:1 p:1 -> no, after 30, binds 1, left 1, by 3/10s
+    30: decide_all b:1 p:1 -> yes, stamp 30.0+30.000001
+"""
+
 
 class JointTimeLaw(StoreSetting):
     """The checks."""
 
-    vars().update(
-        examples("""
-        test_a_known_part_does_not_move_the_time_of_the_others: 3/10min | policy.b=3/10min
-            decide x2 on=b -> yes; 650: decide id=i -> yes
-            300: decide_all p:1:i b:1 -> yes, left 0, binds 1, stamp 650.0+300.0; decide on=b -> no no
-            explain on=b -> hits 3
-        test_an_id_is_looked_up_at_the_time_of_its_own_log: 3/10min | policy.b=3/10min
-            decide id=i -> yes; 650: decide on=b id=k -> yes
-            300: decide_all p:1:i b:1:k -> yes, binds 0, stamp 0.0+650.0
-            peek -> left 1; decide_all p:2:i b:1:k -> raises IdConflictError
-        test_a_burst_in_one_part_does_not_move_the_time_of_another: 1000/10s | policy.b=3/10s
-            decide x2 on=b -> yes; 9.99998: decide x100 -> yes; decide id=i -> yes
-            decide_all p:1:i b:1 -> yes, stamp 10.00008+9.99998; decide on=b -> no no
-        test_a_part_that_is_ahead_of_the_clock_leaves_a_new_one_its_time: 3/10min | policy.b=3/10min
-            decide x2 on=b -> yes; 650: decide -> yes; 300: peek_all p:1 b:1 -> yes, left 0, binds 1
-            a = decide_all p:1 b:1 -> yes, left 0, binds 1, stamp 650.000001+300.0
-            decide_all p:1 b:1 -> no, binds 1, after 300; 599.999999: decide_all p:1 b:1 -> no
-            refund_all p:1 b:1 $a -> gives 2; decide_all p:1 b:1 -> yes
-        test_a_part_that_is_ahead_is_waited_for_until_its_own_time_has_room: 1/10s | policy.b=5/10s
-            50: decide -> yes; 20: decide_all p:1 b:1 -> no, after 40, binds 0, left 0
-            59.999999: decide_all p:1 b:1 -> no
-            60: decide_all p:1 b:1 -> yes, stamp 60.0+60.0
-        test_a_part_with_slots_ahead_holds_all_and_moves_none: 3/10s | policy.b=2/10s
-            decide on=b -> yes; schedule not_before=30 -> wait 30
-            decide_all b:1 p:1 -> no, after 30, binds 1, left 1, by 3/10s
-            30: decide_all b:1 p:1 -> yes, stamp 30.0+30.000001
-        """)
-    )
-
-    def subject(self, number: int) -> str | int:
-        """Subjects of these are in one slot, and so decided in one step on every store."""
-        return number if self.layout == "bucket" else f"{{s}}:{number}"
+    vars().update(examples(_TIMES) | examples(_TIMES, several=True))
 
     def part(self, policy: str, number: int = 0, cost: int = 1, id: str | None = None, **names: Any) -> Attempt:
         """An attempt on one of the subjects."""

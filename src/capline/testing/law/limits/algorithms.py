@@ -49,11 +49,11 @@ class AlgorithmLaw(StoreSetting):
             decide -> yes; 5: peek -> no; schedule max_wait=1 -> no; decide_all p:1 -> no; 10: peek -> yes
             decide -> yes no no no; explain -> hits 4
         test_two_weighted_windows: 10/10s | algorithm=sliding_counter
-            4: decide 10 -> yes; 15: peek -> yes, left 4; decide 5 -> yes; decide 3 -> no, near 3; decide -> no, near 1
-            20: peek -> left 4
+            4: decide 10 -> yes; 15: peek -> yes, left 4; decide 5 -> yes; decide 3 -> no, after 3
+            decide -> no, after 1; 20: peek -> left 4
         test_fixed_windows_are_counted_each_by_itself: 5/10s | algorithm=fixed_window
             9: decide 3 -> empty 1; decide 2 -> left 0; decide -> no, after 1, empty 1, by 5/10s; 10: decide 5 -> left 0
-            decide -> after 10; schedule 3 -> near 10 20 30; explain -> hits 0
+            decide -> after 10; schedule 3 -> wait 10 20 30; explain -> hits 0
         """)
     )
 

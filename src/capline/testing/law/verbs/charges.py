@@ -50,9 +50,9 @@ class ChargeLaw(StoreSetting):
         test_a_hit_without_an_id_is_not_settled_where_sums_are_kept: 10/10s
             | algorithm=* | each=bucketed,sliding_counter,gcra,fixed_window
             a = decide 6; settle $a 2 -> no; usage -> used 6
-        test_charges_fill_a_long_log: 1000/100s
-            decide x300 -> yes; charge 900 -> yes; usage -> used 1200; decide -> no, past 200; opens; decide -> yes
-            usage -> used 1000
+        test_charges_fill_a_long_log: 1000/100s, 5000/hour
+            0+0.1: decide x300 -> yes; charge 900 -> yes, stamp 29.900001; usage -> used 1200+1200; charge 5 -> yes
+            decide -> no, past 205+0, after 90.6; opens; decide -> yes, stamp 120.5; usage -> used 1000+1206
         test_usage_is_now_and_peek_is_after_an_attempt: 10/10s, 20/min
             usage -> free 10+20; peek -> left 9; decide 3 -> yes; 4: decide 2 -> yes
             usage -> used 5+5, free 5+15, frees 6.0+56.0, whole 10.0+60.0; 12: usage -> used 2+5

@@ -2,7 +2,8 @@
 
 `--overrides 5000000` is the figure of docs/reference/benchmarks.md; `--store` is a new LMDB file unless said,
 or `redis` for a server of its own. Decisions are on a memory store. Checked: a sample of the
-subjects has the limit that was set for it, and others have the policy's.
+subjects has the limit that was set for it, and others have the policy's; a page of overrides costs a server what there
+is of its policy, and all pages together have everybody once.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ QUOTA = 1_000_000_000
 KINDS = 8
 """Limits that differ."""
 SAMPLE = 1000
+A_PAGE, FEW = 50, 10
+MOST_COMMANDS, MOST_KB = 300, 100
+"""Of a page, also with the follower's polls and this measurement's own question."""
 
 
 def limit_of(number: int) -> str:
@@ -66,6 +70,37 @@ def check_limits(limiter: Limiter, overrides: int) -> None:
     check(str(limiter.peek("promo", f"user:{overrides}").limit) == f"{QUOTA}/day", "who has none got one")
 
 
+def walk(report: Report, configuration: Configuration, url: str, overrides: int) -> None:
+    """Every page of the many, and of ten beside them: rows, and what the dearest costs the server."""
+    import redis  # noqa: PLC0415 - an extra
+
+    client: Any = redis.Redis.from_url(url)  # pyright: ignore[reportUnknownMemberType] - untyped
+
+    def spent() -> tuple[int, int]:
+        told = client.info("stats")
+        return told["total_commands_processed"], told["total_net_output_bytes"]
+
+    for policy, rows in (("promo", overrides), ("few", FEW)):
+        seen: set[Any] = set()
+        after, dearest, most_bytes, slowest = None, 0, 0, 0.0
+        while True:
+            before, begun = spent(), time.perf_counter()
+            page, following = configuration.overrides_page(policy, after, A_PAGE)
+            slowest, now = max(slowest, time.perf_counter() - begun), spent()
+            dearest, most_bytes = max(dearest, now[0] - before[0] - 1), max(most_bytes, now[1] - before[1])
+            check(len(page) <= A_PAGE, f"a page has {len(page)} rows")
+            check(seen.isdisjoint(new := {subject for subject, _ in page}), "somebody is on two pages")
+            seen |= new
+            if following is None:
+                break
+            after = page[-1][0]
+        check(len(seen) == rows, f"the pages of {policy} have {len(seen)} of {rows}")
+        report.add(f"the dearest page of {rows:,}", dearest, "commands", at_most=MOST_COMMANDS)
+        report.add(f"the dearest page of {rows:,}", most_bytes / 1e3, "kB", at_most=MOST_KB)
+        report.add(f"the slowest page of {rows:,}", slowest * 1e3, "ms")
+    client.close()
+
+
 def repeat(decide: Callable[[str, str], object], policy: str, subject: str, calls: int) -> None:
     """So many decisions."""
     for _ in range(calls):
@@ -83,10 +118,13 @@ def main() -> None:
             url = f"{stack.enter_context(single(asked.store)).url}?deadline=30s&bulk_deadline=60s"
         with Configuration(url, namespace="bench") as configuration:
             policies = [Policy("promo", [f"{QUOTA}/day"]), Policy("plain", [f"{QUOTA}/day"])]
-            configuration.set_policies(policies, who="bench")
+            configuration.set_policies([*policies, Policy("few", ["1/day"])], who="bench")
             before = stored_bytes(url.partition("?")[0])
             seconds = load(configuration, asked.overrides)
             size = stored_bytes(url.partition("?")[0]) - before
+            if asked.store != "lmdb":
+                configuration.override_many("few", {number: ["2/day"] for number in range(FEW)}, who="bench")
+                walk(report, configuration, url.partition("?")[0], asked.overrides)
         report.add("set", asked.overrides / seconds, "overrides/s")
         report.add("in the store", size / asked.overrides, "bytes each")
         without = stack.enter_context(Limiter("memory://", policies=[Policy("plain", [f"{QUOTA}/day"])]))

@@ -57,11 +57,12 @@ class Backend(Protocol):
         """Rows by name, in order, without the pending ones."""
         ...
 
-    def walk(self, table: str, prefix: bytes = b"", after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
-        """All rows of a table whose names have this prefix; rows that are written meanwhile may be missing.
+    def policies(self) -> Iterable[tuple[bytes, bytes]]:
+        """The names and rows of all policies; rows that are written meanwhile may be missing."""
+        ...
 
-        Overrides come in an order that stays: those that come after the name `after`, whether or not it is there.
-        """
+    def overrides(self, policy: str, after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+        """Those of a policy's overrides, in an order that stays: after this name, whether or not it is there."""
         ...
 
     def totals(self, policies: Sequence[str] | None = None) -> dict[str, bytes]:

@@ -27,6 +27,7 @@ from capline.config.records import (
     PAST_OVERRIDES,
     PAST_POLICIES,
     POLICIES,
+    is_override,
     name_of,
     names_of,
     read_commit,
@@ -127,16 +128,12 @@ class Configuration:
         return self._versions(OVERRIDES, PAST_OVERRIDES, name_of(check_name(policy, "policy"), check_subject(subject)))
 
     def overrides(self, policy: str, after: Subject | None = None) -> Iterator[tuple[Subject, Entry]]:
-        """Every override of a policy, in an order of the store's own; those that come after a subject.
-
-        Reads the whole store: some seconds for millions.
-        """
-        prefix = f"{check_name(policy, 'policy')}\0".encode()
+        """Every override of a policy, in an order of the store's own; those that come after a subject."""
         last = b"" if after is None else name_of(policy, check_subject(after))
-        for name, row in self._backend.walk(OVERRIDES, prefix, last):
-            entry, subject = read_entry(row), names_of(name)[1]
-            if subject is not None and (entry.value is not None or entry.before is not None):
-                yield subject, entry
+        for name, row in self._backend.overrides(check_name(policy, "policy"), last):
+            subject = names_of(name)[1]
+            if subject is not None and is_override(row):
+                yield subject, read_entry(row)
 
     def overrides_page(
         self, policy: str, after: Subject | None, most: int | None

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from capline.config.backend import MOST_FEED, Backend, Head
-from capline.config.records import Row, read_commit, version_of
+from capline.config.records import OVERRIDES, POLICIES, Row, read_commit, version_of
 from capline.model.errors import NoStoreError, StoreClosedError, StoreDamagedError, StoreError, StoreFullError
 from capline.support.override import override
 from capline.support.private import PRIVATE_FILE, make_private_directory
@@ -114,10 +114,17 @@ class LocalBackend(Backend, ABC):
         return self.run(work)
 
     @override
-    def walk(self, table: str, prefix: bytes = b"", after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+    def policies(self) -> Iterable[tuple[bytes, bytes]]:
+        return self._rows(_key(POLICIES, b""))
+
+    @override
+    def overrides(self, policy: str, after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
         # A cut name keeps its beginning, so its prefix finds it too.
-        first = table.encode() + b"\0" + prefix
-        start: bytes | None = _key(table, after) + b"\0" if after else first  # the next key that there can be
+        return self._rows(f"{OVERRIDES}\0{policy}\0".encode(), after and _key(OVERRIDES, after) + b"\0")
+
+    def _rows(self, first: bytes, after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+        """Those whose keys begin so, from the key `after` on."""
+        start: bytes | None = after or first
 
         def work(held: _Table) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
             found: list[tuple[bytes, bytes]] = []

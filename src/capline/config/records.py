@@ -115,6 +115,12 @@ def read_entry(row: bytes) -> Entry:
             raise _damaged()
 
 
+def is_override(row: bytes) -> bool:
+    """Whether the row of an override has limits, now or until an instant: it is not one that was removed."""
+    entry = read_entry(row)
+    return entry.value is not None or entry.before is not None
+
+
 def past_bytes(version: int, entries: list[Entry]) -> bytes:
     """The row of the entries before this version, oldest first."""
     return _versioned(version, [entry_bytes(entry) for entry in entries])

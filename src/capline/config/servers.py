@@ -2,10 +2,17 @@
 
     .config:<namespace>:{head}:version | feed | pending | totals | token     one slot, so that a commit is one script
     .config:<namespace>:{head}:p, :pp                                        hashes of all policies, and their past
+    .config:<namespace>:{head}:places                                        a hash of policies: buckets with overrides
     .config:<namespace>:{<n>}:o, :op                                         hashes of a bucket's overrides
 
 Overrides are spread over 65,536 buckets, and so over all slots of a cluster, by a hash of their name: five million are
 some 76 a bucket, a listpack each. No log has such a key, since no namespace begins with a dot. Nothing here expires.
+
+    policy   version (5 bytes) + a byte for each bucket, by zlib: 0 if no override of the policy was there then
+    ""       since, until (5 bytes each): all commits after `since` up to `until` have kept the places
+
+So a page costs the buckets that have overrides of its policy. The rule: a 0 is right; a 1 may not be, and is corrected
+by whoever finds nothing there. Older releases keep no places: after a commit of theirs all are 1.
 
 The rule: every call may be repeated (see `backend`), so the router of the server store sends it again after a lost
 connection, until the deadline of the URL.
@@ -14,15 +21,27 @@ connection, until the deadline of the URL.
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from capline.config.backend import MOST_FEED, Backend, Head
-from capline.config.records import OVERRIDES, PAST_OVERRIDES, Row
+from capline.config.records import (
+    OVERRIDES,
+    PAST_OVERRIDES,
+    POLICIES,
+    VERSION_BYTES,
+    Row,
+    is_override,
+    names_of,
+    read_pending,
+    read_totals,
+    version_of,
+)
 from capline.model.errors import StoreClosedError, StoreError, StoreUnavailableError
 from capline.model.server_state import ServerState
 from capline.store.redis.io.sync import Transport
@@ -41,8 +60,26 @@ _FIELDS_A_PUT = 100
 _SCAN = 1000
 _HEAD = b"head"
 
+_FIRST_READ = 8
+"""Buckets in the first round trip of a page; each further one has twice as many."""
+
 Command = tuple[bytes, tuple[Any, ...]]
 """What stands between the braces of its key, and the command's words."""
+
+
+class _Places(NamedTuple):
+    """The places of some policies, at a version; `settled` if no row of it was pending."""
+
+    version: int
+    since: int
+    settled: bool
+    of: dict[str, bytearray]
+
+    def fields(self, version: int) -> list[bytes | str]:
+        """The fields to write, right at this version."""
+        stamp = version.to_bytes(VERSION_BYTES)
+        rows = ((policy, stamp + zlib.compress(places, 1)) for policy, places in self.of.items())
+        return [b"", self.since.to_bytes(VERSION_BYTES) + stamp, *(word for row in rows for word in row)]
 
 
 class ServerBackend(Backend):
@@ -55,10 +92,11 @@ class ServerBackend(Backend):
         self._transport = Transport(settings)
         self._shown = f"{called} {safe_url(url)!r}"
         self._prefix = f".config:{namespace}:".encode()
-        self._head = [self._key(_HEAD, part) for part in ("version", "feed", "pending", "totals", "token")]
+        self._head = [self._key(_HEAD, part) for part in ("version", "feed", "pending", "totals", "token", "places")]
         folder = resources.files("capline.config") / "lua"
         self._scripts = {
-            name: (folder / f"{name}.lua").read_text(encoding="utf-8") for name in ("head", "commit", "put")
+            name: (folder / f"{name}.lua").read_text(encoding="utf-8")
+            for name in ("head", "commit", "put", "rows", "places")
         }
 
     @override
@@ -69,7 +107,17 @@ class ServerBackend(Backend):
     @override
     def commit(self, expected: int, token: bytes, commit: bytes, pending: bytes, totals: Mapping[str, bytes]) -> bool:
         pairs = [word for policy, value in totals.items() for word in (policy, value)]
-        return bool(self._script("commit", self._head, expected, token, commit, pending, MOST_FEED, *pairs))
+        places = self._places([*totals])
+        rows = read_pending(pending)[1] if totals else []
+        put = [name for table, name, row in rows if table == OVERRIDES and is_override(row)]
+        here = Counter(names_of(name)[0] for name in put)
+        for policy, value in totals.items():
+            if read_totals(value).count == here[policy]:  # there are no others
+                places.of[policy] = bytearray(BUCKETS)
+        for name in put:
+            places.of[names_of(name)[0]][_bucket(name)] = 1
+        words = (expected, token, commit, pending, MOST_FEED, len(pairs), *pairs, *places.fields(expected + 1))
+        return bool(self._script("commit", self._head, *words))
 
     @override
     def put(self, rows: Sequence[Row]) -> None:
@@ -105,21 +153,30 @@ class ServerBackend(Backend):
         return found
 
     @override
-    def walk(self, table: str, prefix: bytes = b"", after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
-        if table not in (OVERRIDES, PAST_OVERRIDES):
-            cursor = b""
-            while cursor != b"0":
-                cursor, rows = self._command("HSCAN", self._key(_HEAD, table), cursor or 0, "COUNT", _SCAN)
-                yield from ((name, row) for name, row in _pairs(rows) if name.startswith(prefix))
-            return
-        begun = zlib.crc32(after) % BUCKETS if after else 0
-        for first in range(begun, BUCKETS, AT_ONCE):
-            tags = [b"%d" % number for number in range(first, min(first + AT_ONCE, BUCKETS))]
-            buckets = self.many([(tag, ("HGETALL", self._key(tag, table))) for tag in tags])
-            for number, rows in enumerate(buckets, first):
-                for name, row in sorted(_pairs(rows)):
-                    if name.startswith(prefix) and (number > begun or name > after):
-                        yield name, row
+    def policies(self) -> Iterable[tuple[bytes, bytes]]:
+        cursor = b""
+        while cursor != b"0":
+            cursor, rows = self._command("HSCAN", self._key(_HEAD, POLICIES), cursor or 0, "COUNT", _SCAN)
+            yield from _pairs(rows)
+
+    @override
+    def overrides(self, policy: str, after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+        places, begun, many = self._places([policy]), _bucket(after) if after else 0, _FIRST_READ
+        has = places.of[policy]
+        there = [number for number in range(begun, BUCKETS) if has[number]]
+        while there:
+            some, there, many = there[:many], there[many:], min(2 * many, AT_ONCE)
+            tags = [b"%d" % number for number in some]
+            words = ("EVAL", self._scripts["rows"], 1)
+            buckets = self.many([(tag, (*words, self._key(tag, OVERRIDES), f"{policy}\0")) for tag in tags])
+            for number, rows in zip(some, buckets, strict=True):
+                has[number] = any(map(is_override, rows[1::2]))
+            if places.settled and not all(has[number] for number in some):
+                version, keys = places.version, [self._head[0], self._head[5]]
+                with suppress(StoreError):  # who may only read
+                    self._script("places", keys, version, *places.fields(version))
+            for number, rows in zip(some, buckets, strict=True):
+                yield from ((name, row) for name, row in sorted(_pairs(rows)) if number > begun or name > after)
 
     @override
     def totals(self, policies: Sequence[str] | None = None) -> dict[str, bytes]:
@@ -140,6 +197,23 @@ class ServerBackend(Backend):
     @override
     def close(self) -> None:
         self._transport.close()
+
+    def _places(self, policies: list[str]) -> _Places:
+        version_key, _, pending, *_, key = self._head
+        asked = ("GET", version_key), ("HVALS", pending), ("HMGET", key, b"", *policies)
+        number, waiting, (mark, *rows) = self.many([(_HEAD, words) for words in asked])
+        version, (since, until) = int(number or 0), (0, 0)
+        if mark is not None:
+            since, until = version_of(mark), version_of(mark[VERSION_BYTES:])
+        if until < version:
+            since = version
+        of = {
+            policy: bytearray(zlib.decompress(row[VERSION_BYTES:]))
+            if row is not None and version_of(row) >= since
+            else bytearray(b"\1") * BUCKETS
+            for policy, row in zip(policies, rows, strict=True)
+        }
+        return _Places(version, since, not waiting, of)
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -178,9 +252,13 @@ class ServerBackend(Backend):
         return self._transport.drive(steps)
 
 
+def _bucket(name: bytes) -> int:
+    return zlib.crc32(name) % BUCKETS
+
+
 def _tag(table: str, name: bytes) -> bytes:
     """What stands between the braces of a row's key."""
-    return b"%d" % (zlib.crc32(name) % BUCKETS) if table in (OVERRIDES, PAST_OVERRIDES) else _HEAD
+    return b"%d" % _bucket(name) if table in (OVERRIDES, PAST_OVERRIDES) else _HEAD
 
 
 def _word(word: Any) -> bytes:

@@ -235,7 +235,7 @@ class View:
     def _load(self) -> Iterable[str]:
         """Read everything but overrides. The next poll reads what is committed meanwhile."""
         totals = {policy: read_totals(row) for policy, row in self._backend.totals().items()}
-        rows = dict(self._backend.walk(POLICIES))
+        rows = dict(self._backend.policies())
         for (table, name), row in self._overlay.items():
             if table == POLICIES and (name not in rows or version_of(row) > version_of(rows[name])):
                 rows[name] = row

@@ -88,9 +88,7 @@ def get(
         str | None, typer.Argument(metavar="POLICY", help="Only this one.", autocompletion=named_policies)
     ] = None,
     subject: SubjectOption = None,
-    overrides: Annotated[
-        bool, typer.Option("--overrides", help="Every override of the policy.")
-    ] = False,
+    overrides: Annotated[bool, typer.Option("--overrides", help="Every override of the policy.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many overrides: a page of them.")] = None,
     after: Annotated[str | None, typer.Option(help="Those that come after this subject, as `next` names it.")] = None,
     *,

@@ -99,7 +99,6 @@ def main() -> None:
 
 
 def _refused(message: str) -> int:
-    """Say on one line what is wrong."""
     line = " ".join(message.replace("\n\t", " ").split("\n"))
     note.print(f"[bold red]capline:[/] {plain(linked(line))}", soft_wrap=True)
     return BAD_INPUT

@@ -42,8 +42,6 @@ LARGEST_BYTES = 64 << 30
 
 
 class _Table(Protocol):
-    """The operations of a transaction."""
-
     def get(self, key: bytes) -> bytes | None: ...
     def put(self, key: bytes, value: bytes) -> object: ...
     def delete(self, key: bytes) -> object: ...
@@ -93,7 +91,7 @@ class LocalBackend(Backend, ABC):
             for kind, name, row in rows:
                 key = _key(kind, name)
                 old = table.get(key)
-                stored = _stored(key, name, row)
+                stored = len(name).to_bytes(2) + name + row if len(key) > LONGEST_KEY else row
                 if old is None or version_of(_row(key, old)[1]) < version_of(row):
                     table.put(key, stored)
 
@@ -319,12 +317,7 @@ def _key(table: str, name: bytes) -> bytes:
     return key[: LONGEST_KEY - _HASH_BYTES + 1] + hashlib.blake2b(name, digest_size=_HASH_BYTES).digest()
 
 
-def _stored(key: bytes, name: bytes, row: bytes) -> bytes:
-    return len(name).to_bytes(2) + name + row if len(key) > LONGEST_KEY else row
-
-
 def _row(key: bytes, stored: bytes) -> tuple[bytes, bytes]:
-    """The name and the row."""
     if len(key) > LONGEST_KEY:
         split = 2 + int.from_bytes(stored[:2])
         return stored[2:split], stored[split:]

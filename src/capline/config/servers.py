@@ -224,7 +224,6 @@ class ServerBackend(Backend):
         return self._command("EVAL", self._scripts[name], len(keys), *keys, *words)
 
     def _command(self, *words: Any) -> Any:
-        """The reply to one command on the head."""
         [reply] = self.many([(_HEAD, words)])
         return reply
 
@@ -233,7 +232,11 @@ class ServerBackend(Backend):
         session, replies = self._session, list[Any]()
         for first in range(0, len(commands), AT_ONCE):
             calls = [
-                Call(slot_of(tag), pack(*map(_word, words)), repeatable=True)
+                Call(
+                    slot_of(tag),
+                    pack(*(word if isinstance(word, bytes) else str(word).encode() for word in words)),
+                    repeatable=True,
+                )
                 for tag, words in commands[first : first + AT_ONCE]
             ]
             until = session.until() if len(calls) == 1 else max(session.until(), session.bulk_until())
@@ -261,10 +264,5 @@ def _tag(table: str, name: bytes) -> bytes:
     return b"%d" % _bucket(name) if table in (OVERRIDES, PAST_OVERRIDES) else _HEAD
 
 
-def _word(word: Any) -> bytes:
-    return word if isinstance(word, bytes) else str(word).encode()
-
-
 def _pairs(reply: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    """Names and values."""
     return zip(reply[::2], reply[1::2], strict=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 
 import msgspec
 
-from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
+from capline.model.errors import InvalidTypeError, InvalidValueError, quoted, whole_number
 from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.subject import Subject
 
@@ -47,12 +46,7 @@ def check_cost(cost: object, least: int = 1, what: str = "a cost") -> int:
     """Return the cost as an `int` of 1 (or another `least`) to 2^53-1, or raise."""
     if type(cost) is int and least <= cost <= LARGEST_QUOTA:
         return cost
-    if isinstance(cost, (bool, float)):
-        raise InvalidTypeError(f"{what} is a whole number of units, not {quoted(cost)}")
-    try:
-        units = index(cost)  # pyright: ignore[reportArgumentType] - untyped callers
-    except TypeError:
-        raise InvalidTypeError(f"{what} is a whole number of units, not {quoted(cost)}") from None
+    units = whole_number(cost, f"{what} is a whole number of units")
     if not least <= units <= LARGEST_QUOTA:
         raise InvalidValueError(f"{what} is {least} to {LARGEST_QUOTA} units, not {quoted(units)}")
     return units

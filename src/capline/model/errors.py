@@ -8,6 +8,8 @@ wrong, where, and how to fix it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index
+from typing import Any
 
 _LONGEST_QUOTED = 120
 _LONGEST_NUMBER_BITS = 300
@@ -37,6 +39,16 @@ def quoted(value: object) -> str:
 
 class CaplineError(Exception):
     """The root of everything that capline raises."""
+
+
+def whole_number(value: Any, what: str) -> int:
+    """The number as an `int`; raises where it is none, like `2.0` or `True`: `what` says what it is."""
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except TypeError:
+        pass
+    raise InvalidTypeError(f"{what}, not {quoted(value)}")
 
 
 def faults_of(error: CaplineError) -> list[str]:

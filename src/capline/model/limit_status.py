@@ -70,9 +70,6 @@ def states_of(logs: Sequence[LogLimits], numbers: Sequence[int]) -> tuple[LimitS
                 states.append(LimitStatus(limit, left, frees_in_us, whole_in_us, title))
             else:
                 states.append(LimitStatus(limit, 0, frees_in_us, whole_in_us, title, -left))
-    return tuple(_placed(logs, states) if moved else states)
-
-
-def _placed(logs: Sequence[LogLimits], states: list[LimitStatus]) -> list[LimitStatus]:
-    """In the policy's order."""
-    return [state for _, state in sorted(zip(places_of(logs), states, strict=True), key=itemgetter(0))]
+    if moved:
+        states = [state for _, state in sorted(zip(places_of(logs), states, strict=True), key=itemgetter(0))]
+    return tuple(states)

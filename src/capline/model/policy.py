@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
-from operator import index
 from typing import Any
 
 import msgspec
@@ -26,6 +25,7 @@ from capline.model.errors import (
     UnknownNameError,
     listed,
     quoted,
+    whole_number,
 )
 from capline.model.limit import LONGEST_WINDOW_US, CalendarLimit, Limit, QuietHours, parse_span, window_text
 from capline.model.zone import UTC_ZONE, check_zone
@@ -456,12 +456,7 @@ def _one_of(value: str, known: tuple[str, ...], where: str) -> str:
 
 
 def _whole(value: int, least: int, most: int, where: str) -> int:
-    if isinstance(value, bool):
-        raise InvalidTypeError(f"{where} is a whole number, not {quoted(value)}")
-    try:
-        number = index(value)
-    except TypeError:
-        raise InvalidTypeError(f"{where} is a whole number, not {quoted(value)}") from None
+    number = whole_number(value, f"{where} is a whole number")
     if not least <= number <= most:
         raise PolicyError(f"{where} is {least} to {most}, not {quoted(number)}")
     return number

@@ -97,7 +97,7 @@ def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
     except TypeError:
         raise InvalidTypeError(f"a policy file is named by its path, not by {path!r}") from None
     try:
-        with open(name, "rb", opener=_open_at_once) as file:
+        with open(name, "rb", opener=lambda path, flags: os.open(path, flags | NOT_BLOCKING)) as file:
             state = os.fstat(file.fileno())
             if not stat.S_ISREG(state.st_mode):
                 raise PolicyFileError.of(name, [(0, "not a regular file; name a file that holds the policies")])
@@ -112,10 +112,6 @@ def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
     if len(data) > LARGEST_FILE_BYTES:
         raise _too_large(name)
     return data, state
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | NOT_BLOCKING)
 
 
 def _decoded(data: bytes, name: str) -> str:

@@ -411,7 +411,6 @@ class EventFile:
         return column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
 
     def _pairs(self, segments: _Distinct | None, zones: _Distinct | None, rows: int) -> NDArray[np.int32]:
-        """Codes of the pairs of segment and zone."""
         if segments is None and zones is None:
             return np.full(rows, self._kinds[None, None], np.int32)
         names, where = segments or ([None], np.zeros(rows, np.int32))

@@ -201,7 +201,6 @@ def _access_pattern(captured: Sequence[str]) -> re.Pattern[bytes]:
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
-    """The fields of a line of JSON; None where it is no object."""
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):

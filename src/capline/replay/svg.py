@@ -186,7 +186,6 @@ def _chart(
 
 
 def _grid(width: int, height: int, lines: Mapping[int, float], titles: tuple[str, str]) -> list[str]:
-    """Lines at these values and heights, and the titles of both axes."""
     parts = [
         _text(_LEFT, height - 4, titles[0], "start"),
         _text(0, 0, titles[1], "end", f"translate(12 {_TOP})rotate(-90)"),

@@ -88,8 +88,6 @@ def _options(pairs: Iterable[str], algorithm: str = "*") -> dict[str, Any]:
 
 
 class _Run:
-    """One example on its limiter."""
-
     def __init__(self, setting: StoreSetting, limiter: Any, algorithm: str, subjects: dict[str, Any]) -> None:
         self._setting, self._limiter, self._algorithm, self._subjects = setting, limiter, algorithm, subjects
         self._hits: dict[str, Any] = {}
@@ -149,7 +147,7 @@ class _Run:
             return setting.opens(self._limiter, policy, subject, *args, **names)
         if verb.endswith("_all"):
             return self._ask_all(verb, subject, args, names)
-        values = {"sweep": [], "erase": [subject]}.get(verb, [policy, subject, *args])
+        values = {"sweep": [], "erase": [subject], "flush": [policy]}.get(verb, [policy, subject, *args])
         return getattr(self._limiter, verb)(*values, **names)
 
     def _ask_all(self, verb: str, subject: Any, args: list[Any], names: dict[str, Any]) -> Any:
@@ -178,7 +176,6 @@ def _hit(answer: Any) -> Any:
 
 
 def _states(answer: Any) -> Any:
-    """Those of its limits, of a decision or of `usage`."""
     return getattr(answer, "limits", answer)
 
 

@@ -198,7 +198,6 @@ class _Maker:
         return "s3://segments/up"
 
     def _providers(self) -> list[dict[str, str]]:
-        """What each provider allows and where it is, as the consumers take it."""
         if self._programs.examples is None:
             instead = "no payments and no employees API"
             self._missing.append(Missing("examples/ of the repository", "clone it, and start there", instead))
@@ -246,7 +245,6 @@ class _Maker:
         return services, admins
 
     def _workers(self, queue: str) -> list[int]:
-        """The ports of the workers' metrics."""
         ports = [next(self._ports), next(self._ports)]
         for number, port in enumerate(ports, 1):
             words = (*_CLI, "worker", "--queue", queue, "--metrics", f"{HOST}:{port}", "--takeover", str(TAKEOVER_S))

@@ -238,5 +238,4 @@ def _fields(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 @lru_cache(64)
 def _name(name: str) -> bytes:
-    """As ASGI wants it."""
     return name.lower().encode()

@@ -145,8 +145,6 @@ class Gate:
 
 
 class _Part(msgspec.Struct, gc=False):
-    """One round, decided."""
-
     round: Round
     answer: Decision | Joint
     given_back: frozenset[int] = frozenset()

@@ -229,7 +229,6 @@ def _add(rounds: list[Round], rule: Rule, attempt: Attempt, limiter: CheckedCall
 
 
 def _subject_of(key: Any) -> Any:
-    """The subject of a key: any text has one."""
     if not isinstance(key, str):
         return key
     try:

@@ -135,7 +135,6 @@ def _only(words: str | None, *, retry_failed: bool = False) -> list[str]:
 
 
 def _say_where(opened: Ledger, job: Job, *, retry_failed: bool, target: Path) -> None:
-    """Say where a run goes on, and what it waits for."""
     from capline.campaign import report_of
     from capline.campaign.senders.protocol import asks_again
     from capline.model.clock import SystemClock
@@ -438,7 +437,6 @@ def _enqueued(file: CampaignFile, queue: str | None, progress: bool | None, *, r
 
 
 def _reports(of: Target) -> Generator[tuple[str, Answer]]:
-    """The state of a run and its report, again and again."""
     from capline.campaign import Ledger, report_of
     from capline.campaign.queue.status import QueueStatus
     from capline.campaign.store.open import open_store

@@ -131,7 +131,6 @@ def get(
 
 
 def _entries(rows: list[tuple[str, Entry]], now_us: int) -> tuple[list[dict[str, Any]], Table]:
-    """What is set by name, as facts and as a table."""
     entries = [
         {"name": name, **entry_facts(entry), "value": entry.value, "in_force": entry.at(now_us)} for name, entry in rows
     ]

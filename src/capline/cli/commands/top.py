@@ -86,7 +86,6 @@ def top(
 
 
 def _service(url: str, subject: str | None, token_file: Path | None, stack: ExitStack) -> Callable[[], dict[str, Any]]:
-    """What a service tells."""
     from capline.cli.input.served import exchange_of
     from capline.limiter.steps import run
 

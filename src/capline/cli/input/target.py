@@ -173,7 +173,6 @@ def _found(policy: Policy, subject: Subject, name: str | None, where: object, re
 def _of_campaign(
     path: Path, name: str, subject: Subject, cost: int | None, id: str | None, remarks: list[str]
 ) -> tuple[Job, Attempt]:
-    """A campaign, read as for a run, and its attempt for this subject."""
     from capline.campaign import (  # noqa: PLC0415 - imports roaring bitmaps and Arrow
         Ledger,
         begun_version,
@@ -294,5 +293,4 @@ def _explained(limiter: Limiter, name: str, subject: Subject) -> Explanation:
 
 
 def _named(subject: Subject) -> str:
-    """The subject as it is typed, with its type."""
     return f"i:{subject} (the integer)" if isinstance(subject, int) else f"{subject_text(subject)} (the text)"

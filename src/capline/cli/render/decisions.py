@@ -105,7 +105,6 @@ def _print_explanation(why: Explanation, segment: str | None) -> None:
 
 
 def _line(answer: Decision | Joint, now_us: int, zone: str, of: str = "") -> str:
-    """The decision in one line."""
     limit, of = answer.limit, plain(of)
     quiet = isinstance(limit, QuietHours)
     if answer.allowed:

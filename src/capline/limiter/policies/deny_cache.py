@@ -10,14 +10,13 @@ new policies end all. Refunds by other limiters are not seen: that is the price.
 from __future__ import annotations
 
 import threading
-from operator import index
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.model.decision import Decision
-from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
+from capline.model.errors import InvalidValueError, quoted, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -130,14 +129,7 @@ def _limits_later(first: Decision, passed_us: int) -> tuple[LimitStatus, ...]:
 
 def check_entries(deny_cache: int) -> int:
     """The number of refusals to keep, 0 to ten million, or raise."""
-    if isinstance(deny_cache, bool):
-        raise InvalidTypeError(f"deny_cache is how many refusals to keep, a whole number, not {quoted(deny_cache)}")
-    try:
-        most = index(deny_cache)
-    except TypeError:
-        raise InvalidTypeError(
-            f"deny_cache is how many refusals to keep, a whole number, not {quoted(deny_cache)}"
-        ) from None
+    most = whole_number(deny_cache, "deny_cache is how many refusals to keep, a whole number")
     if not 0 <= most <= MOST_ENTRIES:
         raise InvalidValueError(f"deny_cache is 0 to {MOST_ENTRIES} refusals, not {quoted(most)}")
     return most

@@ -210,7 +210,6 @@ def _write_campaign(path: Path, policy: Policy, last_day: int) -> None:
 
 
 def _in_url(path: Path) -> str:
-    """Write the path as a store URL has it."""
     return str(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
 
 

@@ -175,7 +175,6 @@ def _by_segment(batch: Rows) -> list[tuple[str, IdArray]]:
 
 
 def _to_bitmaps(gathered: dict[str, list[IdArray]], parts: dict[str, list[IdSet]], kind: type[IdSet]) -> None:
-    """Turn the gathered rows into bitmaps."""
     for name, arrays in gathered.items():
         some = parts.setdefault(name, [])
         some.append(kind.from_array(np.concatenate(arrays)))

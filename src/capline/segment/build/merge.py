@@ -67,7 +67,6 @@ def merge_partials(
 
 
 def _renumber(part: Snapshot, builder: DictionaryBuilder) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """The kept number of each number of the part."""
     if part.ids is None:
         raise SegmentError("a part with text ids lacks its dictionary")
     kept = np.zeros(len(part.ids), dtype=np.uint32)

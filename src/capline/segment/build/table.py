@@ -87,7 +87,6 @@ def read_columns(path: Input, names: tuple[str, ...]) -> Generator[Iterator[Tabl
 
 
 def _suffixes(path: Input) -> tuple[str, ...]:
-    """Those of its form."""
     forms = (_CSV_SUFFIXES, _PARQUET_SUFFIXES, _JSON_SUFFIXES)
     for suffixes in forms:
         if path.name.endswith(suffixes):
@@ -254,7 +253,6 @@ def _header(path: Input) -> list[str]:
 
 
 def _bytes_of(path: Input) -> tuple[Any, Any]:
-    """The file, open, and its bytes unpacked."""
     raw: Any = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
     return raw, gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
 

@@ -88,7 +88,9 @@ class BucketStore(ObjectStore):
         try:
             with _errors(shown, "read it"):
                 # An object that changed and changed back has another tag: see the pointer's `writer`.
-                result = obstore.get(self._store, path, options={"if_none_match": _entity(unless)} if unless else None)
+                result = obstore.get(
+                    self._store, path, options={"if_none_match": unless.split("\n")[0]} if unless else None
+                )
                 size_bytes = result.meta["size"]
                 if size_bytes > most_bytes:
                     raise SegmentError(f"{shown}: {size_bytes} bytes, at most {most_bytes} are allowed")
@@ -240,7 +242,6 @@ def _check_runs_here(url: str) -> None:
 
 
 def _parts(url: str) -> tuple[str, str]:
-    """The store of a URL and the path in it."""
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
     if not (bucket and path):
@@ -291,10 +292,6 @@ def _reason(error: BaseException) -> str:
 def _tag(entity: str | None, version: str | None) -> str:
     """Both identifiers of an object's state: the entity tag of S3 and Azure, and Google's generation."""
     return f"{entity or ''}\n{version or ''}"
-
-
-def _entity(tag: str) -> str:
-    return tag.split("\n", maxsplit=1)[0]
 
 
 def _state(tag: str) -> dict[str, str]:

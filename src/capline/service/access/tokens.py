@@ -186,7 +186,6 @@ class TokenFile:
 
 
 def _fault_of(policies: tuple[str, ...] | None) -> str:
-    """What is wrong with a scope."""
     if policies == ():
         return "policies is empty; name some, or leave it out: then the token is for all"
     bad = next((one for one in policies or () if not POLICY_FORM.fullmatch(one.removesuffix("*"))), None)

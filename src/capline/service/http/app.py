@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from functools import lru_cache, partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -57,7 +57,7 @@ WITH_BODY = ("POST", "PUT", "PATCH")
 log = logging.getLogger("capline.service")
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One request: method, headers, path and query as they were sent; the body, b"" until it is read, or its pieces.
 
     `route` is the path's template, like /v1/policies/{name}, "" before one is found; `names` is what stands for its
@@ -67,42 +67,21 @@ class Request:
     `is_framed`: pieces that were cut raise.
     """
 
-    __slots__ = (
-        "body",
-        "client",
-        "has_left",
-        "headers",
-        "is_framed",
-        "method",
-        "names",
-        "packed",
-        "parameters",
-        "path",
-        "pieces",
-        "query",
-        "route",
-        "scope",
-        "who",
-    )
-
-    def __init__(
-        self,
-        method: str,
-        path: bytes,
-        query: bytes,
-        headers: list[tuple[bytes, bytes]],
-        client: str,
-        has_left: Callable[[], bool],
-        body: bytes = b"",
-    ) -> None:
-        self.method, self.path, self.query = method, path, query
-        self.headers, self.client, self.has_left, self.body = headers, client, has_left, body
-        self.names: tuple[bytes, ...] = ()
-        self.parameters: dict[str, str] = {}
-        self.pieces: Callable[[], AsyncGenerator[bytes]]
-        self.route = self.who = ""
-        self.scope = EVERYTHING
-        self.packed = self.is_framed = False
+    method: str
+    path: bytes
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    client: str
+    has_left: Callable[[], bool]
+    body: bytes = b""
+    pieces: Callable[[], AsyncGenerator[bytes]] = cast("Any", None)  # set where the route is streamed
+    names: tuple[bytes, ...] = ()
+    parameters: dict[str, str] = {}
+    route: str = ""
+    who: str = ""
+    scope: PolicyScope = EVERYTHING
+    packed: bool = False
+    is_framed: bool = False
 
 
 class Reply:

@@ -154,7 +154,6 @@ class Metrics:
         return {"/metrics": Route({"GET": self._answer})}
 
     async def _answer(self, _request: Request) -> Reply:
-        """Metrics for Prometheus."""
         # In a thread: with thousands of series it takes a tenth of a second, and decisions go on meanwhile.
         return Reply(await asyncio.to_thread(generate_latest, self.asked), type=CONTENT_TYPE_PLAIN_0_0_4)
 

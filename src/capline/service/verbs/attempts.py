@@ -222,7 +222,6 @@ class Attempts:
         *,
         charged: bool = False,
     ) -> Reply:
-        """The answer of a verb that may create its subject."""
         segment = self._segment(body)
         if self._subject_bound is not None:
             # The peek is for the attempt as it came: the limiter looks its segment up.

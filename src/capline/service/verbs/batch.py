@@ -185,7 +185,6 @@ class Batch:
 
 
 async def _threaded(work: Callable[[], T], *, large: bool) -> T:
-    """The result of the work; a large one is done in a thread."""
     return await asyncio.to_thread(work) if large else work()
 
 

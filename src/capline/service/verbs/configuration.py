@@ -458,7 +458,6 @@ def _bulk(request: Request) -> tuple[OverridesForm, dict[Subject, list[str] | No
 
 
 def _change_of(request: Request) -> _Change:
-    """The author and the version of a change, by its query."""
     return _Change(who=request.parameters.get("who", WHO), if_version=_version_of(request.parameters, "if_version"))
 
 
@@ -471,7 +470,6 @@ def _version_of(named: dict[str, str], parameter: str) -> int | None:
 
 
 def _facts_of(policy: Policy) -> PolicyFacts:
-    """A policy, with what it leaves to defaults."""
     every = {"name": policy.name} | every_key(policy)
     return cast("PolicyFacts", {key: every[key] for key in PolicyFacts.__annotations__})
 

@@ -100,7 +100,6 @@ class JointVerbs:
         verb: Callable[[list[Attempt]], Awaitable[Joint]],
         answer: Callable[[list[Attempt], Joint, bool], JointAnswer],
     ) -> Reply:
-        """The answer of a verb that may create its subjects."""
         attempts = [part.attempt() for part in body.attempts]
         attempts = [
             attempt

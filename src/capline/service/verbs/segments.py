@@ -236,7 +236,6 @@ class _Segments:
 
 
 def _segments_of(snapshot: Snapshot, ids: list[Subject]) -> tuple[list[str | None], dict[str, str]]:
-    """The segment of each id, and by row why an id can be in none."""
     subjects, errors = check_subjects(ids)
     good = [row for row in range(len(ids)) if row not in errors]
     codes, faults = segment_codes(snapshot, [subjects[row] for row in good])
@@ -248,7 +247,6 @@ def _segments_of(snapshot: Snapshot, ids: list[Subject]) -> tuple[list[str | Non
 
 
 def _id(snapshot: Snapshot, word: str, parameter: str) -> Any:
-    """The id that a word of a query stands for, in these segments."""
     if not word:
         raise InvalidValueError(f"parameter {parameter} is empty; give an id, or leave it out")
     marked = word.startswith(("i:", "s:"))

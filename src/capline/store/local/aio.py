@@ -31,8 +31,6 @@ _T = TypeVar("_T")
 
 
 def _long(instruction: Callable[Concatenate[Store, _P], _T]) -> _Awaited[_P, _T]:
-    """The instruction, in a thread."""
-
     @wraps(instruction, updated=())
     async def awaited(store: AsyncLocalStore, /, *args: _P.args, **named: _P.kwargs) -> _T:
         return await store.in_thread(getattr(store.store, instruction.__name__), *args, **named)

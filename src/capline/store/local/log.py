@@ -236,7 +236,9 @@ class ColumnLog(msgspec.Struct, gc=False, eq=False):
     def find(self, fingerprint: int, cutoff_us: int) -> int:
         """The stamp recorded under this id, if later than the cutoff; else `NEVER`."""
         stamp_us = self.ids.get(fingerprint, NEVER) if self.ids else NEVER
-        return stamp_us if stamp_us > cutoff_us and self._holds(stamp_us) else NEVER
+        # Of a hit that was trimmed the id may be there still.
+        holds = self.start < len(self.stamps) and stamp_us >= self.stamps[self.start]
+        return stamp_us if holds and stamp_us > cutoff_us else NEVER
 
     def trim(self, cutoff_us: int) -> None:
         """Forget the hits that are as old as the cutoff or older."""
@@ -273,10 +275,6 @@ class ColumnLog(msgspec.Struct, gc=False, eq=False):
         for i in range(first, last):
             units = 1 if before is None else (before[i + 1] if i + 1 < len(before) else self.total) - before[i]
             yield stamps[i], units, names.get(stamps[i], 0)
-
-    def _holds(self, stamp_us: int) -> bool:
-        """Whether the hit of this id was not trimmed: its id may be there still."""
-        return self.start < len(self.stamps) and stamp_us >= self.stamps[self.start]
 
     def insert(self, rows: Sequence[Row], high_water_us: int) -> None:
         """Add hits, by stamp, with stamps that no other has; O(1) each at the end, else O(n) for all of them."""

@@ -365,7 +365,6 @@ class PagedLog:
         self.tail.high_water_us = whole.high_water_us
 
     def _change(self, stamp_us: int, change: Callable[[ColumnLog], object]) -> None:
-        """Change the units of the sealed hit with this stamp."""
         number = self._holding(stamp_us)
         page, base = self._read(number)
         units = page.units_after(NEVER)
@@ -389,7 +388,6 @@ class PagedLog:
         self._epoch = _new_epoch()
 
     def _move_bases(self, first: int, after: int, more: int) -> None:
-        """Add to the bases of these pages."""
         for number in range(first, after):
             kind, words = _page_words(self._pages, number)
             place = kind & UNITS  # the base: behind the total, where there is one
@@ -418,7 +416,6 @@ class PagedLog:
         return ahead[place] if place < len(ahead) else 0
 
     def _move_blocks(self, first: int, more: int) -> None:
-        """Add to the bases of the blocks from this one on."""
         ahead, begin = self._aheads(), self._first_block()
         del ahead[1 : 1 + begin - ahead[0]]
         ahead[0] = begin

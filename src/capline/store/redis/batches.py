@@ -83,7 +83,6 @@ def _step_answer_or_error(outcome: Reply, operation: Operation) -> Any:
 
 
 def _decide_rows(session: Session, operations: Sequence[Operation], until: float) -> Steps[list[Any]]:
-    """Decisions of any policies."""
     answers: list[Any] = [None] * len(operations)
 
     def take(part: Part, outcomes: Sequence[Reply]) -> None:

@@ -244,7 +244,8 @@ class Router:
             node = ask or self.topology.node(flight.calls[i].slot)
             if node is None:
                 self.topology.doubt()
-                error = f"{self._name()}: no server says who serves this key{self._why_unknown}"
+                seeds = ", ".join(map(_place, self.settings.seeds[:3]))
+                error = f"{seeds}: no server says who serves this key{self._why_unknown}"
                 flight.fail(i, StoreUnavailableError(f"{error}; nothing was recorded"))
                 continue
             by_node.setdefault((node, ask is not None), []).append(i)
@@ -301,7 +302,9 @@ class Router:
                     self._loaded.update((node, sha) for sha in loaded)
                 else:
                     # But for calls whose script somebody else loaded: they ran.
-                    replies = [refused if _is_noscript(one) else one for one in replies]
+                    replies = [
+                        refused if isinstance(one, ServerError) and one.code == "NOSCRIPT" else one for one in replies
+                    ]
             short = self._short_of_replicas(flight.replicas, replies, node)
             for at, i in enumerate(numbers):
                 call, reply = flight.calls[i], replies[2 * at + 1 if ask else at]
@@ -413,13 +416,6 @@ class Router:
             breaker.failed(time.monotonic(), gone.text)
         else:
             breaker.answered()
-
-    def _name(self) -> str:
-        return ", ".join(_place(seed) for seed in self.settings.seeds[:3])
-
-
-def _is_noscript(reply: Reply) -> bool:
-    return isinstance(reply, ServerError) and reply.code == "NOSCRIPT"
 
 
 def _no_room(reply: ServerError) -> bool:

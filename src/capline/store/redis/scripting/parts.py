@@ -227,6 +227,5 @@ def _parts(groups: Iterable[Group]) -> Iterator[tuple[list[Group], bool]]:
 
 
 def _weight(group: Group) -> int:
-    """What the group counts of `PART_ROWS`."""
     rows = len(group.rows)
     return rows if group.fields or rows <= ROWS_OF_A_KEY else rows * AGAIN

@@ -159,7 +159,6 @@ def _special(
 
 
 def _states(compiled: RedisRule, reply: bytes, at: int) -> tuple[LimitStatus, ...]:
-    """The states of the limits that a reply has from there on."""
     return states_of(compiled.rule.logs, struct.unpack_from(">" + "qQQ" * len(compiled.limits), reply, at))
 
 
@@ -293,7 +292,6 @@ class ReplyColumns:
             self.answers.errors[int(at[i])] = self._error(int(records["kind"][i]), units, compiled, cost)
 
     def _error(self, kind: int, units: int, compiled: RedisRule, cost: int) -> CaplineError:
-        """The error of a row of this kind."""
         if kind == _CONFLICT:
             return conflict(units, cost)
         if kind == _NO_ROOM:

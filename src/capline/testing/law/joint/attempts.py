@@ -24,6 +24,9 @@ class JointLaw(StoreSetting):
             | policy.night=not between 22:00 and 08:00
             when 2024-05-06T21:59:30 UTC; decide_all p:1 slow:1 -> yes; decide_all p:1 slow:1 -> no, after 60, binds 1
             decide_all p:1 night:1 -> no, after 10; decide_all slow:1 night:1 -> no, after 36030, binds 0
+        test_a_retry_names_the_part_that_had_least_left: 9/day | policy.b=3/day | policy.c=3/day
+            decide_all p:1 b:1 c:1 id=x -> left 2 2, binds 1 1, by 3/day
+            peek_all p:1 b:1 c:1 id=x -> left 2, binds 1, by 3/day
         """)
     )
 
@@ -149,10 +152,3 @@ class JointLaw(StoreSetting):
             return
         joint = behind.decide_all([Attempt("user", "a"), Attempt("campaign", "c")])
         assert joint.hits == (START_US - 60 * SECOND, START_US + 1)
-
-    def test_a_retry_names_the_part_that_had_least_left(self) -> None:
-        limiter = self.limiter(self.policy("a", ["9/day"]), self.policy("b", ["3/day"]), self.policy("c", ["3/day"]))
-        parts = [Attempt(name, "s", 1, "id") for name in "abc"]
-        for verb in (limiter.decide_all, limiter.decide_all, limiter.peek_all):
-            joint = verb(parts)
-            assert (joint.remaining, joint.binds, str(joint.limit)) == (2, 1, "3/day")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from capline.model.attempt import Attempt
 from capline.testing.examples import examples
 from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
@@ -35,6 +33,14 @@ test_a_part_with_slots_ahead_holds_all_and_moves_none: 3/10s | policy.b=2/10s
     decide on=b -> yes; schedule not_before=30 -> wait 30
     decide_all b:1 p:1 -> no, after 30, binds 1, left 1, by 3/10s
     30: decide_all b:1 p:1 -> yes, stamp 30.0+30.000001
+test_quiet_hours_are_asked_of_each_part_at_its_own_time: not between 22:00 and 08:00, 5/h | policy.b=5/h
+    when 2024-05-06T21:59:50 UTC; decide -> yes; when 2024-05-06T22:00:30 UTC; decide on=b -> yes
+    later -40; decide_all b:1 p:1 -> yes; later 40
+    decide_all b:1 p:1 -> no, after 35970, binds 1, by not between 22:00 and 08:00
+test_of_parts_that_are_alike_the_first_is_named: 3/10s, 3/20s | policy.b=3/11s,3/20s | policy.c=3/12s,3/20s
+    decide_all p:1 b:1 c:1 -> yes, binds 0, by 3/10s; decide_all p:1:x b:1:y c:1:z -> yes yes, binds 0 0, by 3/10s
+    decide_all p:1:x b:1:y c:1:z -> left 1; decide_all p:1:x b:1:v c:1:w -> yes, left 0, binds 1
+    decide_all p:1 b:1 c:1 -> no, binds 1, after 20; decide_all p:4 b:4 c:4 -> no, binds 0, after never, by 3/10s
 """
 
 
@@ -46,22 +52,6 @@ class JointTimeLaw(StoreSetting):
     def part(self, policy: str, number: int = 0, cost: int = 1, id: str | None = None, **names: Any) -> Attempt:
         """An attempt on one of the subjects."""
         return Attempt(policy, self.subject(number), cost, id, **names)
-
-    def test_quiet_hours_are_asked_of_each_part_at_its_own_time(self) -> None:
-        quiet = "not between 22:00 and 08:00"
-        limiter = self.limiter(self.policy("a", [quiet, "5/h"]), self.policy("b", ["5/h"]))
-        parts = [self.part("b"), self.part("a")]
-        self.when("2024-05-06 21:59:50", "UTC")
-        assert limiter.decide("a", self.subject(0))
-        early = self.clock.now_us()
-        self.when("2024-05-06 22:00:30", "UTC")
-        assert limiter.decide("b", self.subject(0))
-        self.clock.advance_us(early - self.clock.now_us())
-        assert limiter.decide_all(parts), "b is ahead, in the night; a, which keeps quiet, is not"
-        self.when("2024-05-06 22:00:30", "UTC")
-        refused = limiter.decide_all(parts)
-        assert (refused.allowed, refused.binds, str(refused.limit)) == (False, 1, quiet)
-        assert refused.retry_after == 10 * 3600 - 30
 
     @each_algorithm
     def test_a_joint_attempt_is_its_parts_at_the_same_instant(self, algorithm: str) -> None:
@@ -99,27 +89,6 @@ class JointTimeLaw(StoreSetting):
                 assert joint.retry_after_us == max(answer.retry_after_us for answer in looked)
                 assert joint.reset_after_us <= max(answer.reset_after_us for answer in looked)
         assert met == {True, False}
-
-    def test_of_parts_that_are_alike_the_first_is_named(self) -> None:
-        limits = {"a": "3/10s", "b": "3/11s", "c": "3/12s"}
-        limiter = self.limiter(*(self.policy(name, [own, "3/20s"]) for name, own in limits.items()))
-
-        def ask(cost: int = 1, *ids: str) -> Any:
-            names = ids or (None, None, None)
-            return limiter.decide_all(
-                [self.part(name, cost=cost, id=own) for name, own in zip(("a", "b", "c"), names, strict=True)]
-            )
-
-        for answer in (ask(), ask(1, "x", "y", "z")):
-            assert (answer.allowed, answer.binds, str(answer.limit)) == (True, 0, "3/10s")
-        again = ask(1, "x", "y", "z")
-        assert (again.allowed, again.binds, str(again.limit), again.remaining) == (True, 0, "3/10s", 1)
-        partly = ask(1, "x", "v", "w")
-        assert (partly.allowed, partly.binds, partly.remaining) == (True, 1, 0)
-        refused = ask()
-        assert (refused.allowed, refused.binds, refused.retry_after) == (False, 1, pytest.approx(20, abs=1e-5))
-        never = ask(4)
-        assert (never.allowed, never.binds, never.retry_after_us, str(never.limit)) == (False, 0, None, "3/10s")
 
     def test_of_parts_in_several_slots_the_first_is_named(self) -> None:
         limiter = self.one("5/10s")

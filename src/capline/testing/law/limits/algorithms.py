@@ -54,20 +54,15 @@ class AlgorithmLaw(StoreSetting):
         test_fixed_windows_are_counted_each_by_itself: 5/10s | algorithm=fixed_window
             9: decide 3 -> empty 1; decide 2 -> left 0; decide -> no, after 1, empty 1, by 5/10s; 10: decide 5 -> left 0
             decide -> after 10; schedule 3 -> wait 10 20 30; explain -> hits 0
+        test_what_is_refused_may_keep_the_door_shut: 3/10s | count_denied=True
+            decide x3 -> yes; 9: decide -> no no; 10: decide -> yes no no
+        test_a_quota_at_once_and_no_more_under_every_algorithm: 5/10s | algorithm=*
+            a = decide -> left 4; b = decide -> left 3, new; c = decide -> left 2, new; d = decide -> left 1, new
+            decide -> yes, left 0, new; decide -> no, left 0, hit none; decide 6 -> no, after never
         """)
     )
 
     # --- refusals that count ----------------------------------------------------------------------------------
-
-    @pytest.mark.parametrize(("count_denied", "allowed"), [(False, 3), (True, 1)])
-    def test_what_is_refused_may_keep_the_door_shut(self, count_denied: bool, allowed: int) -> None:
-        limiter = self.one("3/10s", count_denied=count_denied)
-        assert all(limiter.decide("p", "s") for _ in range(3))
-        self.at(9)
-        assert not limiter.decide("p", "s")
-        assert not limiter.decide("p", "s")
-        self.at(10)
-        assert sum(bool(limiter.decide("p", "s")) for _ in range(3)) == allowed
 
     def test_hammering_leaves_a_short_log_and_a_large_cost_no_larger_one(self) -> None:
         limiter = self.one("3/10s", count_denied=True)
@@ -82,16 +77,6 @@ class AlgorithmLaw(StoreSetting):
         assert limiter.decide("p", "s", 3)
 
     # --- other algorithms -------------------------------------------------------------------------------------
-
-    @each_algorithm
-    def test_a_quota_at_once_and_no_more_under_every_algorithm(self, algorithm: str) -> None:
-        limiter = self.one("5/10s", algorithm=algorithm)
-        decisions = [limiter.decide("p", "s") for _ in range(6)]
-        assert [answer.remaining for answer in decisions] == [4, 3, 2, 1, 0, 0]
-        assert [bool(answer) for answer in decisions] == [True] * 5 + [False]
-        assert len({answer.hit for answer in decisions}) == 6
-        never = limiter.decide("p", "s", 6)
-        assert (never.allowed, never.retry_after_us) == (False, None)
 
     @each_algorithm
     def test_refused_until_retry_after_and_allowed_at_it_under_every_algorithm(self, algorithm: str) -> None:

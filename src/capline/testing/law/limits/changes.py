@@ -52,6 +52,13 @@ class ChangeLaw(StoreSetting):
             | algorithm=* | each=sliding_counter,fixed_window,gcra | numbers=True
             decide 4 -> yes; use 5/2hour 60/week algorithm=*; usage -> used 4+4; decide -> yes no; use 9/min algorithm=*
             decide -> yes yes yes yes no
+        test_a_reservation_begins_with_the_numbers_before: 5/hour | algorithm=fixed_window
+            decide 2 -> yes; use 5/hour reservations=True; a = reserve 2 ttl=10; usage -> used 4; commit $a -> yes
+            20: decide -> yes no no
+        test_numbers_of_another_algorithm_are_never_damage: 6/30us, 9/60us
+            decide -> yes; a = decide 2; later 0.000001; charge 9 -> yes; use 6/30us 9/60us algorithm=sliding_counter
+            schedule -> wait 4.6e-05; use 6/30us 9/60us algorithm=gcra; refund $a -> yes; schedule -> yes
+            usage -> names p+p
         """)
     )
 
@@ -78,20 +85,6 @@ class ChangeLaw(StoreSetting):
         limiter.use([self.policy("p", ["5/20s", "11/70s"], algorithm=algorithm)])
         assert [*limiter.decide_many("p", ["s"] * 2, cost=2).allowed] == [True, True]
         assert [*limiter.decide_many("p", ["s", "t"]).allowed] == [False, True]
-
-    def test_numbers_of_another_algorithm_are_never_damage(self) -> None:
-        """A level takes the last of a counter's sums for its own: given back, it does not move before the others."""
-        limiter = self.one("6/30us", "9/60us")
-        assert limiter.decide("p", "s")
-        hit = limiter.decide("p", "s", 2).hit
-        self.clock.advance_us(1)
-        assert limiter.charge("p", "s", 9)
-        limiter.use([self.policy("p", ["6/30us", "9/60us"], algorithm="sliding_counter")])
-        assert limiter.schedule("p", "s").wait_us
-        limiter.use([self.policy("p", ["6/30us", "9/60us"], algorithm="gcra")])
-        assert limiter.refund("p", "s", hit)
-        assert limiter.schedule("p", "s")
-        assert len(limiter.usage("p", "s")) == 2
 
     def test_numbers_are_kept_as_long_as_the_hits_that_they_took_over(self) -> None:
         """A refund takes a level back to before the slots that it took over; then it is swept before these age.
@@ -140,16 +133,6 @@ class ChangeLaw(StoreSetting):
         limiter.override("p", "s", ["5/hour"])
         assert limiter.decide("p", "s", 4)
         limiter.use([self.policy("p", ["3/hour"], algorithm=algorithm)])
-        assert self.allowed(limiter) == 1
-
-    def test_a_reservation_begins_with_the_numbers_before(self) -> None:
-        limiter = self.numbers("5/hour", then="sliding_log", algorithm="fixed_window")
-        assert limiter.decide("p", "s", 2)
-        limiter.use([self.policy("p", ["5/hour"], reservations=True)])
-        hit = limiter.reserve("p", "s", 2, ttl=10).hit
-        assert self.used(limiter) == [4]
-        assert limiter.commit("p", "s", hit)
-        self.at(20)
         assert self.allowed(limiter) == 1
 
     def test_a_process_that_still_keeps_numbers_is_counted(self) -> None:

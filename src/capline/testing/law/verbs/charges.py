@@ -56,6 +56,13 @@ class ChargeLaw(StoreSetting):
         test_usage_is_now_and_peek_is_after_an_attempt: 10/10s, 20/min
             usage -> free 10+20; peek -> left 9; decide 3 -> yes; 4: decide 2 -> yes
             usage -> used 5+5, free 5+15, frees 6.0+56.0, whole 10.0+60.0; 12: usage -> used 2+5
+        test_what_is_no_hit_is_not_settled: 10/10s
+            a = decide 6; settle 1700000000000001 2 -> no; settle of=stranger $a 2 -> no; settle none 2 -> no
+            charge 1 -> yes; settle $a 9007199254740991 -> raises InvalidValueError more than this log can count
+            usage -> used 7; 10: settle $a 2 -> no
+        test_a_flush_forgets_a_policy_and_no_other: 3/10s | policy.q=3/10s | algorithm=*
+            decide 3 of=1 -> yes; decide 3 of=2 -> yes; decide 3 -> yes; decide 3 on=q of=1 -> yes; decide 3 on=q -> yes
+            flush -> gives 3 0; decide_all p:3 of=1 -> yes; decide on=q of=1 -> no; decide on=q -> no
         """)
     )
 
@@ -175,19 +182,6 @@ class ChargeLaw(StoreSetting):
 
     # --- settling ---------------------------------------------------------------------------------------------
 
-    def test_what_is_no_hit_is_not_settled(self) -> None:
-        limiter = self.one("10/10s")
-        hit = limiter.decide("p", "s", 6).hit
-        assert not limiter.settle("p", "s", hit + 1, 2)
-        assert not limiter.settle("p", "stranger", hit, 2)
-        assert not limiter.settle("p", "s", None, 2)
-        assert limiter.charge("p", "s", 1)
-        with pytest.raises(InvalidValueError, match="more than this log can count"):
-            limiter.settle("p", "s", hit, LARGEST_QUOTA)
-        assert self.used(limiter) == [7]
-        self.at(10)
-        assert not limiter.settle("p", "s", hit, 2), "out of every window"
-
     def test_a_hit_deep_in_a_long_log_is_settled(self) -> None:
         limiter = self.one("1000/100s")
         hits: list[int] = []
@@ -202,14 +196,3 @@ class ChargeLaw(StoreSetting):
         ]
 
     # --- flushing ---------------------------------------------------------------------------------------------
-
-    @each_algorithm
-    def test_a_flush_forgets_a_policy_and_no_other(self, algorithm: str) -> None:
-        limiter = self.limiter(*(self.policy(name, ["3/10s"], algorithm=algorithm) for name in ("p", "q")))
-        for subject in (1, 2, "s"):
-            assert limiter.decide("p", subject, 3)
-            assert limiter.decide("q", subject, 3)
-        assert limiter.flush("p") == 3
-        assert limiter.flush("p") == 0
-        assert limiter.decide_all([Attempt("p", 1, 3)])
-        assert not limiter.decide("q", 1)

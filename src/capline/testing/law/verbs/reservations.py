@@ -8,7 +8,7 @@ import pytest
 from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError, UnknownNameError
 from capline.testing.examples import examples
-from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
+from capline.testing.setting import SECOND, START_US, StoreSetting
 
 
 class ReservationLaw(StoreSetting):
@@ -63,6 +63,9 @@ class ReservationLaw(StoreSetting):
             reserve channel=push ttl=10 -> yes; 20: use 9/day reservations=True; reserve ttl=10 -> yes
             40: decide -> yes
             use 9/day reservations=True channels.push=1/day; usage channel=push -> used 1+0; decide channel=push -> yes
+        test_erase_and_sweep_forget_reservations: 2/h | reservations=True
+            a = reserve ttl=30; erase -> gives 1 0; commit $a -> no; 1: b = reserve ttl=86400; 3600: commit $b -> yes
+            3601: sweep -> yes; commit $b -> no; usage -> used 0
         """)
     )
 
@@ -223,21 +226,6 @@ class ReservationLaw(StoreSetting):
         assert not limiter.cancel("p", "{x}", reserved)
         rows = limiter.decide_batch([Attempt("p", 2), Attempt("p", 2), Attempt("q", 2)])
         assert [bool(row) for row in rows] == [True, False, True]
-
-    def test_erase_and_sweep_forget_reservations(self) -> None:
-        limiter = self.reserving("2/h")
-        hit = limiter.reserve("p", "s", ttl=30).hit
-        assert limiter.erase("s") == 1
-        assert limiter.erase("s") == 0
-        assert limiter.commit("p", "s", hit) is False
-        self.at(1)
-        hit = limiter.reserve("p", "s", ttl=DAY / SECOND).hit
-        self.at(3600)
-        assert limiter.commit("p", "s", hit) is True
-        self.at(3601)
-        assert limiter.sweep()
-        assert limiter.commit("p", "s", hit) is False
-        assert self.used(limiter) == [0]
 
     def test_what_cannot_be_reserved_says_so(self) -> None:
         limiter = self.limiter(self.policy("p", ["1/h"], reservations=True), self.policy("q", ["1/h"]))

@@ -86,6 +86,15 @@ CHANGES = (
         if algorithm == "sliding_log" or "calendar-day" not in limits[0]
     ],
     [Policy("p", limits, reservations=True) for limits in (["5/10us"], ["5/300us"], ["3/40us", "9/90us"])],
+    [
+        Policy("p", limits, **kind)
+        for limits in (["6/30us"], ["9/60us"])
+        for kind in (
+            {"reservations": True},
+            {"count_denied": True},
+            {"algorithm": "bucketed", "granularity": "5us"},
+        )
+    ],
     [Policy("p", limits) for limits in (["200/1000us"], ["300/90us", "600/9000us"], ["7/300us"])],
     [
         Policy("p", limits, count_denied=counts, by_segment=segments)

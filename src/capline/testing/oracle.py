@@ -151,8 +151,10 @@ class Oracle:
         account = self._account(policy, subject, now_us)
         oldest_us = account.time_us(now_us) - account.retention_us
         live = [hit for hit in account.hits if hit.live and hit.stamp_us == stamp_us > oldest_us]
-        _check(done == bool(live), 5, policy, f"the commit of {stamp_us} was answered {done}, beside {account.hits}")
-        for hit in live:
+        # Under sums the hit may have become a part of a later one.
+        right = done == bool(live) or (self._blinded and not done)
+        _check(right, 5, policy, f"the commit of {stamp_us} was answered {done}, beside {account.hits}")
+        for hit in live if done else ():
             hit.ends_us = None
 
     def peeked(self, attempt: Attempt, now_us: int, decision: Decision) -> None:

@@ -52,9 +52,9 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
     family = compiled.family
     tag = tag_of(subject, family.buckets)
     # Reservations that the policy gave up end all the same.
-    record = _record_of(compiled)
-    ends = compiled.rule.algorithm == "sliding_log" and not compiled.rule.denied_units
-    read = (*family.hit_logs, *((record,) if ends else family.records), _ids_of(compiled), *family.former_logs)
+    ends = compiled.rule.algorithm in LOGS
+    records = (_record_of(compiled),) if ends else ()
+    read = (*family.hit_logs, *records, _ids_of(compiled), *family.former_logs)
     keys = keys_of(read, tag)
     slot = slot_of(tag)
     if family.buckets:

@@ -158,7 +158,10 @@ class ReservationLaw(StoreSetting):
             [0, 0],
         ]
 
-    def test_who_gives_up_reservations_revives_none(self) -> None:
+    @pytest.mark.parametrize(
+        "then", [{}, {"count_denied": True}, {"algorithm": "bucketed"}], ids=["hits", "refusals", "sums"]
+    )
+    def test_who_gives_up_reservations_revives_none(self, then: dict[str, Any]) -> None:
         limiter = self.reserving("9/day")
         for subject in ("s", "t", "kept"):
             assert limiter.reserve("p", subject, 2, ttl=10)
@@ -167,7 +170,7 @@ class ReservationLaw(StoreSetting):
         pending = limiter.reserve("p", "pending", ttl=100)
         assert limiter.commit("p", "kept", committed)
         self.at(20)
-        limiter.use([self.policy("p", ["9/day"])])
+        limiter.use([self.policy("p", ["9/day"], **then)])
         assert [self.used(limiter, name) for name in ("s", "t", "kept", "pending")] == [[0], [1], [1], [1]]
         assert [hit.units for hit in limiter.explain("p", "s").hits] in ([0], [])
         assert limiter.decide("p", "s", 9)

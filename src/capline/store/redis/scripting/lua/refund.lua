@@ -184,7 +184,7 @@ if ARGV[10] ~= '' then
   for k = 1, many do marks[k] = struct.unpack('>I4', ARGV[10], 4 * k - 3) end
   entries, left = end_reservations(logs, pending, marks, now, retention)
 else
-  local pending = storage == 0 and former_record(own, KEYS[1], field)
+  local pending = storage >= 0 and former_record(own, KEYS[1], field)
   if pending then end_reservations(logs, pending, {}, now, retention) end
 end
 for _, log in ipairs(logs) do log.ended, log.dirty = log.dirty, nil end

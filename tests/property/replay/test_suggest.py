@@ -58,10 +58,13 @@ def test_each_count_is_the_specification_s(seed: int, monkeypatch: pytest.Monkey
     # Windows and steps are looked up in each of two ways.
     monkeypatch.setattr(past, "_STEPS_BACK", random.choice((0, 1, 4)))
     monkeypatch.setattr(columns, "_FEW_STEPS", random.choice((1, 1 << 20)))
-    # One number has room for all subjects and times, or for few of them.
+    # One number has room for all subjects and times, or for few of them; events are sorted in a block or in many.
     monkeypatch.setattr(past, "_ROOM", random.choice((1 << 62, 400_000)))
-    shuffled = random.sample(rows, len(rows))
-    subjects, instants = (np.array(column) for column in zip(*shuffled, strict=True))
+    monkeypatch.setattr(past, "_BLOCK_EVENTS", random.choice((1 << 20, 7)))
+    apart = random.choice((1, 70_000))  # codes of 16 bits, or of more
+    rows = [(subject * apart, at_us) for subject, at_us in rows]
+    read = random.choice((rows, random.sample(rows, len(rows))))
+    subjects, instants = (np.array(column) for column in zip(*read, strict=True))
     histories = Histories(subjects.astype(np.int32), instants)
     windows = [window_of(histories, each * scale) for each in (width, other)]
     curve = curve_of(histories, windows[0])

@@ -87,7 +87,7 @@ CHANGES = (
     ],
     [Policy("p", limits, reservations=True) for limits in (["5/10us"], ["5/300us"], ["3/40us", "9/90us"])],
     [
-        Policy("p", limits, **kind)
+        Policy("p", limits).having(**kind)
         for limits in (["6/30us"], ["9/60us"])
         for kind in (
             {"reservations": True},

@@ -316,3 +316,22 @@ def test_messages_are_checked_when_the_service_starts(tmp_path: Path) -> None:
     for message, said in wrong:
         with pytest.raises(InvalidValueError, match=f"messages: push: .*{said}"):
             check_message("push", message)
+
+
+def test_what_is_to_come_is_in_order_with_who_takes_whose_place(service: Serving, ann: Visitor) -> None:
+    page = "/console/campaigns/waiting"
+    assert "No campaign waits." in ann.get(page).text
+    for name, day, minute in (("later", "02", "00"), ("second", "01", "30"), ("first", "01", "00")):
+        at = {"campaign": name, "send_at": f"2031-07-{day}T16:{minute}", "holdout": ""}
+        form = GOOD | at | {"forgery": ann.forgery(PAGE), "key": name}
+        assert ann.post(PAGE, data=form).headers["Location"].endswith("done=begun")
+    key = {"history": "true"}
+    told = ann.get(page, params=key, headers=JSON).json()
+    assert told == service.client.get("/v1/campaign-conflicts", params=key).json()
+    assert [one["campaign"] for one in told["campaigns"]] == ["first", "second", "later"]
+    text = ann.get(page).text
+    assert re.findall(r"<h2>(2031-\S+)</h2>", text) == ["2031-07-01", "2031-07-02"]
+    lost = r'second</bdi></td><td class="text"><bdi class="name">first</bdi></td><td class="text"><code>1/day</code>'
+    assert re.search(rf"{lost}.*?<td>100</td>", text, re.DOTALL)
+    assert f'href="{page}"' in ann.get("/console/campaigns").text
+    assert ann.get(page, params={"history": "maybe"}).status_code == 422

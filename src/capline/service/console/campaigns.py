@@ -1,22 +1,21 @@
 """Campaigns: a list by name, and of one how far it is, what became of its recipients and what may be done with it.
 
 /console/campaigns?after=      a page of them
+/console/campaigns/waiting     what is to come, in order, and who takes whose place
 /console/campaign?name=        one; POST …/pause, resume, cancel, retry-failed
 /console/response?name=        what came back after its messages
 """
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-
-from capline.service.http.problems import Problem
 
 if TYPE_CHECKING:
     from capline.service.access.tokens import Token
     from capline.service.console.verbs import Verbs
 
 LIST, ONE, RESPONSE = "/v1/campaigns", "/v1/campaigns/{name}", "/v1/campaigns/{name}/response"
+CONFLICTS = "/v1/campaign-conflicts"
 _A_PAGE = 50
 _OUTCOMES = ("sent", "refused", "failed", "not_known", "held", "pending", "undecided")
 _ACTIONS = {
@@ -32,7 +31,7 @@ ACTIONS = ("pause", "resume", "cancel", "retry-failed")
 
 
 class CampaignPages:
-    """Asks for campaigns, and steers them, as somebody."""
+    """Asks for campaigns as somebody."""
 
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
@@ -43,30 +42,12 @@ class CampaignPages:
             return {"is_here": False, "campaigns": [], "next": None}
         return {"is_here": True, **await self._verbs(token, "GET", LIST, after=after, limit=_A_PAGE)}
 
-    async def one(self, token: Token, name: str) -> dict[str, Any]:
-        """The page of one."""
-        report: dict[str, Any] = await self._verbs(token, "GET", ONE, name)
-        return report
-
-    async def response(self, token: Token, name: str) -> dict[str, Any]:
-        """What came back after the messages of one; `why_not` says why nothing can be told."""
-        try:
-            return {"campaign": name, "why_not": "", **await self._verbs(token, "GET", RESPONSE, name)}
-        except Problem as problem:
-            if problem.status != HTTPStatus.CONFLICT:
-                raise
-            return {"campaign": name, "why_not": str(problem)}
-
     def actions(self, token: Token, report: dict[str, Any]) -> list[str]:
         """What this token may do with a campaign as it is."""
         named = [
             action for action in _ACTIONS.get(report["state"], ()) if self._verbs.may(token, "POST", f"{ONE}/{action}")
         ]
         return [action for action in named if action != "retry-failed" or report["total"]["failed"]]
-
-    async def steer(self, token: Token, name: str, action: str) -> None:
-        """Do one of `ACTIONS`."""
-        await self._verbs(token, "POST", f"{ONE}/{action}", name)
 
 
 def drawn(part: dict[str, Any]) -> list[tuple[str, float, float]]:

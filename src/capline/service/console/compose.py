@@ -53,10 +53,6 @@ class Composing:
     def __init__(self, verbs: Verbs, messages: Mapping[str, Mapping[str, Any]]) -> None:
         self._verbs, self._messages = verbs, messages
 
-    def may(self, token: Token) -> bool:
-        """Whether it may begin one."""
-        return self._verbs.may(token, "POST", CREATE)
-
     async def view(self, token: Token, typed: Mapping[str, str], faults: Faults | None = None) -> dict[str, Any]:
         """The form as it was typed, what is wrong with it, and its forecast, None where there is none.
 
@@ -93,10 +89,6 @@ class Composing:
             except (Problem, CaplineError) as error:
                 faults = faults_of(error)
         return faults
-
-    def may_upload(self, token: Token) -> bool:
-        """Whether it may upload an audience."""
-        return self._verbs.may(token, "PUT", UPLOAD)
 
     async def upload(
         self, token: Token, said: Mapping[str, str], file: str, pieces: Callable[[], AsyncGenerator[bytes]]

@@ -3,6 +3,7 @@
     GET   /console?over=hour       the overview; over an hour, a day, a week
     GET   /console/subject?id=42   one subject; POST …/erase and …/override
     GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on; /console/response?name=
+    GET   /console/campaigns/waiting   what is to come, in order, and who takes whose place
     GET   /console/campaigns/new   a campaign that is composed, with its forecast; POST begins it
     POST  /console/campaigns/audience   a file, as a form sends it
     GET   /console/policies        and /console/policy?name=, /console/audit
@@ -24,6 +25,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -60,11 +62,14 @@ if TYPE_CHECKING:
     from capline.service.http.app import Request
     from capline.service.metrics.registry import Metrics
 
-    Answered = Callable[[Request, Caller], Awaitable[Reply]]
+    Asked = dict[str, str]
+    Answer = Reply | tuple[str, dict[str, Any], dict[str, Any]]
+    """A template, its view, and what only the template needs; in that too a `status` other than 200."""
+    Handler = Callable[[Request], Awaitable[Reply]]
 
 TOP = "/console"
 SUBJECT, CAMPAIGNS, CAMPAIGN = f"{TOP}/subject", f"{TOP}/campaigns", f"{TOP}/campaign"
-COMPOSE, UPLOAD = f"{CAMPAIGNS}/new", f"{CAMPAIGNS}/audience"
+COMPOSE, UPLOAD, WAITING = (f"{CAMPAIGNS}/{name}" for name in ("new", "audience", "waiting"))
 POLICIES, POLICY, TRY, LIMITED, SEGMENTS, AUDIT = (
     f"{TOP}/{name}" for name in ("policies", "policy", "try", "limited", "segments", "audit")
 )
@@ -133,27 +138,30 @@ class Console:
 
         pages = {
             "/": route(GET=_to_the_top),
-            TOP: route(GET=self._page(self._home)),
-            SUBJECT: route(GET=self._page(self._subject)),
+            TOP: route(GET=self._page(self._home, "over")),
+            SUBJECT: route(GET=self._page(self._subject, "id", "after")),
             f"{SUBJECT}/erase": route(POST=self._form(self._erase, "id")),
             f"{SUBJECT}/override": route(POST=self._form(self._override, "id", "policy", "limits", "hours")),
-            POLICIES: route(GET=self._page(self._policies)),
-            POLICY: route(GET=self._page(self._policy)),
-            TRY: route(GET=self._page(self._try)),
+            POLICIES: route(GET=self._page(self._policies, "contains", "after")),
+            POLICY: route(GET=self._page(self._policy, "name", "after")),
+            TRY: route(GET=self._page(self._try, "name", *settings.TYPED)),
             f"{TRY}/set": route(POST=self._form(self._set, "name", *settings.TYPED, "shadow", "version", "reason")),
-            f"{TOP}/suggest": route(GET=self._page(self._suggest)),
-            LIMITED: route(GET=self._page(self._limited)),
-            SEGMENTS: route(GET=self._page(self._segments)),
+            f"{TOP}/suggest": route(GET=self._page(self._suggest, "name", *suggest.TYPED)),
+            LIMITED: route(GET=self._page(self._limited, "policy")),
+            SEGMENTS: route(GET=self._page(self._segments, "left", "right")),
             f"{SEGMENTS}/rollback": route(POST=self._form(self._rollback, "version", "current")),
-            AUDIT: route(GET=self._page(self._audit)),
-            CAMPAIGNS: route(GET=self._page(self._list_campaigns)),
-            CAMPAIGN: route(GET=self._page(self._campaign)),
-            f"{TOP}/response": route(GET=self._page(self._response)),
-            COMPOSE: route(GET=self._page(self._compose), POST=self._form(self._begin, *compose.TYPED, "key")),
-            UPLOAD: Route({"POST": self._page(self._upload)}, AUDIENCE_BYTES, types=None, roles=(), streamed=True),
+            AUDIT: route(GET=self._page(self._audit, "before")),
+            CAMPAIGNS: route(GET=self._page(self._list_campaigns, "after")),
+            WAITING: route(GET=self._page(self._waiting, "history")),
+            CAMPAIGN: route(GET=self._page(self._campaign, "name")),
+            f"{TOP}/response": route(GET=self._page(self._response, "name")),
+            COMPOSE: route(
+                GET=self._page(self._compose, *compose.TYPED), POST=self._form(self._begin, *compose.TYPED, "key")
+            ),
+            UPLOAD: Route({"POST": self._answer(self._upload)}, AUDIENCE_BYTES, types=None, roles=(), streamed=True),
             f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
             LINK: route(GET=self._follow, POST=self._link),
-            f"{TOP}/sign-out": route(POST=self._form(self._sign_out)),
+            f"{TOP}/sign-out": route(POST=self._answer(self._sign_out)),
         }
         steered = {
             f"{CAMPAIGN}/{action}": route(POST=self._form(partial(self._steer, action), "name"))
@@ -161,7 +169,27 @@ class Console:
         }
         return pages | steered | {path: route(GET=_file(kind, data)) for path, (kind, data) in files().items()}
 
-    def _page(self, page: Answered) -> Callable[[Request], Awaitable[Reply]]:
+    def _page(self, page: Callable[[Caller, Asked], Awaitable[Answer]], *fields: str) -> Handler:
+        """Of a query with these fields, and what was done by a form that led here."""
+
+        async def answer(request: Request, caller: Caller) -> Answer:
+            asked = query_of(request.query, (*fields, "done"))
+            told = await page(caller, asked)
+            if not isinstance(told, Reply):
+                told[2]["done"] = _DONE.get(asked.get("done", ""))
+            return told
+
+        return self._answer(answer)
+
+    def _form(self, act: Callable[[Caller, Asked], Awaitable[Answer]], *fields: str) -> Handler:
+        async def answer(request: Request, caller: Caller) -> Answer:
+            form = query_of(request.body, ("forgery", *fields))
+            check_form(request, caller, form.get("forgery", ""))
+            return await act(caller, form)
+
+        return self._answer(answer)
+
+    def _answer(self, act: Callable[[Request, Caller], Awaitable[Answer]]) -> Handler:
         async def answer(request: Request) -> Reply:
             caller: Caller | None = None
             try:
@@ -170,21 +198,12 @@ class Console:
                     return self._unknown(request)
                 check_role(caller.token, READ)
                 async with self._turns:
-                    return await page(request, caller)
+                    told = await act(request, caller)
+                    return told if isinstance(told, Reply) else self._shown(request, caller, *told)
             except (Problem, CaplineError) as error:
                 return self._problem(request, caller, error)
 
         return answer
-
-    def _form(
-        self, act: Callable[[Request, Caller, dict[str, str]], Awaitable[Reply]], *fields: str
-    ) -> Callable[[Request], Awaitable[Reply]]:
-        async def answer(request: Request, caller: Caller) -> Reply:
-            form = query_of(request.body, ("forgery", *fields))
-            check_form(request, caller, form.get("forgery", ""))
-            return await act(request, caller, form)
-
-        return self._page(answer)
 
     def _unknown(self, request: Request) -> Reply:
         if wants_json(request):
@@ -201,18 +220,12 @@ class Console:
         if wants_json(request):
             raise problem
         view = {"status": problem.status.value, "title": status_title(problem.status), "detail": str(problem)}
-        return self._shown(request, caller, "problem.html", view, status=problem.status.value, at=time.time())
+        return self._shown(request, caller, "problem.html", view, {"at": time.time(), "status": view["status"]})
 
     def _shown(
-        self,
-        request: Request,
-        caller: Caller | None,
-        template: str,
-        view: dict[str, Any],
-        *,
-        status: int = 200,
-        **around: Any,
+        self, request: Request, caller: Caller | None, template: str, view: dict[str, Any], around: dict[str, Any]
     ) -> Reply:
+        status = around.pop("status", 200)
         sees_segments = not caller or self.verbs.may(caller.token, "GET", segments.LIST)
         nav = _NAV if sees_segments else [one for one in _NAV if one[1] != SEGMENTS]
         around |= {"who": caller, "has_tokens": self._sessions.has_tokens, "nav": nav, "path": request.route}
@@ -221,8 +234,11 @@ class Console:
     # --- signing in ---------------------------------------------------------------------------------------------
 
     async def _sign_in_page(self, request: Request) -> Reply:
-        then = query_of(request.query, ("then",)).get("then", TOP)
-        return self._shown(request, None, "sign_in.html", {"then": then, "detail": ""})
+        return self._asked_in(request, query_of(request.query, ("then",)).get("then", TOP))
+
+    def _asked_in(self, request: Request, then: str, problem: Problem | None = None) -> Reply:
+        view = {"then": then, "detail": str(problem or "")}
+        return self._shown(request, None, "sign_in.html", view, {"status": problem.status.value if problem else 200})
 
     async def _sign_in(self, request: Request) -> Reply:
         form = query_of(request.body, ("name", "secret", "then"))
@@ -230,8 +246,7 @@ class Console:
         try:
             cookie = await self._sessions.sign_in(request, form.get("name", "").strip(), form.get("secret", "").strip())
         except Problem as problem:
-            view = {"then": then, "detail": str(problem)}
-            return self._shown(request, None, "sign_in.html", view, status=problem.status.value)
+            return self._asked_in(request, then, problem)
         here = then == TOP or then.startswith((f"{TOP}/", f"{TOP}?"))
         return moved(then if here and then.isprintable() and then.isascii() else TOP, {"Set-Cookie": cookie})
 
@@ -246,57 +261,60 @@ class Console:
         try:
             return moved(TOP, {"Set-Cookie": self._sessions.follow(request, key)})
         except Problem as problem:
-            view = {"then": TOP, "detail": str(problem)}
-            return self._shown(request, None, "sign_in.html", view, status=problem.status.value)
+            return self._asked_in(request, TOP, problem)
 
-    async def _sign_out(self, request: Request, _caller: Caller, _form: dict[str, str]) -> Reply:
+    async def _sign_out(self, request: Request, caller: Caller) -> Reply:
+        check_form(request, caller, query_of(request.body, ("forgery",)).get("forgery", ""))
         return moved(f"{TOP}/sign-in", {"Set-Cookie": self._sessions.sign_out(request)})
 
     # --- pages --------------------------------------------------------------------------------------------------
 
-    async def _home(self, request: Request, caller: Caller) -> Reply:
-        view = await self._overview.view(query_of(request.query, ("over",)).get("over", "hour"), caller.token)
-        return self._shown(request, caller, "overview.html", view, chart=chart(view), spans=SPANS, kinds=KINDS)
+    async def _home(self, caller: Caller, asked: Asked) -> Answer:
+        view = await self._overview.view(asked.get("over", "hour"), caller.token)
+        return "overview.html", view, {"chart": chart(view), "spans": SPANS, "kinds": KINDS}
 
-    async def _subject(self, request: Request, caller: Caller) -> Reply:
-        asked = query_of(request.query, ("id", "after", "done"))
+    async def _subject(self, caller: Caller, asked: Asked) -> Answer:
         word = asked.get("id", "")
         word = word if word.startswith("s:") else word.strip()
         if not word:
-            return self._shown(request, caller, "find.html", {})
+            return "find.html", {}, {}
         view = await self._subjects.view(caller.token, word, asked.get("after"))
         may = {
-            "erase": caller.changes and self.verbs.may(caller.token, "DELETE", subject.PATH),
-            "override": self._has_configuration
-            and caller.changes
-            and self.verbs.may(caller.token, "PUT", subject.OVERRIDE),
+            "erase": self._may(caller, "DELETE", subject.PATH),
+            "override": self._has_configuration and self._may(caller, "PUT", subject.OVERRIDE),
         }
-        drawings = [subject.drawn(one) for one in view["policies"]]
-        return self._shown(
-            request, caller, "subject.html", view, may=may, drawings=drawings, done=_DONE.get(asked.get("done", ""))
-        )
+        return "subject.html", view, {"may": may, "drawings": [subject.drawn(one) for one in view["policies"]]}
 
-    async def _erase(self, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+    def _may(self, caller: Caller, method: str, path: str) -> bool:
+        return caller.changes and self.verbs.may(caller.token, method, path)
+
+    async def _erase(self, caller: Caller, form: Asked) -> Reply:
         await self._subjects.erase(caller.token, form.get("id", ""))
         return moved(link(SUBJECT, id=form["id"], done="erased"))
 
-    async def _override(self, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+    async def _override(self, caller: Caller, form: Asked) -> Reply:
         words = (form.get(name, "") for name in ("id", "policy", "limits", "hours"))
         await self._subjects.override(caller.token, *words)
         return moved(link(SUBJECT, id=form["id"], done="overridden"))
 
-    async def _list_campaigns(self, request: Request, caller: Caller) -> Reply:
-        after = query_of(request.query, ("after",)).get("after")
-        view = await self._campaigns.view(caller.token, after)
-        may = view["is_here"] and caller.changes and self._composing.may(caller.token)
-        return self._shown(request, caller, "campaigns.html", view, after=after, may_compose=may)
+    async def _list_campaigns(self, caller: Caller, asked: Asked) -> Answer:
+        view = await self._campaigns.view(caller.token, asked.get("after"))
+        may = {
+            "may_compose": self._may(caller, "POST", compose.CREATE),
+            "may_wait": self.verbs.may(caller.token, "GET", campaigns.CONFLICTS),
+        }
+        return "campaigns.html", view, {"after": asked.get("after"), **may}
 
-    async def _compose(self, request: Request, caller: Caller) -> Reply:
-        typed = query_of(request.query, (*compose.TYPED, "done"))
-        view = await self._composing.view(caller.token, typed)
-        return await self._composed(request, caller, view, done=_DONE.get(typed.get("done", "")))
+    async def _waiting(self, caller: Caller, asked: Asked) -> Answer:
+        if not self.verbs.has(campaigns.CONFLICTS):
+            return moved(CAMPAIGNS)
+        told = await self.verbs(caller.token, "GET", campaigns.CONFLICTS, history=asked.get("history"))
+        return "waiting.html", told, {"days": groupby(told["campaigns"], key=lambda one: one["due"][:10])}
 
-    async def _upload(self, request: Request, caller: Caller) -> Reply:
+    async def _compose(self, caller: Caller, typed: Asked) -> Answer:
+        return self._composed(caller, await self._composing.view(caller.token, typed))
+
+    async def _upload(self, request: Request, caller: Caller) -> Answer:
         form = Multipart(request.headers, request.pieces())
         said: dict[str, str] = {}
         while (part := await form.part()) and part[1] is None:
@@ -310,120 +328,102 @@ class Console:
         )
         if not faults:
             return moved(link(COMPOSE, **(typed | named | {"done": "uploaded"})))
-        return await self._composed(
-            request, caller, await self._composing.view(caller.token, typed, faults), status=422
-        )
+        return self._composed(caller, await self._composing.view(caller.token, typed, faults), status=422)
 
-    async def _begin(self, request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+    async def _begin(self, caller: Caller, form: Asked) -> Answer:
         faults = await self._composing.begin(caller.token, form, form.get("key", ""))
         if not faults:
             return moved(link(CAMPAIGN, name=form["campaign"].strip(), done="begun"))
-        return await self._composed(request, caller, await self._composing.view(caller.token, form, faults), status=422)
+        return self._composed(caller, await self._composing.view(caller.token, form, faults), status=422)
 
-    async def _composed(
-        self, request: Request, caller: Caller, view: dict[str, Any], *, status: int = 200, done: str | None = None
-    ) -> Reply:
-        may_upload = caller.changes and self._composing.may_upload(caller.token)
-        typed = urlencode({name: word for name, word in view["form"].items() if word})
-        around = {"drawn": campaigns.drawn, "key": secrets.token_hex(16), "may_upload": may_upload}
-        around |= {"typed": typed, "done": done}
-        return self._shown(request, caller, "compose.html", view, status=status, **around)
+    def _composed(self, caller: Caller, view: dict[str, Any], **around: Any) -> Answer:
+        around = {"drawn": campaigns.drawn, "key": secrets.token_hex(16), "done": None} | around
+        around["may_upload"] = self._may(caller, "PUT", compose.UPLOAD)
+        around["typed"] = urlencode({name: word for name, word in view["form"].items() if word})
+        return "compose.html", view, around
 
-    async def _campaign(self, request: Request, caller: Caller) -> Reply:
-        asked = query_of(request.query, ("name", "done"))
+    async def _campaign(self, caller: Caller, asked: Asked) -> Answer:
         if not asked.get("name") or not self.verbs.has(campaigns.ONE):
             return moved(CAMPAIGNS)
         from capline.campaign.store.protocol import SILENT_S  # noqa: PLC0415 - few services have campaigns
 
-        view = await self._campaigns.one(caller.token, asked["name"])
-        return self._shown(
-            request,
-            caller,
+        view = await self.verbs(caller.token, "GET", campaigns.ONE, asked["name"])
+        return (
             "campaign.html",
             view,
-            actions=self._campaigns.actions(caller.token, view) if caller.changes else [],
-            drawn=campaigns.drawn,
-            at=time.time(),
-            silent_s=SILENT_S,
-            has_response=self.verbs.has(campaigns.RESPONSE),
-            done=_DONE.get(asked.get("done", "")),
+            {
+                "actions": self._campaigns.actions(caller.token, view) if caller.changes else [],
+                "drawn": campaigns.drawn,
+                "at": time.time(),
+                "silent_s": SILENT_S,
+                "has_response": self.verbs.has(campaigns.RESPONSE),
+            },
         )
 
-    async def _response(self, request: Request, caller: Caller) -> Reply:
-        name = query_of(request.query, ("name",)).get("name")
+    async def _response(self, caller: Caller, asked: Asked) -> Answer:
+        name = asked.get("name")
         if not name or not self.verbs.has(campaigns.RESPONSE):
             return moved(CAMPAIGNS)
-        return self._shown(request, caller, "response.html", await self._campaigns.response(caller.token, name))
+        told, why_not = await self.verbs.or_why(caller.token, "GET", campaigns.RESPONSE, name)
+        return "response.html", {"campaign": name, "why_not": why_not, **(told or {})}, {}
 
-    async def _steer(self, action: str, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+    async def _steer(self, action: str, caller: Caller, form: Asked) -> Reply:
         if not self.verbs.has(campaigns.ONE):
             raise Problem(HTTPStatus.NOT_FOUND, "this service has no campaign store")
-        await self._campaigns.steer(caller.token, form.get("name", ""), action)
+        await self.verbs(caller.token, "POST", f"{campaigns.ONE}/{action}", form.get("name", ""))
         return moved(link(CAMPAIGN, name=form["name"], done=action))
 
-    async def _policies(self, request: Request, caller: Caller) -> Reply:
-        asked = query_of(request.query, ("contains", "after"))
+    async def _policies(self, caller: Caller, asked: Asked) -> Answer:
         view = await self._settings.policies(caller.token, asked.get("contains"), asked.get("after"))
-        return self._shown(request, caller, "policies.html", view, contains=asked.get("contains", ""))
+        return "policies.html", view, {"contains": asked.get("contains", "")}
 
-    async def _policy(self, request: Request, caller: Caller) -> Reply:
-        asked = query_of(request.query, ("name", "after", "done"))
+    async def _policy(self, caller: Caller, asked: Asked) -> Answer:
         if not asked.get("name"):
             return moved(POLICIES)
-        view = await self._settings.policy(caller.token, asked["name"], asked.get("after"))
-        return self._shown(request, caller, "policy.html", view, done=_DONE.get(asked.get("done", "")))
+        return "policy.html", await self._settings.policy(caller.token, asked["name"], asked.get("after")), {}
 
-    async def _try(self, request: Request, caller: Caller) -> Reply:
-        asked = query_of(request.query, ("name", *settings.TYPED, "done"))
+    async def _try(self, caller: Caller, asked: Asked) -> Answer:
         if not asked.get("name"):
             return moved(POLICIES)
         view = await self._settings.tried(caller.token, asked["name"], asked)
-        may = caller.changes and "version" in view["policy"] and self.verbs.may(caller.token, "PUT", settings.ONE)
-        return self._shown(request, caller, "try.html", view, may_set=may, done=_DONE.get(asked.get("done", "")))
+        return "try.html", view, {"may_set": "version" in view["policy"] and self._may(caller, "PUT", settings.ONE)}
 
-    async def _suggest(self, request: Request, caller: Caller) -> Reply:
-        typed = query_of(request.query, ("name", *suggest.TYPED))
-        name = typed.pop("name", "")
-        if not name:
+    async def _suggest(self, caller: Caller, asked: Asked) -> Answer:
+        if not asked.get("name"):
             return moved(POLICIES)
-        view = await self._suggesting.view(caller.token, name, typed)
-        return self._shown(request, caller, "suggest.html", view, curve=suggest.curve)
+        typed = {name: word for name, word in asked.items() if name in suggest.TYPED}
+        return "suggest.html", await self._suggesting.view(caller.token, asked["name"], typed), {"curve": suggest.curve}
 
-    async def _set(self, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+    async def _set(self, caller: Caller, form: Asked) -> Reply:
         name = form.get("name", "")
         if await self._settings.change(caller.token, name, form):
             return moved(link(POLICY, name=name, done="set"))
         typed = {key: form.get(key, "") for key in settings.TYPED}
         return moved(link(TRY, name=name, **typed, done="conflict"))
 
-    async def _limited(self, request: Request, caller: Caller) -> Reply:
-        policy = query_of(request.query, ("policy",)).get("policy") or None
-        view = await self._settings.limited(caller.token, policy)
-        return self._shown(request, caller, "limited.html", view, policy=policy)
+    async def _limited(self, caller: Caller, asked: Asked) -> Answer:
+        policy = asked.get("policy") or None
+        told, why_not = await self.verbs.or_why(caller.token, "GET", settings.LIMITED, policy=policy)
+        return "limited.html", {"is_here": not why_not, **(told or {"policies": []})}, {"policy": policy}
 
-    async def _segments(self, request: Request, caller: Caller) -> Reply:
-        asked = query_of(request.query, ("left", "right", "done"))
+    async def _segments(self, caller: Caller, asked: Asked) -> Answer:
         view = await self._segment_pages.view(caller.token, asked.get("left", ""), asked.get("right", ""))
-        may = caller.changes and self.verbs.may(caller.token, "POST", segments.ROLLBACK)
-        return self._shown(
-            request, caller, "segments.html", view, may_roll_back=may, done=_DONE.get(asked.get("done", ""))
-        )
+        return "segments.html", view, {"may_roll_back": self._may(caller, "POST", segments.ROLLBACK)}
 
-    async def _rollback(self, _request: Request, caller: Caller, form: dict[str, str]) -> Reply:
+    async def _rollback(self, caller: Caller, form: Asked) -> Reply:
         words = form.get("version", ""), form.get("current", "")
         is_done = await self._segment_pages.rollback(caller.token, *words)
         return moved(link(SEGMENTS, done="rolled" if is_done else "conflict"))
 
-    async def _audit(self, request: Request, caller: Caller) -> Reply:
-        before = query_of(request.query, ("before",)).get("before")
-        return self._shown(request, caller, "audit.html", await self._settings.audit(caller.token, before))
+    async def _audit(self, caller: Caller, asked: Asked) -> Answer:
+        return "audit.html", await self._settings.audit(caller.token, asked.get("before")), {}
 
 
 async def _to_the_top(_request: Request) -> Reply:
     return moved(TOP)
 
 
-def _file(kind: str, data: bytes) -> Callable[[Request], Awaitable[Reply]]:
+def _file(kind: str, data: bytes) -> Handler:
     async def answer(_request: Request) -> Reply:
         return Reply(data, _FOREVER, type=kind)
 

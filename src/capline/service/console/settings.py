@@ -9,12 +9,10 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import ConfigConflictError, InvalidValueError, quoted
 from capline.service.http.forms import number_of
-from capline.service.http.problems import Problem
 from capline.service.verbs.configuration import PolicyForm
 
 if TYPE_CHECKING:
@@ -64,27 +62,13 @@ class SettingsPages:
         form = typed if "limits" in typed else _typed(document)
         view = {"name": name, "policy": told, "form": form, "result": None, "why_not": ""}
         if form is typed:
-            try:
-                view["result"] = await self._verbs(token, "POST", f"{ONE}/try", name, form=document | _limits_of(form))
-            except Problem as problem:
-                if problem.status != HTTPStatus.CONFLICT:
-                    raise
-                view["why_not"] = str(problem)
+            asked = (token, "POST", f"{ONE}/try", name)
+            view["result"], view["why_not"] = await self._verbs.or_why(*asked, form=document | _limits_of(form))
         return view
 
     async def typed(self, token: Token, name: str) -> dict[str, str]:
         """The limits of a policy as the form has them."""
         return _typed((await self._document(token, name))[1])
-
-    async def limited(self, token: Token, policy: str | None) -> dict[str, Any]:
-        """Who is refused most, and who uses most, under all policies or one."""
-        try:
-            told: dict[str, Any] = await self._verbs(token, "GET", LIMITED, policy=policy)
-        except Problem as problem:
-            if problem.status != HTTPStatus.CONFLICT:
-                raise
-            return {"is_here": False, "policies": []}
-        return {"is_here": True, **told}
 
     async def change(self, token: Token, name: str, form: dict[str, str]) -> bool:
         """Set these limits, in shadow or not, for the form's reason; False if it has another version than the form."""

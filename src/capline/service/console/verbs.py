@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -9,6 +10,7 @@ import msgspec
 
 from capline.service.access.guard import check_role, may
 from capline.service.http.app import Reply, Request
+from capline.service.http.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -65,3 +67,12 @@ class Verbs:
         request.names = tuple(quote(name, safe="").encode() for name in names)
         answer = await route.handlers[method](request)
         return msgspec.to_builtins(answer.body if isinstance(answer, Reply) else answer)
+
+    async def or_why(self, *asked: Any, **query: Any) -> tuple[Any, str]:
+        """The same, and ""; or None, and why this service cannot answer, as it lacks something."""
+        try:
+            return await self(*asked, **query), ""
+        except Problem as problem:
+            if problem.status != HTTPStatus.CONFLICT:
+                raise
+            return None, str(problem)

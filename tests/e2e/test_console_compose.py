@@ -246,10 +246,12 @@ FAULTS = [
     ({"campaign": "a b"}, "campaign"),
     ({"message": "<b>"}, "message"),
     ({"message": "mail"}, "policy"),
-    ({"policy": "none"}, ""),
+    ({"policy": "none"}, "policy"),
     ({"audience": " "}, "audience"),
-    ({"audience": "none.csv"}, ""),
-    ({"audience": "../x.csv", "kind": "csv"}, ""),
+    ({"audience": "none"}, "audience"),
+    ({"audience": "none.csv"}, "audience"),
+    ({"column": "none"}, "column"),
+    ({"audience": "../x.csv", "kind": "csv"}, "audience"),
     ({"audience": "new", "kind": "segments"}, "audience"),
     ({"kind": "sender"}, "audience"),
     ({"send_at": "tomorrow"}, "send_at"),
@@ -261,7 +263,7 @@ FAULTS = [
     ({"priority": "-1"}, "priority"),
     ({"rate": "5/moon"}, "rate"),
     ({"over_cap": "wait"}, "over_cap"),
-    ({"policy": "${HOME}"}, ""),
+    ({"policy": "${HOME}"}, "policy"),
 ]
 
 
@@ -270,6 +272,7 @@ def test_what_is_wrong_is_said_at_its_field(ann: Visitor) -> None:
     for wrong, field in FAULTS:
         view = ann.get(PAGE, params=GOOD | wrong, headers=JSON).json()
         assert ([*view["faults"]], view["forecast"]) == ([field], None)
+        assert "uploads/" not in view["faults"][field]
         page = ann.post(PAGE, data=GOOD | wrong | {"forgery": forgery, "key": "k"})
         assert (page.status_code, f'data-part="told-{field}" role="alert"' in page.text) == (422, True)
     assert ann.get("/console/campaigns", headers=JSON).json()["campaigns"] == []

@@ -87,6 +87,9 @@ def test_in_a_browser_its_share_is_seen_and_it_comes_to_bind(
                 assert browser.told(VIOLATIONS) == []
                 assert browser.told("document.documentElement.scrollWidth") <= 390
             assert "in shadow: nobody is refused" in browser.text
+            browser.go(f"{service.admin}/console/limited")
+            assert "2 would be refused, as it is in shadow, 2 used" in browser.text
+            browser.go(f"{service.admin}/console/policy?name=promo")
             browser.press('main a[href^="/console/try"]')
             browser.fill("input[name=limits]", "9/hour, ")
             browser.press("form.limits button")

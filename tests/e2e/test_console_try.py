@@ -169,7 +169,12 @@ def test_what_cannot_be_tried_says_why(tmp_path: Path, settings: list[str]) -> N
         assert service.ask("/v1/policies/none/try", limits=["1/day"]).status_code == 404
         assert service.ask("/v1/policies/promo/try", limits=["1/moon"]).status_code == 422
         assert "No decision of this policy was recorded." in visitor.get("/console/try?name=promo&limits=1/day").text
-        assert visitor.get("/console/try?name=promo&limits=1/day&by_segment=vip").status_code == 422
+        page = visitor.get("/console/try?name=promo&limits=7/day&by_segment=vip")
+        assert (page.status_code, 'value="7/day"' in page.text, "write a name, a colon" in page.text) == (
+            422,
+            True,
+            True,
+        )
         assert "are in a file here" in visitor.get("/console/try?name=promo").text
     with Serving(tmp_path, "--store", "memory://") as service, Visitor(service) as visitor:
         refused = service.ask("/v1/policies/promo/try", limits=["1/day"])

@@ -40,7 +40,9 @@ TYPED = ("message", "campaign", "kind", "audience", "exclude", *_COLUMNS, *_INST
 _KINDS = ("upload", "segments", "csv", "parquet", "bitmap")
 _LISTED, _MOST_LISTED = 200, 10_000
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
-_AT_THE_FIELD = re.compile(r"(?:campaign\.json(?::\d+)?: )?(?:(\w+): )?(.*)", re.DOTALL)
+_AT_THE_FIELD = re.compile(r"(?:campaign\.json(?::\d+)?: )?(?:(\w+)(?: '[^']*')?: )?(.*)", re.DOTALL)
+_QUOTED = ("column", "zone_column", "policy", "audience")
+"""Fields that errors of files quote; where uploads lie is not shown."""
 _MISTYPED = re.compile(r"(.*) - at `\$\.(\w+)`", re.DOTALL)
 
 Faults = dict[str, str]
@@ -67,7 +69,7 @@ class Composing:
             try:
                 forecast = await self._forecast(token, document)
             except (Problem, CaplineError) as error:
-                faults = faults_of(error)
+                faults = faults_of(error, typed)
         due_us = instant_us(document["send_at"]) if forecast and "send_at" in document else None
         return {
             "messages": [*self._messages],
@@ -87,7 +89,7 @@ class Composing:
             try:
                 await self._verbs(token, "POST", CREATE, form=document, key=key)
             except (Problem, CaplineError) as error:
-                faults = faults_of(error)
+                faults = faults_of(error, typed)
         return faults
 
     async def upload(
@@ -199,8 +201,8 @@ def _instant(text: str, zone: str) -> str:
     return at.isoformat()
 
 
-def faults_of(error: Problem | CaplineError) -> Faults:
-    """What the error says, by field; raises it where it is not about what was typed."""
+def faults_of(error: Problem | CaplineError, typed: Mapping[str, str]) -> Faults:
+    """What the error says, by field, or by what was typed there; raises it where it is not about that."""
     if isinstance(error, Problem) and error.status == HTTPStatus.FORBIDDEN:
         raise error
     faults: Faults = {}
@@ -208,6 +210,8 @@ def faults_of(error: Problem | CaplineError) -> Faults:
         mistyped, found = _MISTYPED.fullmatch(line), _AT_THE_FIELD.fullmatch(line)
         field, text = (mistyped[2], mistyped[1]) if mistyped else (found[1], found[2]) if found else (None, line)
         if field not in TYPED:
-            field, text = "", line.removeprefix("campaign.json: ")
+            text = line.removeprefix("campaign.json: ")
+            field = next((name for name in _QUOTED if (word := typed.get(name, "").strip()) and word in text), "")
+            text = re.sub(rf"\B/\S*/(?={re.escape(typed.get('audience', '').strip())})", "", text) if field else text
         faults[field] = f"{faults[field]}; {text}" if field in faults else text
     return faults

@@ -386,7 +386,8 @@ class Console:
         if not asked.get("name"):
             return moved(POLICIES)
         view = await self._settings.tried(caller.token, asked["name"], asked)
-        return "try.html", view, {"may_set": "version" in view["policy"] and self._may(caller, "PUT", settings.ONE)}
+        may_set = "version" in view["policy"] and self._may(caller, "PUT", settings.ONE)
+        return "try.html", view, {"may_set": may_set, "status": 422 if view["fault"] else 200}
 
     async def _suggest(self, caller: Caller, asked: Asked) -> Answer:
         if not asked.get("name"):

@@ -60,10 +60,13 @@ class SettingsPages:
         """Other limits: what is in force, what was typed, and what that would have done, None if it was not tried."""
         told, document = await self._document(token, name)
         form = typed if "limits" in typed else _typed(document)
-        view = {"name": name, "policy": told, "form": form, "result": None, "why_not": ""}
+        view = {"name": name, "policy": told, "form": form, "result": None, "why_not": "", "fault": ""}
         if form is typed:
             asked = (token, "POST", f"{ONE}/try", name)
-            view["result"], view["why_not"] = await self._verbs.or_why(*asked, form=document | _limits_of(form))
+            try:
+                view["result"], view["why_not"] = await self._verbs.or_why(*asked, form=document | _limits_of(form))
+            except InvalidValueError as error:
+                view["fault"] = str(error)
         return view
 
     async def typed(self, token: Token, name: str) -> dict[str, str]:

@@ -25,6 +25,7 @@ import msgspec
 from capline.config.bulk import read_overrides
 from capline.config.document import document_of, entry_facts, every_key, own_facts, policy_of
 from capline.config.open import open_backend
+from capline.config.records import Totals
 from capline.limiter.policies.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
 from capline.model.policy import ALGORITHMS, LAYOUTS, check_no_replicas
@@ -175,9 +176,10 @@ class OverrideNow(OverrideVersion):
 
 
 class OverridesPage(TypedDict):
-    """Overrides of a policy; `next` is sent back as `after`, until it is null."""
+    """Overrides of a policy, of `count` in all; `next` is sent back as `after`, until it is null."""
 
     overrides: list[OverrideNow]
+    count: int
     next: str | None
 
 
@@ -365,8 +367,8 @@ class ConfigurationVerbs:
         limit = page_limit(named)
         after = parse_subject(named["after"]) if "after" in named else None
         page, following = await asyncio.to_thread(configuration.overrides_page, policy, after, limit)
-        now_us = configuration.view.now_us()
-        return {"overrides": [_now(policy, *entry, now_us) for entry in page], "next": following}
+        now_us, total = configuration.view.now_us(), configuration.view.totals.get(policy, Totals())
+        return {"overrides": [_now(policy, *each, now_us) for each in page], "count": total.count, "next": following}
 
     @patch("/v1/overrides/{policy}", OverridesForm, Changed, query=_BULK, reads=True)
     async def set_overrides(self, request: Request, policy: str) -> Changed:

@@ -45,13 +45,14 @@ class RefusedByLimit(msgspec.Struct):
 
 
 class LimitedPolicy(msgspec.Struct):
-    """One policy: units that were used, and by whom most; refusals by limit."""
+    """One policy: units that were used, and by whom most; refusals by limit, which in `shadow` nobody felt."""
 
     policy: str
     used: int
     refused: int
     most_used: list[LimitedSubject]
     limits: list[RefusedByLimit]
+    shadow: bool = False
 
 
 class Limited(msgspec.Struct):
@@ -94,7 +95,8 @@ class LimitedVerbs:
                 self._again_at = time.monotonic() + max(_LEAST_S, _SHARE * (time.monotonic() - begun))
             told = self._told
         seen = [one for one in told.policies if policy in (None, one.policy) and one.policy in request.scope]
-        policies = seen[:_POLICIES]
+        shadow = {name for name, policy in self._limiter.policies.items() if policy.shadow}
+        policies = [msgspec.structs.replace(one, shadow=one.policy in shadow) for one in seen[:_POLICIES]]
         return msgspec.structs.replace(told, policies=policies)
 
 

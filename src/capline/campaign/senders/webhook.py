@@ -17,20 +17,21 @@ With `batch: 500` a request has up to 500 messages, and the answer a result for 
 With `body` a request is what a push or SMS provider asks for: see `body`. Few providers keep keys, so what is not known
 is then sent again only with `again: true`.
 
-One event loop with bounded concurrency, in the calling thread: about 0.6 ms of CPU a request, and 0.02 ms a message.
+One event loop with bounded concurrency, in the calling thread: about 0.1 ms of CPU a request, and 1 us a message of an
+array.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, ClassVar
 
-import httpx
 from msgspec.json import encode
 
 from capline.campaign.senders.body import JSON, Body
-from capline.campaign.senders.http_post import clients, post
-from capline.campaign.senders.protocol import Message, Messages, Outcomes, RunInfo, envelope
+from capline.campaign.senders.http_post import Client, Place, clients
+from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
 from capline.campaign.senders.template import filled
 from capline.campaign.senders.webhook_batch import answers_of, longest_answer_bytes
 from capline.model.errors import CampaignError
@@ -45,7 +46,9 @@ _MOST_IN_BATCH = 10_000
 _HAND_OVER = 8
 """Requests for each connection in one `send`: enough to keep all busy, few enough to stop soon."""
 _LONGEST_BODY_BYTES = 1 << 16
-_RESERVED = ("idempotency-key", "content-type", "content-length", "host")
+_NO_URL = "it is not a URL like https://push.example.org/send"
+_PORT = re.compile(r"\w+://[^/?#]*:(\d+)(?:[/?#]|$)", re.ASCII)
+_RESERVED = ("idempotency-key", "content-type", "content-length", "transfer-encoding", "host")
 
 
 class WebhookSender:
@@ -74,7 +77,7 @@ class WebhookSender:
         self.at_once = self._concurrency * self.request_size
         self.most: int | None = self._concurrency * (self._batch or _HAND_OVER)
         self._runner: asyncio.Runner | None = None
-        self._clients: list[httpx.AsyncClient] = []
+        self._clients: list[Client] = []
         problem = _why_no_url(self._url)
         if self._url and problem:
             options.fault("url", problem)
@@ -86,8 +89,8 @@ class WebhookSender:
 
     def open(self, run: RunInfo) -> None:  # noqa: ARG002 - the protocol's
         """Make the loop and the clients; nothing is sent."""
+        self._clients = clients(self._url, self._concurrency, self._timeout_s, self._headers)
         self._runner = asyncio.Runner()
-        self._clients = clients(self._concurrency, self._timeout_s, self._headers)
 
     def send(self, messages: Messages) -> Outcomes:
         """Send them all, and wait for every answer or its timeout."""
@@ -99,7 +102,7 @@ class WebhookSender:
         """Close the connections."""
         if self._runner is not None:
             for client in self._clients:
-                self._runner.run(client.aclose())
+                client.close()
             self._runner.close()
             self._runner = None
 
@@ -108,30 +111,28 @@ class WebhookSender:
         size = self._batch or 1
         starts = iter(range(0, len(messages), size))
 
-        async def work(client: httpx.AsyncClient) -> None:
+        async def work(client: Client) -> None:
+            await asyncio.sleep(0)  # what was closed since the last hand-over is seen now
             for start in starts:
-                rows = range(start, min(start + size, len(messages)))
-                answers = await self._post(client, messages.run, [messages[row] for row in rows])
-                for row, answer in zip(rows, answers, strict=True):
-                    outcomes.note(row, answer)
+                some = messages.take(slice(start, start + size))
+                for row, answer in (await self._post(client, some)).items():
+                    outcomes.note(start + row, answer)
 
         async with asyncio.TaskGroup() as group:
             for client in self._clients[: -(-len(messages) // size)]:
                 group.create_task(work(client))
         return outcomes
 
-    async def _post(self, client: httpx.AsyncClient, run: RunInfo, messages: list[Message]) -> list[Answer]:
+    async def _post(self, client: Client, messages: Messages) -> dict[int, Answer]:
+        """Post them in one request; the answers to those that were not delivered."""
         if self._batch:
-            data, longest_bytes = (
-                encode([envelope(run, each) for each in messages]),
-                longest_answer_bytes(len(messages)),
-            )
-            answer = await post(client, self._url, data, {"Content-Type": JSON}, self._timeout_s, longest_bytes)
-            return answers_of(answer, [message.key for message in messages])
-        (message,), body = messages, self._body
-        data = encode(envelope(run, message)) if body is None else body.fill(message)
-        headers = {"Content-Type": JSON if body is None else body.content_type, "Idempotency-Key": message.key}
-        return [await post(client, self._url, data, headers, self._timeout_s, _LONGEST_BODY_BYTES)]
+            some = messages.envelopes()
+            answer = await client.post(encode(some), {"Content-Type": JSON}, longest_answer_bytes(len(some)))
+            return answers_of(answer, [each.key for each in some])
+        body, key = self._body, messages.keys()[0]
+        data = encode(messages.envelopes()[0]) if body is None else body.fill(messages[0])
+        headers = {"Content-Type": JSON if body is None else body.content_type, "Idempotency-Key": key}
+        return {0: await client.post(data, headers, _LONGEST_BODY_BYTES)}
 
 
 def _body(options: Fields) -> Body | None:
@@ -150,15 +151,13 @@ def _body(options: Fields) -> Body | None:
 
 def _why_no_url(text: str) -> str | None:
     """What is wrong with a URL, without its text, which may hold a token; None if it is good."""
+    port = _PORT.match(text)
+    if port and not 0 < int(port[1]) < 1 << 16:
+        return f"its port is {port[1]}, and a port is 1 to 65535"
     try:
-        url = httpx.URL(text)
-    except httpx.InvalidURL as error:
-        return f"it is not a URL like https://push.example.org/send ({error})"
-    if url.scheme not in ("http", "https") or not url.host:
-        return "it is not a URL like https://push.example.org/send"
-    if url.port is not None and not 0 < url.port < 1 << 16:
-        return f"its port is {url.port}, and a port is 1 to 65535"
-    return None
+        return None if Place.of(text).scheme in ("http", "https") else _NO_URL
+    except ValueError:
+        return _NO_URL
 
 
 def _headers(options: Fields) -> dict[str, str]:

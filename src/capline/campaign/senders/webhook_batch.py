@@ -40,26 +40,26 @@ def longest_answer_bytes(messages: int) -> int:
     return _ANSWER_BYTES + messages * _RESULT_BYTES
 
 
-def answers_of(answer: Answer, keys: Sequence[str]) -> list[Answer]:
-    """What the answer to a request says of each of its messages."""
+def answers_of(answer: Answer, keys: Sequence[str]) -> dict[int, Answer]:
+    """What the answer to a request says of those of its messages that were not delivered."""
     if answer.code != DELIVERED:
-        return [answer] * len(keys)
+        return dict.fromkeys(range(len(keys)), answer)
     if answer.body is None:
-        return [Answer(UNKNOWN, "the answer is not whole")] * len(keys)
+        return dict.fromkeys(range(len(keys)), Answer(UNKNOWN, "the answer is not whole"))
     try:
         results = _results.decode(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return [Answer(UNKNOWN, "the answer is no array of results")] * len(keys)
-    statuses: dict[str, int | None] = {}
-    for result in results:
-        # Two that contradict each other count as none.
-        same = statuses.get(result.key, result.status) == result.status
-        statuses[result.key] = result.status if same else None
-    return [_answer(statuses.get(key), answer.wait_s) for key in keys]
-
-
-def _answer(status: int | None, wait_s: float) -> Answer:
-    if status is None:
-        return Answer(UNKNOWN, "no result in the answer")
-    code = outcome_of(status)
-    return Answer(code) if code == DELIVERED else Answer(code, f"HTTP {status}", wait_s)
+        return dict.fromkeys(range(len(keys)), Answer(UNKNOWN, "the answer is no array of results"))
+    statuses: dict[str, int | None] = {result.key: result.status for result in results}
+    for result in results if len(statuses) < len(results) else ():
+        if statuses[result.key] != result.status:  # two that contradict each other count as none
+            statuses[result.key] = None
+    taken = {status for status in {*statuses.values()} if status and outcome_of(status) == DELIVERED}
+    answers: dict[int, Answer] = {}
+    for row in [row for row, key in enumerate(keys) if statuses.get(key) not in taken]:
+        status = statuses.get(keys[row])
+        if status is None:
+            answers[row] = Answer(UNKNOWN, "no result in the answer")
+        else:
+            answers[row] = Answer(outcome_of(status), f"HTTP {status}", answer.wait_s)
+    return answers

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.json import encode
 
-from capline.campaign.senders.protocol import DELIVERED, Answer, Messages, Outcomes, RunInfo, envelope
+from capline.campaign.senders.protocol import DELIVERED, Answer, Messages, Outcomes, RunInfo
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ class QueueSender(ABC):
     def send(self, messages: Messages) -> Outcomes:
         """Put them all, and wait for every answer."""
         outcomes = Outcomes.delivered(len(messages))
-        of_all = map(messages.__getitem__, range(len(messages)))
-        entries = [Entry(str(each.id), each.key, encode(envelope(messages.run, each))) for each in of_all]
+        entries = [Entry(str(each.id), each.key, encode(each)) for each in messages.envelopes()]
         for row, answer in enumerate(self._put(entries)):
             outcomes.note(row, answer)
         return outcomes

@@ -14,7 +14,7 @@ from capline.store.local.numbers import unpack_numbers
 from capline.store.local.pace import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from capline.store.local.lmdb.transaction import LmdbTransaction
 
@@ -47,15 +47,14 @@ class Sweeper:
         stale: list[bytes] = []
         seen, cursor = 0, txn.cursor(logs)
         number, cutoff_us = b"", 0
-        more = cursor.set_range(self._from)
-        while more and seen < rows:
-            key = cursor.key()
+        found: Iterable[tuple[bytes, bytes]] = cursor.iternext() if cursor.set_range(self._from) else ()
+        for seen, (key, value) in enumerate(islice(found, rows), 1):  # noqa: B007 - how many, behind the loop
             if key[:4] != number:
                 number = key[:4]
                 cutoff_us = now_us - int((1 + grace) * self._retention_us(transaction, number, now_us))
-            if _is_stale(key, cursor.value(), cutoff_us):
+            if newest_word(value) <= cutoff_us and _is_stale(key, value, cutoff_us):
                 stale.append(key)
-            seen, more = seen + 1, cursor.next()
+        more = seen == rows and cursor.next()
         self._from = cursor.key() if more else b""
         for key in stale:
             transaction.remove_at(key)
@@ -116,8 +115,6 @@ def _is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:
 
     A damaged value is left for its reader to report.
     """
-    if newest_word(value) > cutoff_us:
-        return False
     try:
         kind, words = read_words(value, key)
         lead = LEAD_WORDS if kind & PAGED else 0

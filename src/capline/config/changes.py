@@ -91,11 +91,7 @@ def planned(
             continue  # no change
         now = None if old is None else old.at(now_us)
         moved.append(
-            (
-                name,
-                Entry(version, now_us, who, change.value, effective_us, now if effective_us else None),
-                old,
-            )
+            (name, Entry(version, now_us, who, change.value, effective_us, now if effective_us else None), old)
         )
     again = [name for name, _, old in moved if old is not None]
     pasts = dict(zip(again, backend.get(_PAST[table], again), strict=True)) if again else {}

@@ -79,10 +79,7 @@ def dots(label: str, series: Sequence[tuple[str, str, bool, Mapping[int, int]]],
 
 
 def curves(
-    label: str,
-    series: Sequence[tuple[str, str, Mapping[int, tuple[float, str]]]],
-    marked: int,
-    titles: tuple[str, str],
+    label: str, series: Sequence[tuple[str, str, Mapping[int, tuple[float, str]]]], marked: int, titles: tuple[str, str]
 ) -> Html:
     """Lines of shares over numbers from 1 on, each step a ratio, and a broken line at the number that is marked.
 

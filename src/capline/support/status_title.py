@@ -2,12 +2,7 @@
 
 from http import HTTPStatus
 
-_RENAMED = {
-    413: "Content Too Large",
-    414: "URI Too Long",
-    416: "Range Not Satisfiable",
-    422: "Unprocessable Content",
-}
+_RENAMED = {413: "Content Too Large", 414: "URI Too Long", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
 
 
 def status_title(status: int) -> str:

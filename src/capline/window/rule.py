@@ -162,12 +162,7 @@ def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decisio
 
 
 def step(
-    logs: tuple[Log, ...],
-    rule: BoundPolicy,
-    cost: int,
-    now_us: int,
-    fingerprint: int = 0,
-    slot: Slot | None = None,
+    logs: tuple[Log, ...], rule: BoundPolicy, cost: int, now_us: int, fingerprint: int = 0, slot: Slot | None = None
 ) -> tuple[tuple[Log, ...], Decision]:
     """One attempt as a pure function: the logs it leaves, and its answer."""
     drafts, bound_logs = draft_logs(logs, rule, cost, now_us)

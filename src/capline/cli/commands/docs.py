@@ -14,9 +14,7 @@ app = Commands()
 
 
 @app.answers("capline docs", "capline docs --print")
-def docs(
-    print_: Annotated[bool, typer.Option("--print", help="Only print its first page's path.")] = False,
-) -> Answer:
+def docs(print_: Annotated[bool, typer.Option("--print", help="Only print its first page's path.")] = False) -> Answer:
     """Open the documentation in a browser: a copy on this machine, with search.
 
     The package capline-docs brings the copy. Where it is not installed, one line says how to get it, and the exit

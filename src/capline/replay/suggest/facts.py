@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 
 def suggestion_facts(
-    found: Suggestion,
-    name_of: Callable[[int], Subject],
-    most: int | None = None,
-    in_force: Sequence[Limit] = (),
+    found: Suggestion, name_of: Callable[[int], Subject], most: int | None = None, in_force: Sequence[Limit] = ()
 ) -> dict[str, Any]:
     """One suggestion with every quota, or `most` of them; `name_of` gives the subject of a code."""
     facts: dict[str, Any] = {

@@ -102,12 +102,7 @@ def count_rows(paths: Paths) -> int | None:
 
 
 def read_rows(
-    paths: Paths,
-    id_column: str = "id",
-    segment_column: str = "segment",
-    kind: str = "uint32",
-    *,
-    or_none: bool = False,
+    paths: Paths, id_column: str = "id", segment_column: str = "segment", kind: str = "uint32", *, or_none: bool = False
 ) -> Iterator[Rows]:
     """Read (id, segment) rows, batch by batch; `SegmentError` at the first bad row, or without any row.
 

@@ -65,12 +65,7 @@ async def decide(limiter: AsyncLimiter, named: dict[str, str]) -> Decision:
     if cost is None:
         raise InvalidValueError(f"a cost is a whole number of units, not {quoted(named['cost'])}")
     decision = await limiter.decide(
-        policy,
-        subject,
-        cost,
-        segment=named.get("segment"),
-        channel=named.get("channel"),
-        zone=named.get("zone"),
+        policy, subject, cost, segment=named.get("segment"), channel=named.get("channel"), zone=named.get("zone")
     )
     if not decision.allowed and decision.origin == "fallback":
         raise StoreUnavailableError("the store cannot answer now, and nothing goes on without it")

@@ -185,11 +185,7 @@ class Guard(Protocol):
     """Knows who calls; `service.access.guard` is the only one."""
 
     async def who(
-        self,
-        headers: list[tuple[bytes, bytes]],
-        roles: tuple[str, ...],
-        client: str,
-        has_left: Callable[[], bool],
+        self, headers: list[tuple[bytes, bytes]], roles: tuple[str, ...], client: str, has_left: Callable[[], bool]
     ) -> Caller:
         """The caller; raises the `Problem` that says why it may not."""
         ...

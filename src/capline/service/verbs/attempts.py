@@ -16,16 +16,7 @@ from capline.model.decision import Decision
 from capline.model.limit_status import LimitStatus
 from capline.service.access.new_subjects import NewSubjects, is_new
 from capline.service.http.app import LIMIT_HEADERS, Reply, Request
-from capline.service.http.forms import (
-    AttemptRequest,
-    Cost,
-    KeepFree,
-    Name,
-    Seconds,
-    Stamp,
-    SubjectForm,
-    described_as,
-)
+from capline.service.http.forms import AttemptRequest, Cost, KeepFree, Name, Seconds, Stamp, SubjectForm, described_as
 from capline.service.http.table import post
 from capline.support.override import override
 

@@ -86,54 +86,28 @@ _OUTCOME = msgspec.json.decode(
     b'"attempts":0,"decided_us":1795276800000000,"decided":"2026-11-21T16:00:00Z","hit_us":null,'
     b'"key":"summer-sale/4f0c6a1b22d3e4f5/1001"}'
 )
-_COUNTS = {"audience": 3, "sent": 2, "refused": 1, "refused_by": {"1/day": 1}, "failed": 0, "not_known": 0}
-_NONE = {"pending": 0, "undecided": 0, "excluded": 0, "held_out": 0, "would_be_refused": 0, "held": 0}
-_TOTAL = {"segment": None, **_COUNTS, **_NONE, "delays": {"1 s": 2}}
-_BATCHES = {"batches": 1, "unqueued": 0, "waiting": 0, "settled": 1}
-_QUEUE: dict[str, Any] = {**_BATCHES, "in_work": [], "set_aside": {}, "refused": None}
-_LINE = {"campaign": "summer-sale", "run": "4f0c6a1b22d3e4f5", "state": "finished", "policy": "promo"}
-_REPORT: dict[str, Any] = {
-    **_LINE,
-    "channel": None,
-    "cost": 1,
-    "total": _TOTAL,
-    "segments": [_TOTAL],
-    "failures": {},
-    "doubts": {},
-    "next_eligible": None,
-    "elapsed_s": 0.1,
-    "per_s": 30.0,
-    "store": None,
-    "steering": {
-        "send_at": "2026-11-21T16:00:00Z",
-        "until": None,
-        "version": 1,
-        "changed": None,
-        "by": None,
-        "speed": None,
-    },
-    "queue": {"url": "redis://127.0.0.1:6379/0", **_QUEUE},
-}
-_LISTED = {**_LINE, "audience": 3, "done": 3, "batches": 1, "settled": 1, "send_at": "2026-11-21T16:00:00Z"}
-_WAITS = {"policy": "promo", "priority": 50, "audience": 3, "excluded": 0, "held_out": 0, "later": 0}
-_CONFLICTS: dict[str, Any] = {
-    "history": False,
-    "campaigns": [
-        {**_WAITS, "campaign": "summer-sale", "due": "2027-01-01T09:00:00Z", "sent": 3, "refused": 0, "losing": 0},
-        {**_WAITS, "campaign": "newsletter", "due": "2027-01-01T12:00:00Z", "sent": 1, "refused": 2, "losing": 2},
-    ],
-    "conflicts": [
-        {
-            "campaign": "newsletter",
-            "taken_by": "summer-sale",
-            "limit": "1/day",
-            "segment": "new",
-            "users": 2,
-            "later": 0,
-        }
-    ],
-    "unread": {},
-}
+_LISTED = msgspec.json.decode(
+    b'{"campaign":"summer-sale","run":"4f0c6a1b22d3e4f5","state":"finished","policy":"promo","audience":3,"done":3,'
+    b'"batches":1,"settled":1,"send_at":"2026-11-21T16:00:00Z"}'
+)
+_REPORT = msgspec.json.decode(
+    b'{"campaign":"summer-sale","run":"4f0c6a1b22d3e4f5","state":"finished","policy":"promo","channel":null,"cost":1,'
+    b'"total":{"segment":null,"audience":3,"sent":2,"refused":1,"refused_by":{"1/day":1},"failed":0,"not_known":0,'
+    b'"pending":0,"undecided":0,"excluded":0,"held_out":0,"would_be_refused":0,"held":0,"delays":{"1 s":2}},'
+    b'"segments":[{"segment":null,"audience":3,"sent":2,"refused":1,"refused_by":{"1/day":1},"failed":0,"not_known":0,'
+    b'"pending":0,"undecided":0,"excluded":0,"held_out":0,"would_be_refused":0,"held":0,"delays":{"1 s":2}}],'
+    b'"failures":{},"doubts":{},"next_eligible":null,"elapsed_s":0.1,"per_s":30.0,"store":null,'
+    b'"steering":{"send_at":"2026-11-21T16:00:00Z","until":null,"version":1,"changed":null,"by":null,"speed":null},'
+    b'"queue":{"url":"redis://127.0.0.1:6379/0","batches":1,"unqueued":0,"waiting":0,"settled":1,"in_work":[],'
+    b'"set_aside":{},"refused":null}}'
+)
+_CONFLICTS = msgspec.json.decode(
+    b'{"history":false,"campaigns":[{"policy":"promo","priority":50,"audience":3,"excluded":0,"held_out":0,"later":0,'
+    b'"campaign":"summer-sale","due":"2027-01-01T09:00:00Z","sent":3,"refused":0,"losing":0},{"policy":"promo",'
+    b'"priority":50,"audience":3,"excluded":0,"held_out":0,"later":0,"campaign":"newsletter",'
+    b'"due":"2027-01-01T12:00:00Z","sent":1,"refused":2,"losing":2}],"conflicts":[{"campaign":"newsletter",'
+    b'"taken_by":"summer-sale","limit":"1/day","segment":"new","users":2,"later":0}],"unread":{}}'
+)
 _EXAMPLES = {"GET": {"campaigns": [_LISTED], "next": None}, "POST": _FORM}
 
 _Instant = Annotated[str, described_as(format="date-time")] | None

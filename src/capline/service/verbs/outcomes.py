@@ -51,7 +51,6 @@ _WITHIN_US = _WINDOW_US = 7 * 86_400_000_000
 _AHEAD_US = 60_000_000
 """Clocks differ."""
 _OPT_OUTS = {False: "optouts.csv", True: "optouts-text.csv"}
-_TOLD = {"taken": 2, "opted_out": 1, "unknown": 0}
 _ROWS = [
     {"key": "summer-sale/4f0c6a1b22d3e4f5/1001", "event": "opened"},
     {"id": 1002, "event": "unsubscribed", "time": "2026-11-21T16:00:00Z"},

@@ -176,12 +176,7 @@ class _Segments:
             {"name": name, "count": len(ids), "overlapping": name in snapshot.overlapping}
             for name, ids in snapshot.sets.items()
         ]
-        return {
-            "ids": snapshot.kind,
-            "created_us": snapshot.created_us,
-            "segments": listed,
-            "version": version,
-        }
+        return {"ids": snapshot.kind, "created_us": snapshot.created_us, "segments": listed, "version": version}
 
     @get("/v1/segments/{name}/count", Counted)
     async def count(self, _request: Request, name: str) -> Answer:

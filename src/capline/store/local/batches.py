@@ -138,11 +138,7 @@ def parts_of(rows: int) -> Iterator[slice]:
 
 
 def decided_once(
-    transaction: LogTransaction,
-    batch: Batch,
-    receipt: str,
-    now_us: Callable[[], int],
-    decide: Callable[[], Decisions],
+    transaction: LogTransaction, batch: Batch, receipt: str, now_us: Callable[[], int], decide: Callable[[], Decisions]
 ) -> Decisions:
     """The answers kept under this receipt, or else new ones, which are kept; raises if it was another batch's."""
     name, asked = receipt_name(batch, receipt), batch_digest(batch)

@@ -231,8 +231,7 @@ def _claim(
     command = (b"SET", key, value, b"PX", expires)
     for options in ((b"NX", b"GET"), (b"GET",)):
         outcomes = yield from session.router.run(
-            [Call(slot, pack(*sent), repeatable=True) for sent in (keep, (*command, *options))],
-            session.bulk_until(),
+            [Call(slot, pack(*sent), repeatable=True) for sent in (keep, (*command, *options))], session.bulk_until()
         )
         _, kept = map(unwrap, outcomes)
         if kept is None or (kept[8:] == digest and int.from_bytes(kept[:8]) > now_us):

@@ -65,11 +65,7 @@ class RedisStore(Store):
         ask_server, now, short, flat = self.transport.ask, session.now, compiled.short, flat_payload(compiled)
 
         def ask(
-            subject: Subject,
-            cost: int = 1,
-            fingerprint: int = 0,
-            kind: Kind = "decide",
-            max_wait_us: int | None = None,
+            subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
         ) -> Decision:
             subject = check_subject(subject)
             unit = short and cost == 1 and not fingerprint and kind != "peek"

@@ -99,8 +99,7 @@ class Since:
         str | None, typer.Option("--from", metavar="DIR|URL", help="Begin with this version, for --changes.")
     ] = None
     changes: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Rows (id, segment) of those who move; segment - for none."),
+        list[str] | None, typer.Option(metavar="FILE", help="Rows (id, segment) of those who move; segment - for none.")
     ] = None
 
 

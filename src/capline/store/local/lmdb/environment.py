@@ -35,13 +35,7 @@ from typing import Any, Protocol, TypeVar
 
 import lmdb
 
-from capline.model.errors import (
-    InvalidValueError,
-    StoreClosedError,
-    StoreDamagedError,
-    StoreError,
-    StoreFullError,
-)
+from capline.model.errors import InvalidValueError, StoreClosedError, StoreDamagedError, StoreError, StoreFullError
 from capline.store.local.lmdb.files import DATABASES, FORMAT, check_file, check_format, find_store
 from capline.store.local.lmdb.lock import StoreLock, why_read_only
 from capline.store.local.log_bytes import seal, unseal
@@ -350,7 +344,7 @@ class Environment:
             if next_bytes <= now_bytes:
                 raise StoreFullError(
                     f"{self.path}: holds its largest size, {now_bytes} bytes; nothing was recorded; "
-                    "sweep it or raise max_bytes",
+                    "sweep it or raise max_bytes"
                 )
             try:
                 self._allocate(next_bytes)
@@ -370,7 +364,7 @@ class Environment:
         except OSError as error:
             raise StoreFullError(
                 f"{self.path}: no room for a map of {size_bytes} bytes ({error.strerror}); nothing was recorded; "
-                "free some disk space",
+                "free some disk space"
             ) from None
         finally:
             os.close(fd)
@@ -393,7 +387,7 @@ def open_environment(path: Path, durability: str, most_bytes: int | None = None,
             _open[key] = environment
         elif environment.durability != durability:
             raise InvalidValueError(
-                f"{path} is open in this process with durability {environment.durability!r}; use the same for both",
+                f"{path} is open in this process with durability {environment.durability!r}; use the same for both"
             )
         elif environment.most_bytes != most_bytes:
             said = "without max_bytes" if environment.most_bytes is None else f"with max_bytes {environment.most_bytes}"

@@ -105,12 +105,7 @@ class Walk:
                     self.fault(f"table {name}: the key {key.hex()} is out of order")
                 last = key
                 yield key, data, flags
-        stated = {
-            "branch": table.branches,
-            "leaf": table.leaves,
-            "overflow": table.overflows,
-            "entries": table.entries,
-        }
+        stated = {"branch": table.branches, "leaf": table.leaves, "overflow": table.overflows, "entries": table.entries}
         if counts != stated:
             wrong = [f"{found} {what} of {stated[what]}" for what, found in counts.items() if found != stated[what]]
             self.fault(f"table {name}: found {', '.join(wrong)}")

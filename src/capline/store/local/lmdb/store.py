@@ -62,14 +62,7 @@ from capline.store.local.log_bytes import (
     unpack_log,
     unseal,
 )
-from capline.store.local.log_pages import (
-    EPOCH_WORD,
-    MIXED_WORD,
-    TAIL_HITS,
-    PageIds,
-    SeenPages,
-    UnitPages,
-)
+from capline.store.local.log_pages import EPOCH_WORD, MIXED_WORD, TAIL_HITS, PageIds, SeenPages, UnitPages
 from capline.store.local.numbers import StoredNumbers
 from capline.store.local.operations import step
 from capline.store.local.pace import GRACE
@@ -287,13 +280,7 @@ class LmdbStore(LocalStore):
         return decision
 
     def _paged_unit(
-        self,
-        txn: Transaction,
-        unit: FastRule,
-        retention_us: int,
-        key: bytes,
-        value: bytes,
-        now_us: int,
+        self, txn: Transaction, unit: FastRule, retention_us: int, key: bytes, value: bytes, now_us: int
     ) -> Decision | None:
         """`_unit` on a paged log of single units; None where the log is another."""
         head = read_plain(value, key, PAGED)

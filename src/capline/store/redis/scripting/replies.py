@@ -50,7 +50,7 @@ def conflict(units: int, cost: int) -> IdConflictError:
     """The error of an id that was sent again with another cost."""
     return IdConflictError(
         f"this id was recorded with a cost of {units}, not {cost}; "
-        "a retry repeats the attempt, a new attempt takes a new id",
+        "a retry repeats the attempt, a new attempt takes a new id"
     )
 
 
@@ -134,13 +134,7 @@ def decisions(
 
 
 def _special(
-    compiled: RedisRule,
-    record: Sequence[int],
-    cost: int,
-    now_us: int,
-    slot: bool,
-    peeked: bool,
-    seen: tuple[Any, ...],
+    compiled: RedisRule, record: Sequence[int], cost: int, now_us: int, slot: bool, peeked: bool, seen: tuple[Any, ...]
 ) -> Decision | CaplineError:
     kind, limit, left, first, reset = record
     bound = compiled.limits[limit] if limit < len(compiled.limits) else None

@@ -628,6 +628,7 @@ BAD = {
     "policy: [a": "not YAML",
     "policy: a\npolicy: b": "is given twice, first on line 1",
     "audience: {csv: ../users.csv}": "is not below the directory",
+    'policies: "a\\0b"': "has a NUL character",
 }
 
 

@@ -1,12 +1,15 @@
 """What a limiter says of its servers when it first meets them, on the logger `capline`, once for each."""
 
+import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from tests.kit.server import Limiters, each_kind
 from tests.kit.servers import Server, cluster, sentinel, single
 
-from capline import Policy
+from capline import AsyncLimiter, Limiter, Policy
 
 POLICY = Policy("p", ["1000/day"])
 
@@ -47,6 +50,22 @@ def test_each_setting_is_warned_of_once(
         for line, word in zip(lines, words, strict=True):
             assert line.startswith(f"{server.address}: ")
             assert word in line
+
+
+@each_kind
+def test_connections_that_are_made_at_once_warn_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def many(url: str) -> None:
+        async with AsyncLimiter(url, policies=[POLICY]) as limiter:
+            await asyncio.gather(*(limiter.decide("p", number, cost=2) for number in range(40)))
+
+    with single(kind) as server:
+        url = f"{server.url}?deadline=10s"
+        asyncio.run(many(url))
+        assert len(said(caplog)) == 1
+        caplog.clear()
+        with Limiter(url, policies=[POLICY]) as limiter, ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(partial(limiter.decide, "p", cost=2), range(40, 80)))
+        assert len(said(caplog)) == 1
 
 
 @each_kind

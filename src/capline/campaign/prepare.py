@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -41,6 +41,7 @@ from capline.policy.joint import JointPolicy, members_of
 from capline.segment import expand, fetch_snapshot
 from capline.segment.build.inputs import stamp_of
 from capline.segment.publish.follow import DEFAULT_CACHE
+from capline.store.open import lmdb_path
 from capline.support.instant import instant_text
 from capline.support.system import who
 
@@ -505,7 +506,7 @@ def store_identity(url: str) -> str:
     """The store that a URL names, without options, credentials and relative paths."""
     parts = urlsplit(url)
     if parts.scheme == "lmdb":
-        return f"lmdb:{os.path.realpath(unquote(parts.netloc + parts.path))}"
+        return f"lmdb:{lmdb_path(url).resolve()}"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 

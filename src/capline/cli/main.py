@@ -88,6 +88,11 @@ def main() -> None:
         for line in faults_of(error):
             _refused(line)
         status = BAD_INPUT
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # A name that is too long, a folder that may not be entered: `Path.exists` raises for them.
+        status = _refused(f"{error.filename}: {(error.strerror or str(error)).lower()}; name another file")
     except typer.TyperException as error:
         message = error.format_message()
         status = BAD_INPUT

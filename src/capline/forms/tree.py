@@ -185,6 +185,8 @@ class _Builder:
         match event:
             case yaml.ScalarEvent():
                 self._refuse_extras(event, line)
+                if "\0" in event.value:  # by an escape; no path, name or URL may have it
+                    self.faults.append((line, f"{shown(event.value)} has a NUL character; remove it"))
                 text = Text(line, event.value, plain=bool(event.implicit[0]))
                 self._add(_Anchored(text, 1, 0), line, cast("str | None", event.anchor))
             case yaml.AliasEvent():

@@ -10,13 +10,12 @@ ended, a worker that reaches the audience goes on. Calls at once still queue eac
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -28,6 +27,7 @@ from capline.campaign.store.packed import span_of
 from capline.campaign.store.records import PREPARE, Claimed
 from capline.campaign.store_facts import refuse_new_run
 from capline.model.errors import CampaignConflictError, CampaignError, NoStoreError, StoreUnavailableError
+from capline.store.open import lmdb_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -176,6 +176,5 @@ def _store_for_workers(file: CampaignFile) -> str:
         )
     if parts.scheme != "lmdb" or "${" in file.store_text:
         return ""
-    parts = urlsplit(file.store)
-    path = os.path.realpath(unquote(parts.netloc + parts.path))
-    return f"lmdb://{quote(path)}{'?' + parts.query if parts.query else ''}"
+    query = urlsplit(file.store).query
+    return f"lmdb://{quote(str(lmdb_path(file.store).resolve()))}{'?' + query if query else ''}"

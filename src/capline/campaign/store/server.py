@@ -50,7 +50,8 @@ def parse_queue_url(url: str) -> Settings:
 class Server:
     """Connections to the servers, each opened by its first call. For one thread.
 
-    `pause` is called with the seconds between two tries; it may raise to stop trying.
+    `pause` is called with the seconds between two tries; it may raise to stop trying. Nobody waits for a server that
+    has not answered yet, as its URL may be wrong.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Server:
         self.url = "/".join((f"{url.partition('://')[0]}://{seeds}", *parts))
         """What to show: without user, password and options."""
         self.is_cluster = settings.shape == "cluster"
-        self._patience_s = patience_s
+        self._most_patience_s, self._patience_s = patience_s, 0.0
         self._pause = pause
         self._router = Router(settings)
         self._transport = Transport(settings, warns=False)
@@ -131,6 +132,7 @@ class Server:
             outcomes = self._transport.drive(self._patient(steps))
             error = next((outcome for outcome in outcomes if isinstance(outcome, CaplineError)), None)
             if error is None:
+                self._patience_s = self._most_patience_s
                 return outcomes
             is_away = router.topology.stale or any(breaker.failures for breaker in router.breakers.values())
             if not is_away or time.monotonic() + wait_s > until:

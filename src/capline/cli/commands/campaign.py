@@ -215,7 +215,9 @@ def status(
 )
 def list_(
     shared: Shared,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for runs, without a queue.")] = Path(),
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", exists=True, help="Where to look for runs, without a queue.")
+    ] = Path(),
 ) -> Answer:
     """List campaigns and how far each is: of a queue or a service, else of the runs in a directory."""
     from capline.campaign import Ledger

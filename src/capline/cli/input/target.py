@@ -182,9 +182,8 @@ def _of_campaign(
         prepare,
     )
 
-    begun = Ledger.begun_inputs(default_directory(path))
-    job = prepare(load_campaign(path), begun_version(begun))
-    file = job.file
+    file = load_campaign(path)
+    job = prepare(file, begun_version(Ledger.begun_inputs(default_directory(path))))
     policy = next((one for one in members_of(job.policy) if one.name == name), None)
     if policy is None:
         raise InvalidValueError(

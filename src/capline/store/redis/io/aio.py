@@ -152,9 +152,13 @@ class AsyncTransport:
                 await connection.connect()
             connection.socket_timeout = None  # from here on the deadlines are ours
             if node not in self._met and not (self._settings.shape == "sentinel" and node in self._settings.seeds):
-                await connection.send_packed_command(b"".join(QUESTIONS), check_health=False)
-                warn(node, answered(await _read(connection, len(QUESTIONS), until)))
-                self._met.add(node)
+                self._met.add(node)  # first, as others connect at the same time
+                try:
+                    await connection.send_packed_command(b"".join(QUESTIONS), check_health=False)
+                    warn(node, answered(await _read(connection, len(QUESTIONS), until)))
+                except BaseException:
+                    self._met.discard(node)
+                    raise
         except BaseException:
             self._shut(connection)
             raise

@@ -185,9 +185,13 @@ class Transport:
             connection.connect()
             is_new = self._warns and node not in self._met
             if is_new and not (self._settings.shape == "sentinel" and node in self._settings.seeds):
-                connection.send_packed_command((b"".join(QUESTIONS),), check_health=False)
-                warn(node, answered(_read(connection, len(QUESTIONS), until)))
-                self._met.add(node)
+                self._met.add(node)  # first, as other threads connect at the same time
+                try:
+                    connection.send_packed_command((b"".join(QUESTIONS),), check_health=False)
+                    warn(node, answered(_read(connection, len(QUESTIONS), until)))
+                except BaseException:
+                    self._met.discard(node)
+                    raise
         except BaseException:
             self.discard(node, connection)
             raise

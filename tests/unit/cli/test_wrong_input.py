@@ -1,0 +1,102 @@
+"""Names and texts that no file has: each command says so in one line, and ends with 2."""
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.kit.cli import CommandLine
+from tests.kit.server_process import free_port
+
+from capline.campaign.store.server import PATIENCE_S
+
+LONG = "x" * 300
+CAMPAIGN = """\
+campaign: c
+policies: policies.yaml
+policy: promo
+audience: {csv: ids.csv}
+sender: {file: {path: sent/}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
+    (tmp_path / "policies.yaml").write_text(
+        "policies: {promo: {limits: [2/day], by_segment: {active: [3/day]}}}\n", encoding="utf-8"
+    )
+    (tmp_path / "ids.csv").write_text("id\n1\n", encoding="utf-8")
+    (tmp_path / "events.csv").write_text("id,time\n1,2026-01-01T00:00:00Z\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        f"replay {LONG} --limit 1/minute",
+        f"suggest {LONG}",
+        f"suggest events.csv --output {LONG}",
+        f"decide promo 1 --segments {LONG}",
+        f"campaign status {LONG}",
+        f"campaign list {LONG}",
+        "campaign list missing",
+        f"campaign outcome {LONG} 1",
+        f"response {LONG} --events events.csv",
+        f"segments list {LONG}",
+        f"segments members {LONG} a",
+        f"token create a --file {LONG}",
+        f"demo --data {LONG}",
+    ],
+)
+def test_a_name_that_no_file_can_have(capline: CommandLine, typed: str) -> None:
+    assert capline.refused(*typed.split()).startswith("capline: ")
+
+
+def test_an_empty_name_of_a_campaign(capline: CommandLine) -> None:
+    assert "cannot read it" in capline.refused("decide", "promo", "1", "--campaign", "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("policies.yaml", '"a\\0b"'),
+        ("sent/", '"a\\0b"'),
+        ("promo\n", 'promo\nsegments: "a\\0b"\n'),
+        ("promo\n", 'promo\nstore: "lmdb://a\\0b"\n'),
+    ],
+)
+def test_a_name_with_a_nul_in_a_campaign(tmp_path: Path, capline: CommandLine, old: str, new: str) -> None:
+    (tmp_path / "c.yaml").write_text(CAMPAIGN.replace(old, new, 1), encoding="utf-8")
+    for typed in ("campaign plan c.yaml", "campaign run c.yaml", "decide promo 1 --campaign c.yaml"):
+        assert "c.yaml:" in capline.refused(*typed.split())
+
+
+def test_a_store_with_a_nul_in_its_path(tmp_path: Path, capline: CommandLine) -> None:
+    (tmp_path / "c.yaml").write_text(CAMPAIGN + "store: lmdb:///a%00b\n", encoding="utf-8")
+    for typed in ("campaign plan c.yaml", "campaign enqueue c.yaml --queue sqlite:///queue"):
+        assert "a path holds no NUL" in capline.refused(*typed.split())
+
+
+@pytest.mark.parametrize("key", ["tokens", "segments", "policies"])
+def test_a_name_with_a_nul_in_the_settings_of_a_service(tmp_path: Path, capline: CommandLine, key: str) -> None:
+    (tmp_path / "s.yaml").write_text(f'{key}: "a\\0b"\n', encoding="utf-8")
+    assert "s.yaml:1: 'a\\x00b' has a NUL character; remove it" in capline.refused("serve", "--check", "-c", "s.yaml")
+
+
+def test_workers_find_a_store_below_the_home_directory(
+    tmp_path: Path, capline: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "c.yaml").write_text(CAMPAIGN + "store: lmdb://~/caps\n", encoding="utf-8")
+    assert capline("campaign", "enqueue", "c.yaml", "--queue", "sqlite:///" + str(tmp_path / "queue")).returncode == 0
+    done = capline("worker", "--queue", "sqlite:///" + str(tmp_path / "queue"), "--until-idle", "--quiet")
+    assert done.returncode == 0, done
+    for store in ("lmdb://~/caps", f"lmdb://{tmp_path}/home/caps"):
+        assert capline.json("usage", "promo", "1", "--store", store)[0]["used"] == 1
+
+
+def test_a_queue_that_is_not_there_is_said_at_once(capline: CommandLine) -> None:
+    """Half a minute of patience is for a server that has answered before."""
+    port = free_port()
+    started = time.monotonic()
+    for typed in ("campaign list", "campaign conflicts", "campaign pause c"):
+        assert "no connection" in capline.refused(*typed.split(), "--queue", f"redis://127.0.0.1:{port}/0")
+    assert time.monotonic() - started < PATIENCE_S

@@ -209,7 +209,7 @@ class Trials:
 def _suggested(limiter: RecordingLimiter, record: Record, policy: Policy, asked: Asked) -> Suggested:
     until = instant_text(time.time_ns() // 1000, "milliseconds")
     named = limiter.segment_now if asked.by_segment and not record.hashed else None
-    found = decided(record, policy.name, lambda subjects: _owns(limiter, record, policy, subjects), named)
+    found = decided(record, policy.name, lambda subjects: _limits_of(limiter, record, policy, subjects), named)
     since = None if found.since_us is None else instant_text(found.since_us, "milliseconds")
     told = suggestions(policy, found, asked, hashed=record.hashed)
     parts = {key: told.pop(key) for key in ("segments", "of_segments") if key in told}
@@ -218,7 +218,9 @@ def _suggested(limiter: RecordingLimiter, record: Record, policy: Policy, asked:
     return msgspec.convert(facts | counts, Suggested)
 
 
-def _owns(limiter: RecordingLimiter, record: Record, policy: Policy, subjects: Sequence[Subject]) -> Sequence[object]:
+def _limits_of(
+    limiter: RecordingLimiter, record: Record, policy: Policy, subjects: Sequence[Subject]
+) -> Sequence[object]:
     """The limits of their own of these subjects, None for none; of hashes nobody knows."""
     if limiter.configuration is None or record.hashed:
         return [None] * len(subjects)
@@ -234,9 +236,9 @@ async def _tried(limiter: RecordingLimiter, record: Record, policy: Policy, want
         by_subject[row.subject].append(row)
     every = max(ceil(len(by_subject) / MOST_SUBJECTS), ceil(len(rows) / MOST_ROWS), 1)
     subjects = [*by_subject][::every]
-    own = await asyncio.to_thread(_owns, limiter, record, policy, subjects)
-    plain = [subject for subject, limits in zip(subjects, own, strict=True) if limits is None]
-    asked: list[_Asked] = []
+    overrides = await asyncio.to_thread(_limits_of, limiter, record, policy, subjects)
+    plain = [subject for subject, limits in zip(subjects, overrides, strict=True) if limits is None]
+    replayed: list[_Replayed] = []
     keeps_hits = policy.algorithm == "sliding_log" and bool(policy.limits) and not policy.count_denied
     for first in range(0, len(plain), _AT_ONCE):
         some = plain[first : first + _AT_ONCE]
@@ -247,50 +249,50 @@ async def _tried(limiter: RecordingLimiter, record: Record, policy: Policy, want
             )
         for subject, hits in zip(some, logs, strict=True):
             segment = None if record.hashed else limiter.segment_now(subject)
-            asked += _asked(by_subject[subject], hits or [], segment)
+            replayed += _replayed(by_subject[subject], hits or [], segment)
         await asyncio.sleep(0)  # others come in between
-    asked.sort(key=lambda one: one.attempt.at_us)
+    replayed.sort(key=lambda each: each.attempt.at_us)
     since = None if began_us is None else instant_text(began_us, "milliseconds")
     facts = {"since": since, "until": instant_text(until_us, "milliseconds")}
     counts = {"of_subjects": len(by_subject), "overridden": len(subjects) - len(plain)}
-    return await asyncio.to_thread(_compared, asked, policy, wanted, facts | counts)
+    return await asyncio.to_thread(_compared, replayed, policy, wanted, facts | counts)
 
 
-class _Asked(NamedTuple):
+class _Replayed(NamedTuple):
     """What is replayed; and whether it was allowed, None for a hit from elsewhere."""
 
     attempt: Recorded
     allowed: bool | None
 
 
-def _asked(rows: list[Row], hits: list[Hit], segment_now: str | None) -> list[_Asked]:
+def _replayed(rows: list[Row], hits: list[Hit], segment_now: str | None) -> list[_Replayed]:
     """The decisions of one subject, and its hits from elsewhere; one that was given back is in the log with 0 units."""
     units = {hit.stamp_us: hit.units for hit in hits}
     allowed = {row.at_us for row in rows if row.allowed}
     found = [
-        _Asked(Recorded(at_us, rows[0].subject, "charge", many, segment=rows[0].kind[1]), None)
+        _Replayed(Recorded(at_us, rows[0].subject, "charge", many, segment=rows[0].kind[1]), None)
         for at_us, many in units.items()
         if many and at_us not in allowed
     ]
     for (_, segment, channel, zone, cost, keep_free), at_us, subject, was_allowed, id, _limit in rows:
         verb: Literal["decide", "peek"] = "peek" if was_allowed and units.get(at_us) == 0 else "decide"
         attempt = Recorded(at_us, subject, verb, cost, id, segment or segment_now, channel, zone, keep_free)
-        found.append(_Asked(attempt, was_allowed))
+        found.append(_Replayed(attempt, was_allowed))
     return found
 
 
-def _compared(asked: Sequence[_Asked], policy: Policy, wanted: Policy, facts: dict[str, Any]) -> Tried:
-    recorded = [one.attempt for one in asked]
+def _compared(replayed: Sequence[_Replayed], policy: Policy, wanted: Policy, facts: dict[str, Any]) -> Tried:
+    recorded = [each.attempt for each in replayed]
     now, then = refusals(policy, recorded), refusals(wanted, recorded)
-    as_answered = sum(one.allowed == (limit is None) for one, limit in zip(asked, now, strict=True))
+    as_answered = sum(each.allowed == (limit is None) for each, limit in zip(replayed, now, strict=True))
     of = [
-        Counter(one.subject for one, limit in zip(recorded, limits, strict=True) if limit is not None)
+        Counter(each.subject for each, limit in zip(recorded, limits, strict=True) if limit is not None)
         for limits in (now, then)
     ]
     return Tried(
         **facts,
-        decisions=sum(one.allowed is not None for one in asked),
-        subjects=len({one.attempt.subject for one in asked if one.allowed is not None}),
+        decisions=sum(each.allowed is not None for each in replayed),
+        subjects=len({each.attempt.subject for each in replayed if each.allowed is not None}),
         as_answered=as_answered,
         now=_refusals(now, of[0]),
         then=_refusals(then, of[1]),
@@ -307,4 +309,4 @@ def _refusals(limits: Sequence[Limit | None], of: Counter[Subject]) -> Refusals:
 def _turned(refused: Counter[Subject], other: Counter[Subject]) -> Turned:
     """Those that are refused, and were not (or would not be)."""
     found = Counter({subject: count for subject, count in refused.items() if not other[subject]})
-    return Turned(len(found), [RefusedSubject(*one) for one in found.most_common(_MOST_NAMED)])
+    return Turned(len(found), [RefusedSubject(*each) for each in found.most_common(_MOST_NAMED)])

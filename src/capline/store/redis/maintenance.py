@@ -62,8 +62,8 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
     else:
         payloads = [pack(b"GET", key) for key in keys]
     calls = [Call(slot, payload, repeatable=True) for payload in (*payloads, _TIME)]
-    *values, asked = yield from session.router.run(calls, session.until())
-    now_us = _time_us(unwrap(asked)) if session.clock is None else session.clock.now_us()
+    *values, time = yield from session.router.run(calls, session.until())
+    now_us = _time_us(unwrap(time)) if session.clock is None else session.clock.now_us()
     logs = [_stored(unwrap(value), compiled) for value in values]
     former = logs[len(read) - family.former :]
     del logs[len(read) - family.former :]
@@ -81,12 +81,12 @@ def recorded(session: Session, compiled: RedisRule, subject: Subject) -> Steps[l
     if pending is not None:
         _end_reservations(logs, pending, now_us)
         # A channel's hit has the units of the policy's own, as in rule.lua.
-        own, part = dict[int, int](), -1
+        units_at, part = dict[int, int](), -1
         for log, of in zip(logs, compiled.rule.logs, strict=True):
             if of.part != part:
-                own, part = {stamp_us: units for stamp_us, units, _ in log.hits}, of.part
+                units_at, part = {stamp_us: units for stamp_us, units, _ in log.hits}, of.part
             else:
-                log.hits[:] = [(stamp_us, own.get(stamp_us, units), mark) for stamp_us, units, mark in log.hits]
+                log.hits[:] = [(stamp_us, units_at.get(stamp_us, units), mark) for stamp_us, units, mark in log.hits]
     return [_within(log, now_us, family.retention_us) for log in logs]
 
 
@@ -119,22 +119,22 @@ def _draft(log: ParsedLog) -> Any:
 
 def merge(session: Session, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
     """Merge past hits into logs. A merge that runs twice adds once, so it is resent until it is answered."""
-    calls = [_merge_call(session, one) for one in merges]
-    replicas = max([one.compiled.family.replicas for one in merges], default=0)
+    calls = [_merge_call(session, past) for past in merges]
+    replicas = max([past.compiled.family.replicas for past in merges], default=0)
     outcomes = yield from session.router.run(calls, session.bulk_until(), replicas)
-    return [_merged(outcome, one) for outcome, one in zip(outcomes, merges, strict=True)]
+    return [_merged(outcome, past) for outcome, past in zip(outcomes, merges, strict=True)]
 
 
-def _merge_call(session: Session, one: Merge) -> Call:
-    family: Family = one.compiled.family
-    tag = tag_of(one.subject, family.buckets)
+def _merge_call(session: Session, past: Merge) -> Call:
+    family: Family = past.compiled.family
+    tag = tag_of(past.subject, family.buckets)
     keys = keys_of(family.hit_logs, tag)
-    field = field_of(one.subject) if family.buckets else b""
+    field = field_of(past.subject) if family.buckets else b""
     numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.stamp_bytes))
     packed = b"".join(
-        [_HIT.pack(stamp.to_bytes(7), units.to_bytes(7), fingerprint) for stamp, units, fingerprint in sorted(one.hits)]
+        [_HIT.pack(at_us.to_bytes(7), units.to_bytes(7), name) for at_us, units, name in sorted(past.hits)]
     )
-    exported = b"1" if one.exported else b""
+    exported = b"1" if past.exported else b""
     payload = pack(b"EVALSHA", MERGE.sha, b"%d" % len(keys), *keys, field, session.now(), *numbers, packed, exported)
     return Call(slot_of(tag), payload, MERGE, repeatable=True)
 
@@ -149,9 +149,9 @@ def scan(
     if not nodes:
         return Page([])
     of_log = {
-        log: one
-        for one in all_terms
-        for log in map(bytes.decode, (*one.refund_logs, *one.family.former_logs, _ids_of(one)))
+        log: rule
+        for rule in all_terms
+        for log in map(bytes.decode, (*rule.refund_logs, *rule.family.former_logs, _ids_of(rule)))
     }
     namespace = all_terms[0].family.logs[0].partition(b":")[0]
     scan = pack(b"SCAN", cursor, b"MATCH", b"%b:*:{*}" % namespace, b"COUNT", b"%d" % KEYS_A_PAGE)
@@ -166,12 +166,12 @@ def scan(
         if log_of_key(key) in of_log and (tag := tag_of_key(key)) is not None
     ]
     # By the key, not by the rule: a log of a layout that the policy had before is kept until it ages.
-    own = [one for one in kept if not is_bucket(one[2])]
-    calls = [Call(slot_of(tag), pack(b"GET", key), repeatable=True) for key, _, tag in own]
+    single = [row for row in kept if not is_bucket(row[2])]
+    calls = [Call(slot_of(tag), pack(b"GET", key), repeatable=True) for key, _, tag in single]
     outcomes = (yield from session.router.run(calls, session.bulk_until())) if calls else []
-    for (key, compiled, tag), value in zip(own, outcomes, strict=True):
+    for (key, compiled, tag), value in zip(single, outcomes, strict=True):
         found += _found(log_of_key(key), compiled, tag, [(None, value)], now_us)
-    buckets = [(*one, b"0") for one in kept if is_bucket(one[2])]
+    buckets = [(*row, b"0") for row in kept if is_bucket(row[2])]
     while buckets:
         calls = [
             Call(slot_of(tag), pack(b"HSCAN", key, at, b"COUNT", b"%d" % KEYS_A_PAGE), repeatable=True)
@@ -214,15 +214,15 @@ def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) ->
     channels: dict[bytes, list[bytes]] = {}
     for name in unwrap(outcome)[::2]:
         channels.setdefault(name.rpartition(b"/")[0], []).append(name)
-    replicas = max([one.family.replicas for one in all_terms], default=0)
+    replicas = max([rule.family.replicas for rule in all_terms], default=0)
     calls: list[Call] = []
-    kept = [(one, buckets) for one in all_terms for buckets in (0, bucket_count(one.rule.population))]
+    kept = [(rule, buckets) for rule in all_terms for buckets in (0, bucket_count(rule.rule.population))]
     logs = dict.fromkeys(
         (log, buckets)
-        for one, buckets in kept
-        for log in (*one.refund_logs, *one.family.former_logs, *channels.get(one.family.logs[0], ()))
+        for rule, buckets in kept
+        for log in (*rule.refund_logs, *rule.family.former_logs, *channels.get(rule.family.logs[0], ()))
     )
-    records = dict.fromkeys((log, buckets) for one, buckets in kept for log in (_record_of(one), _ids_of(one)))
+    records = dict.fromkeys((log, buckets) for rule, buckets in kept for log in (_record_of(rule), _ids_of(rule)))
     for log, buckets in (*logs, *records):
         tag = tag_of(subject, buckets)
         [key] = keys_of([log], tag)
@@ -239,7 +239,7 @@ def erase(session: Session, all_terms: Sequence[RedisRule], subject: Subject) ->
 
 def sweep(session: Session, all_terms: Sequence[RedisRule]) -> Steps[int]:
     """Remove what is out of every window from the logs of these rules."""
-    of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, _record_of(one), _ids_of(one))}
+    of_log = {log.decode(): rule for rule in all_terms for log in (*rule.refund_logs, _record_of(rule), _ids_of(rule))}
     yield from session.router.run([Call(0, _TIME, repeatable=True)], session.bulk_until())
     removed = 0
     for node in session.router.topology.primaries():
@@ -305,12 +305,12 @@ def _found(
             yield ScannedLog(name.removesuffix(_IDS.decode()), subject, hits)
 
 
-def _merged(outcome: Reply, one: Merge) -> Merged | CaplineError:
+def _merged(outcome: Reply, past: Merge) -> Merged | CaplineError:
     if isinstance(outcome, CaplineError):
         return outcome
     counts: list[int] = unwrap(outcome)
     if counts[0] < 0:
-        return damaged(one.compiled) if counts[0] != NO_ROOM else too_many(sum(hit[1] for hit in one.hits))
+        return damaged(past.compiled) if counts[0] != NO_ROOM else too_many(sum(hit[1] for hit in past.hits))
     merged = Merged(*counts)
     return outcome.error if isinstance(outcome, UnderReplicated) and merged.added + merged.known else merged
 

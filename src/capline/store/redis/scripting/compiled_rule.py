@@ -94,7 +94,7 @@ class RedisRule(msgspec.Struct):
     """The terms as attempt.lua takes them, but for the zone."""
     long: bool
     """Whether a log of allowed hits may be a long one."""
-    one: bytes
+    unit_terms: bytes
     """The terms as one.lua takes them, as an argument on the wire."""
     rest_anywhere: bytes
     terms_anywhere: bytes
@@ -119,7 +119,7 @@ class RedisRule(msgspec.Struct):
         return list(zone_table(name, int(now or time.time_ns() // 1000))) if name else None
 
     def rest(self, now: bytes) -> bytes:
-        """The terms that are not in `one`, as joint.lua takes them: an argument in RESP."""
+        """The terms that are not in `unit_terms`, as joint.lua takes them: an argument in RESP."""
         return bulk(self.terms(now)) if self.rule.zone else self.rest_anywhere
 
     def terms(self, now: bytes) -> bytes:
@@ -187,7 +187,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
     flat, facts = (0, None) if usable else _flat(rule, readers, next_forms)
     facts = facts or [part for limit in limits for part in (limit.quota, limit.window_us)]
     keeping = 32 * (judged is not None)
-    one = struct.pack(
+    unit_terms = struct.pack(
         f">BQQQBQ{len(facts) + len(kept)}Q",
         stamp_bytes,
         retention_us,
@@ -229,7 +229,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
             *(() if plain and judged is None else (storage, rule.denied_units)),
         ],
         long,
-        bulk(one),
+        bulk(unit_terms),
         bulk(terms),
         terms,
         usable,

@@ -69,15 +69,15 @@ def batch_parts(
     for code, compiled in enumerate(head.compiled):
         places.setdefault(compiled.family, []).append(code)
     place_of = np.zeros(len(head.compiled), np.uint16)
-    for family, own in places.items():
-        place_of[own] = np.arange(len(own))
-        rows = np.flatnonzero(np.isin(codes, own))
+    for family, these in places.items():
+        place_of[these] = np.arange(len(these))
+        rows = np.flatnonzero(np.isin(codes, these))
         taken = subjects[rows] if isinstance(subjects, np.ndarray) else [subjects[row] for row in rows.tolist()]
-        own_head = msgspec.structs.replace(head, family=family, compiled=[head.compiled[code] for code in own])
-        own_codes = place_of[codes[rows]]
-        for part in _family_parts(own_head, taken, own_codes, numbers, by_slot=by_slot, receipt=receipt):
+        narrow = msgspec.structs.replace(head, family=family, compiled=[head.compiled[code] for code in these])
+        packed = place_of[codes[rows]]
+        for part in _family_parts(narrow, taken, packed, numbers, by_slot=by_slot, receipt=receipt):
             part.rows = rows[part.rows]
-            yield own_head, part
+            yield narrow, part
 
 
 def _family_parts(
@@ -95,20 +95,20 @@ def _family_parts(
         sizes: list[int] = []
         rows: list[NDArray[np.intp]] = []
         for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
-            own = np.concatenate([np.asarray(group.rows, np.intp) for group in fill])
+            rows_here = np.concatenate([np.asarray(group.rows, np.intp) for group in fill])
             named = None
             number = next(numbers)
             if receipt is not None:
                 name = hashlib.blake2b(f"{receipt[0]}\0{number}".encode(), digest_size=12).hexdigest().encode()
                 named = (name, receipt[1])
-            own_head, own_codes = head, b""
+            narrow, packed = head, b""
             if codes is not None:
-                own_head, own_numbers = head.only(codes[own])
-                own_codes = own_numbers.astype(">u2").tobytes()
+                narrow, own_numbers = head.only(codes[rows_here])
+                packed = own_numbers.astype(">u2").tobytes()
             repeatable = receipt is not None or head.mode == PEEK
-            calls.append(group_call(own_head, fill, own_codes, b"", repeatable=repeatable, receipt=named))
-            sizes.append(len(own))
-            rows.append(own)
+            calls.append(group_call(narrow, fill, packed, b"", repeatable=repeatable, receipt=named))
+            sizes.append(len(rows_here))
+            rows.append(rows_here)
         yield Part(calls, sizes, np.concatenate(rows), last)
 
 
@@ -118,7 +118,7 @@ def row_parts(operations: Sequence[Operation], now: bytes, *, by_slot: bool) -> 
         turn = [operations[row] for row in rows]
         family: Family = turn[0].compiled.family
         compiled = [*{id(operation.compiled): operation.compiled for operation in turn}.values()]
-        code_of = {id(one): code for code, one in enumerate(compiled)}
+        code_of = {id(rule): code for code, rule in enumerate(compiled)}
         plain = not any(operation.fingerprint or operation.cost != 1 for operation in turn)
         repeatable = not plain and all(operation.fingerprint for operation in turn)
         head = Head(family, DECIDE, compiled, now, 1 if plain else 0)
@@ -131,18 +131,18 @@ def row_parts(operations: Sequence[Operation], now: bytes, *, by_slot: bool) -> 
         groups = [*groups_of([operation.subject for operation in turn], family.buckets, 0, most)]
         groups.sort(key=(lambda group: (group.slot, group.tag)) if by_slot else (lambda group: group.tag))
         for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
-            own = [i for group in fill for i in group.rows]
-            own_head, codes, asked = head, b"", b""
+            rows_here = [i for group in fill for i in group.rows]
+            narrow, codes, asks = head, b"", b""
             if len(compiled) > 1:
-                own_head, numbers = head.only(np.array([code_of[id(turn[i].compiled)] for i in own], np.uint16))
+                narrow, numbers = head.only(np.array([code_of[id(turn[i].compiled)] for i in rows_here], np.uint16))
                 codes = numbers.astype(">u2").tobytes()
             if not plain:
-                asked = b"".join([turn[i].cost.to_bytes(7) + turn[i].fingerprint.to_bytes(8) for i in own])
-            part.calls.append(group_call(own_head, fill, codes, asked, repeatable=repeatable))
-            part.sizes.append(len(own))
-            taken += [rows[i] for i in own]
+                asks = b"".join([turn[i].cost.to_bytes(7) + turn[i].fingerprint.to_bytes(8) for i in rows_here])
+            part.calls.append(group_call(narrow, fill, codes, asks, repeatable=repeatable))
+            part.sizes.append(len(rows_here))
+            taken += [rows[i] for i in rows_here]
             again = NAMED_AGAIN if named else AGAIN
-            weight += len(own) * again if fill[0].tag == tag else sum(map(_weight, fill))
+            weight += len(rows_here) * again if fill[0].tag == tag else sum(map(_weight, fill))
             tag = fill[-1].tag
             if weight >= PART_ROWS:
                 part.rows = np.array(taken, np.intp)

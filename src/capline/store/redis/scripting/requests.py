@@ -74,7 +74,7 @@ class Head(msgspec.Struct, frozen=True):
             [
                 *head,
                 self.max_wait_us,
-                [one.row(self.now) for one in self.compiled],
+                [rule.row(self.now) for rule in self.compiled],
                 self.not_before_us,
                 int(self.tell),
                 int(self.compiled[0].next_forms),
@@ -86,16 +86,16 @@ class Head(msgspec.Struct, frozen=True):
 
         With hundreds of zones, or of numbers that must stay free, a call carries only the terms of its own rows.
         """
-        if not any(one.rule.zone or one.judged for one in self.compiled):
+        if not any(rule.rule.zone or rule.judged for rule in self.compiled):
             return self, codes.astype(np.intp)
-        used, own = np.unique(codes, return_inverse=True)
-        return msgspec.structs.replace(self, compiled=[self.compiled[code] for code in used.tolist()]), own
+        used, places = np.unique(codes, return_inverse=True)
+        return msgspec.structs.replace(self, compiled=[self.compiled[code] for code in used.tolist()]), places
 
     def most_rows(self) -> int:
         """How many rows a call may have."""
         if self.rows is not None:
             return self.rows[self.family]
-        plain = self.mode == DECIDE and self.cost == 1 and all(one.short and not one.long for one in self.compiled)
+        plain = self.mode == DECIDE and self.cost == 1 and all(rule.short and not rule.long for rule in self.compiled)
         return PLAIN_ROWS if plain else OTHER_ROWS
 
 
@@ -112,17 +112,17 @@ def one_payload(
     tag = tag_of(subject, family.buckets)
     log = family.logs[0]
     field = bulk(field_of(subject)) if family.buckets else _EMPTY
-    head, asked = (_DECIDE_ONE, b"") if slot is None else (_PLACE_ONE, bulk(_SLOT.pack(*slot)))
+    head, slot_times = (_DECIDE_ONE, b"") if slot is None else (_PLACE_ONE, bulk(_SLOT.pack(*slot)))
     key_bytes, clock = len(log) + len(tag) + len(b":{}"), bulk(now) if now else _EMPTY
     return slot_of(tag), b"%b$%d\r\n%b:{%b}\r\n%b%b%b%b" % (
         head,
         key_bytes,
         log,
         tag,
-        compiled.one,
+        compiled.unit_terms,
         field,
         clock,
-        asked,
+        slot_times,
     )
 
 
@@ -142,7 +142,7 @@ def flat_payload(compiled: RedisRule) -> Callable[[Subject, bytes, int, int, str
             keys,
             modes[kind],
             bulk(now) if now else _EMPTY,
-            compiled.one,
+            compiled.unit_terms,
             compiled.rest_anywhere,
             _1 if cost == 1 else bulk(b"%d" % cost),
             bulk(field_of(subject)) if family.buckets else _EMPTY,
@@ -156,9 +156,9 @@ def single_call(head: Head, subject: Subject, fingerprint: int) -> Call:
     """One attempt of any kind."""
     buckets = head.family.buckets
     tag = tag_of(subject, buckets)
-    asked = head.cost.to_bytes(7) + fingerprint.to_bytes(8) if fingerprint else b""
+    asks = head.cost.to_bytes(7) + fingerprint.to_bytes(8) if fingerprint else b""
     group = Group(slot_of(tag), tag, [0], [field_of(subject)] if buckets else ())
-    return group_call(head, [group], b"", asked, repeatable=bool(fingerprint) or head.mode == PEEK)
+    return group_call(head, [group], b"", asks, repeatable=bool(fingerprint) or head.mode == PEEK)
 
 
 def slot_of_kind(operation: Operation) -> tuple[int, int] | None:
@@ -193,7 +193,7 @@ def joint_call(operations: Sequence[Operation], now: bytes) -> Call:
         keys += [b"$%d\r\n%b:{%b}\r\n" % (len(log) + len(tag) + len(b":{}"), log, tag) for log in family.logs]
         named = named and fingerprint > 0
         parts += (
-            compiled.one,
+            compiled.unit_terms,
             compiled.rest(now),
             _1 if cost == 1 else bulk(b"%d" % cost),
             bulk(field_of(operation.subject)) if family.buckets else _EMPTY,
@@ -242,7 +242,7 @@ def group_call(
     head: Head,
     groups: Sequence[Group],
     codes: bytes,
-    asked: bytes,
+    asks: bytes,
     *,
     repeatable: bool,
     receipt: tuple[bytes, bytes] | None = None,
@@ -280,7 +280,7 @@ def group_call(
         counts,
         codes,
         marks,
-        asked,
+        asks,
         digest,
         *fields,
     )

@@ -82,7 +82,7 @@ def main() -> None:
     if sys.stdout is sys.__stdout__:
         sys.stdout = output()
     try:
-        status = command()(standalone_mode=False)
+        status = command()(standalone_mode=False, prog_name="capline")
         sys.stdout.flush()
     except CaplineError as error:
         for line in faults_of(error):
@@ -97,7 +97,8 @@ def main() -> None:
         message = error.format_message()
         status = BAD_INPUT
         if message:  # empty where a command without arguments printed its help
-            status = _refused(f"{message} ({' '.join(['capline', *_typed()])} --help tells more)")
+            where: typer.Context | None = getattr(error, "ctx", None)
+            status = _refused(f"{message} ({where.command_path if where else 'capline'} --help tells more)")
     except typer.Abort:
         status = INTERRUPTED
     sys.exit(status if isinstance(status, int) else 0)
@@ -107,9 +108,3 @@ def _refused(message: str) -> int:
     line = " ".join(message.replace("\n\t", " ").split("\n"))
     note.print(f"[bold red]capline:[/] {plain(linked(line))}", soft_wrap=True)
     return BAD_INPUT
-
-
-def _typed() -> list[str]:
-    """The command that was typed, if there is one of that name."""
-    first = sys.argv[1:2]
-    return first if first and first[0] in command().commands else []

@@ -100,3 +100,17 @@ def test_a_queue_that_is_not_there_is_said_at_once(capline: CommandLine) -> None
     for typed in ("campaign list", "campaign conflicts", "campaign pause c"):
         assert "no connection" in capline.refused(*typed.split(), "--queue", f"redis://127.0.0.1:{port}/0")
     assert time.monotonic() - started < PATIENCE_S
+
+
+@pytest.mark.parametrize(
+    ("typed", "where"),
+    [
+        ("nope", "capline"),
+        ("--nope", "capline"),
+        ("decide --nope", "capline decide"),
+        ("campaign nope", "capline campaign"),
+        ("campaign outcomes c.yaml", "capline campaign outcomes"),
+    ],
+)
+def test_the_help_of_the_command_that_was_typed_is_named(capline: CommandLine, typed: str, where: str) -> None:
+    assert capline.refused(*typed.split()).endswith(f"({where} --help tells more)\n")

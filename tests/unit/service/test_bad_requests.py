@@ -1,6 +1,7 @@
 """Whatever is sent: one problem document, and nothing is recorded."""
 
 import asyncio
+import gzip
 from collections.abc import Iterator
 from typing import Any
 
@@ -178,6 +179,14 @@ def test_a_client_that_leaves_before_its_end_gets_no_decision(service: Service, 
 @pytest.mark.parametrize("kind", ["text/plain", "application/cbor", ""])
 def test_only_json_is_taken(service: Service, kind: str) -> None:
     assert "application/json" in problem(service.send("/v1/decide", GOOD, kind), 415)
+
+
+def test_no_compressed_body_is_taken(service: Service) -> None:
+    for body in (GOOD, gzip.compress(GOOD)):
+        said = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        assert "without Content-Encoding" in problem(service("POST", "/v1/decide", content=body, headers=said), 415)
+    said = {"Content-Type": "application/json", "Content-Encoding": "identity"}
+    assert service("POST", "/v1/peek", content=GOOD, headers=said).status_code == 200
 
 
 def test_json_as_curl_sends_it_is_taken_where_no_page_asks(service: Service) -> None:

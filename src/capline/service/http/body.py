@@ -36,6 +36,8 @@ def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, types: tuple
             by_page = True
         elif name == b"content-length" and int(value) > most_bytes:
             raise _too_large(most_bytes)
+        elif name == b"content-encoding" and value != b"identity":
+            raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the body as it is, without Content-Encoding")
     if kind == _JSON:
         return False
     kind = _plain(kind)

@@ -444,11 +444,7 @@ def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
 
 
 def _inputs(
-    file: CampaignFile,
-    policies: PolicyFile,
-    policy: Policy,
-    snapshot: Snapshot | None,
-    version: str | None,
+    file: CampaignFile, policies: PolicyFile, policy: Policy, snapshot: Snapshot | None, version: str | None
 ) -> tuple[Input, ...]:
     """The inputs but for the audience."""
     limits = {

@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 import numpy as np
 
-from capline.campaign.store.rows import (
-    DELAYS_S,
-    FAILED,
-    FATES,
-    HELD_OUT,
-    NOT_KNOWN,
-    REFUNDED,
-    REFUSED,
-    RETRIED,
-    STATES,
-)
+from capline.campaign.store.rows import DELAYS_S, FAILED, FATES, HELD_OUT, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
 from capline.model.clock import SystemClock
 from capline.store.columns import NEVER_US
 from capline.support.instant import instant_text

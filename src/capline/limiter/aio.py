@@ -224,10 +224,7 @@ class AsyncLimiter(Verbs):
     acquire_all = acquiring(AwaitedSlot, Verbs._acquire_all)
 
     async def export(
-        self,
-        policies: Sequence[str] | None = None,
-        *,
-        on_fault: Callable[[CaplineError], object] | None = None,
+        self, policies: Sequence[str] | None = None, *, on_fault: Callable[[CaplineError], object] | None = None
     ) -> AsyncIterator[LogRecord]:
         """Every log of these policies, with the hits within the widest window. As `Limiter.export`."""
         compiled = self._rules_to_scan(policies, await self._store.filled(len(self._rules.policies)))

@@ -226,9 +226,7 @@ class CheckedCalls(LimiterBase):
         return names[:3]
 
     def _refunds(
-        self,
-        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-        hits: Sequence[int] | NDArray[np.integer[Any]],
+        self, subjects: Sequence[Subject] | NDArray[np.integer[Any]], hits: Sequence[int] | NDArray[np.integer[Any]]
     ) -> tuple[list[Subject], list[int]]:
         """Subjects and their hits, checked; raises for the first that is wrong."""
         if count_of(subjects, "subjects") != count_of(hits, "hits"):

@@ -96,12 +96,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def explain(
-    rule: BoundPolicy,
-    subject: Subject,
-    now_us: int,
-    decision: Decision,
-    logs: list[list[Hit]],
-    ids: Mapping[int, str],
+    rule: BoundPolicy, subject: Subject, now_us: int, decision: Decision, logs: list[list[Hit]], ids: Mapping[int, str]
 ) -> Explanation:
     """Put the hits of each log beside its limits; `ids` are the given ids by their fingerprints."""
     binding = _binding(rule, decision)

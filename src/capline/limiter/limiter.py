@@ -248,10 +248,7 @@ class Limiter(Verbs):
     acquire_all = acquiring(AcquiredSlot, Verbs._acquire_all)
 
     def export(
-        self,
-        policies: Sequence[str] | None = None,
-        *,
-        on_fault: Callable[[CaplineError], object] | None = None,
+        self, policies: Sequence[str] | None = None, *, on_fault: Callable[[CaplineError], object] | None = None
     ) -> Iterator[LogRecord]:
         """Every log of these policies (default: of all), with the hits within the widest window; in no order.
 

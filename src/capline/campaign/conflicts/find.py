@@ -103,12 +103,7 @@ def conflicts_of(job: Job, store: CampaignStore) -> tuple[list[Conflict], dict[s
 
 
 def conflicts(
-    planned: Sequence[Planned],
-    unread: dict[str, str],
-    now_us: int,
-    *,
-    history: bool = False,
-    of: Planned | None = None,
+    planned: Sequence[Planned], unread: dict[str, str], now_us: int, *, history: bool = False, of: Planned | None = None
 ) -> Conflicts:
     """What these campaigns do to each other, from now on; `unread` is added to.
 

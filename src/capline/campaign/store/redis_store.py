@@ -14,24 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capline.campaign.store.packed import sort_key
-from capline.campaign.store.protocol import (
-    EXPIRY_MS,
-    MOST_CLAIMS,
-    CampaignStore,
-    Change,
-    How,
-)
-from capline.campaign.store.records import (
-    Again,
-    Claimed,
-    DeadLetter,
-    InWork,
-    Look,
-    Over,
-    RunFacts,
-    State,
-    Waiting,
-)
+from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, CampaignStore, Change, How
+from capline.campaign.store.records import Again, Claimed, DeadLetter, InWork, Look, Over, RunFacts, State, Waiting
 from capline.campaign.store.rows import LARGEST_BATCH, BatchRows
 from capline.store.redis.scripting.keys import slot_of
 

@@ -141,7 +141,7 @@ def check_subjects(
         if subjects.ndim != 1 or (subjects.size and subjects.dtype.kind not in "iu"):
             raise InvalidTypeError(
                 f"an array of subjects has one dimension of integers, not {subjects.ndim} of {subjects.dtype}; "
-                "give text as a list",
+                "give text as a list"
             )
         array = subjects.astype(np.uint64 if subjects.dtype.kind == "u" else np.int64, copy=False)
         negative = np.flatnonzero(array < 0) if array.dtype.kind == "i" else ()
@@ -282,11 +282,7 @@ def _coded(
     return coded, check_codes(points, rows, len(number))
 
 
-def check_codes(
-    codes: Sequence[int] | NDArray[np.integer[Any]],
-    rows: int,
-    names: int,
-) -> NDArray[np.uint16]:
+def check_codes(codes: Sequence[int] | NDArray[np.integer[Any]], rows: int, names: int) -> NDArray[np.uint16]:
     """The codes as an array, each pointing into the list of segments or zones, or raise."""
     count_of(codes, "codes")
     try:

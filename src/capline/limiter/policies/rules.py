@@ -361,15 +361,7 @@ def _apart(log: str, policy: Policy, retention_us: int, *, shared: bool = False)
         shared=shared,
     )
     return own, *(
-        LogLimits(
-            _number_log(log, limit),
-            (limit,),
-            retention_us,
-            "sums",
-            limit.window_us,
-            policy.name,
-            (position,),
-        )
+        LogLimits(_number_log(log, limit), (limit,), retention_us, "sums", limit.window_us, policy.name, (position,))
         for position, limit in numbered
         if not isinstance(limit, QuietHours)
     )

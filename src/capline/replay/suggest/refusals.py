@@ -49,10 +49,7 @@ class Refusals(NamedTuple):
 
 
 def refusals(
-    histories: Histories,
-    windows: Sequence[Window],
-    quotas: NDArray[np.int32],
-    among: NDArray[np.int64] | None = None,
+    histories: Histories, windows: Sequence[Window], quotas: NDArray[np.int32], among: NDArray[np.int64] | None = None
 ) -> Refusals:
     """Count under these sets of quotas: a row of `quotas` for each window, a column for each set.
 

@@ -105,10 +105,7 @@ class Suggestion(NamedTuple):
 
 
 def suggest(
-    histories: Histories,
-    widths_us: Sequence[int],
-    bound: Bound,
-    progress: Callable[[int], object] = lambda _work: None,
+    histories: Histories, widths_us: Sequence[int], bound: Bound, progress: Callable[[int], object] = lambda _work: None
 ) -> Suggestion:
     """Suggest limits over windows of these widths; `progress` gets how many windows and searches are done."""
     windows: list[Window] = []

@@ -254,9 +254,7 @@ class LocalStore(Store, ABC):
 
     @override
     def recorded(self, compiled: LocalRule, subject: Subject, /) -> list[list[Hit]]:
-        return self._transact(
-            lambda transaction: recorded_hits(transaction, compiled, subject, self._clock.now_us()),
-        )
+        return self._transact(lambda transaction: recorded_hits(transaction, compiled, subject, self._clock.now_us()))
 
     @override
     def erase(self, compiled: Sequence[LocalRule], subject: Subject, /) -> int:

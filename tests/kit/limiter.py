@@ -78,6 +78,9 @@ class Door:
             self.subjects.append(operation.subject)
         return self.through(operation.kind, self.store.step, operation)
 
+    def units(self, *_: object) -> None:
+        """It asks `joint`."""
+
     def joint(self, operations: Sequence[Operation]) -> Joint:
         return self.through(f"{operations[0].kind}_all", self.store.joint, operations)
 

@@ -10,13 +10,20 @@ import pytest
 from proof.checker.report import Report
 from proof.concurrency.callers import run
 from proof.concurrency.cases import LIMITS, OPTIONS, STORES, SUBJECTS, Case, cases
-from tests.conformance.test_oracle import consumes_part_by_part, forgets_commits, no_fast_path, records_only_the_first
+from tests.conformance.test_oracle import (
+    consumes_part_by_part,
+    forgets_commits,
+    makes_none,
+    no_fast_path,
+    records_only_the_first,
+)
 from tests.kit.server import SLOW
 from tests.kit.servers import shared
 
 from capline import Decision, Limit
 from capline.store.local import operations as local
 from capline.store.local import reservations
+from capline.store.local.memory import MemoryStore
 from capline.window import reservation
 from capline.window.bound_log import BoundLog, OpenLog
 from capline.window.charge import charge, settle
@@ -137,6 +144,7 @@ def test_an_engine_that_is_wrong_about_joint_attempts_is_found(
     """Under the limit that shows its fault hundreds of times a run; a busy machine may need another run."""
     monkeypatch.setattr(local, "joint", engine)
     monkeypatch.setattr(local, "_quick_joint", no_fast_path)
+    monkeypatch.setattr(MemoryStore, "_joint_path", makes_none)
     case = Case("memory", limit, "threads", 4, 0.8, joint=True)
     reports = (run(longer, "memory://")[0] for longer in runs_of(case))
     assert any(report.kinds() & {"final-extra", "final-lost"} for report in reports)

@@ -861,7 +861,9 @@ class Verbs(CheckedCalls):
             return None
         return Operation("commit", compiled, check_subject(subject), 1, 0, hit or 0)
 
-    def _asked_all(self, store: Store | None, kind: Kind, attempts: Any) -> Joint | None:
+    def _asked_all(  # noqa: PLR0911 - one way after the other
+        self, store: Store | None, kind: Kind, attempts: Any
+    ) -> Joint | None:
         """The answer of this store to several attempts, where nothing else looks at any of them; else None."""
         parts = attempts if type(attempts) in _LISTS else ()
         operations: list[Operation] = []
@@ -869,6 +871,8 @@ class Verbs(CheckedCalls):
         try:
             if store is None or not 0 < len(parts) <= self._most_joint:
                 return None
+            if kind == "decide" and (answer := store.units(self._direct, parts)) is not None:
+                return answer
             for attempt in parts:
                 compiled = self._direct_rule(attempt) if type(attempt) is Attempt and attempt.limits is None else None
                 if compiled is None:
@@ -878,7 +882,7 @@ class Verbs(CheckedCalls):
                 name = 0 if attempt.id is None else fingerprint(attempt.id)
                 operations.append(Operation(kind, compiled, subject, units, name))
                 logs.add((compiled.rule.logs[0].log, subject))
-        except CaplineError:
+        except (CaplineError, TypeError):
             return None  # which the general way says
         if len(logs) < len(parts):
             return None

@@ -8,7 +8,7 @@ inherits the protocol and forgets an instruction cannot be made: every one but `
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np  # noqa: TC004 - `Batch` is never decoded, so nobody asks for its types
     from numpy.typing import NDArray  # noqa: TC004 - as above
 
+    from capline.model.attempt import Attempt
     from capline.model.decision import Decision, Joint
     from capline.model.policy import BoundPolicy
     from capline.model.server_state import ServerState
@@ -192,6 +193,13 @@ class Store(Protocol):
         `InvalidValueError` for a slot where the logs are not in one place, so that no step is atomic.
         """
         ...
+
+    def units(self, rules: Mapping[Any, Any], attempts: Sequence[Attempt], /) -> Joint | None:  # noqa: ARG002 - for stores
+        """`joint` of these attempts, not checked, by the rules of policies; None where that is to be asked.
+
+        A store has it where it is faster: for a unit each, with nothing else said, that is allowed.
+        """
+        return None
 
     @abstractmethod
     def rows(self, operations: Sequence[Operation], /) -> list[Any]:

@@ -245,7 +245,7 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PL
     name: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Numbers take over from hits where no stale ones are left, and which are left depends on how many were counted.
-    monkeypatch.setattr(Pace, "is_due", False)
+    monkeypatch.setattr(Pace, "every", 10**9)
     policy = {**POLICIES, **OTHERS, **LIMITERS}[name]
     random, clock = Random(f"{name} {store}"), ManualClock(START_US)
     # Where names are given it takes another way.
@@ -337,6 +337,91 @@ def test_a_limiter_answers_as_one_without_fast_paths(  # noqa: C901, PLR0912, PL
         limiter.close()
 
 
+SEVERAL = {
+    "p": Policy("p", ["6/300us"]),
+    "q": Policy("q", ["8/300us", "8/290us", "5/90us"]),
+    "gap": Policy("gap", ["9/400us", "gap 2us"]),
+    "sums": Policy("sums", ["9/300us"], algorithm="bucketed", granularity="20us"),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_single_units_of_several_are_answered_together_as_by_the_rule(seed: int) -> None:
+    random, clock, quick = Random(seed), ManualClock(START_US), 0
+    fast, general = Limiter("memory://", [], clock=clock), General(SEVERAL["p"], clock, "memory://")
+    for limiter in fast, general:
+        limiter.use(SEVERAL.values())
+    store: Any = vars(fast)["_store"]
+    together = store.units
+
+    def counted(*asked: Any) -> object:
+        nonlocal quick
+        answer = together(*asked)
+        quick += answer is not None
+        return answer
+
+    store.units = counted
+    hits: list[Any] = []
+    kept: list[tuple[Any, ...]] = []
+    for step in range(STEPS):
+        clock.advance_us(random.choice([0, 1, 5, 20, 60, 90, -2, 600 * (step % 31 == 0)]))
+        names = random.choices([*SEVERAL], [9, 9, 9, 1], k=random.choice([1, 2, 2, 3]))
+        subjects = random.choices(["a", "b", 1, True] if step % 20 == 0 else ["a", "b", 1], k=len(names))
+        more: list[dict[str, Any]] = [{}, {"cost": 2}, {"id": f"{step % 9}"}, {"keep_free": 2}, {"limits": ["4/300us"]}]
+        others = random.choices(more, [30, 1, 3, 1, 1], k=len(names))
+        parts = [Attempt(name, subject, **other) for name, subject, other in zip(names, subjects, others, strict=True)]
+        hit = random.choice(hits[-9:]) if hits else ("p", "a", START_US)
+        answers: list[Any] = []
+        for limiter in fast, general:
+            match step % 12:
+                case 3 | 9 if step % 5:
+                    call = partial(limiter.schedule, names[0], subjects[0], not_before=step % 4 / 20_000)
+                case 7 if step % 5 == 0:
+                    call = partial(limiter.refund, *hit)
+                case 11 if step % 7 == 0:
+                    call = partial(limiter.erase, "b")
+                case _:
+                    call = partial(limiter.decide_all, parts)
+            answers.append(outcome(call))
+        assert answers[0] == answers[1], step
+        joint = answers[0][0]
+        if isinstance(joint, Joint):
+            hits += [(*part, stamp or 0) for *part, stamp in zip(names, subjects, joint.hits, strict=False)]
+            kept.append((joint, joint.limits))
+    assert quick > STEPS // 16
+    # An answer's states are made when they are asked for, from arrays that later hits were added to.
+    assert all(joint.limits == states for joint, states in kept)
+    assert [*fast.export(["p", "q", "gap"])] == [*general.export(["p", "q", "gap"])]
+
+
+@pytest.mark.parametrize("keep_free", [0, 3])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_first_hits_of_a_subject_are_those_of_the_rule(algorithm: Any, keep_free: int) -> None:
+    random, clock, policy = Random(algorithm), ManualClock(START_US), Policy("p", ["9/301us"], algorithm=algorithm)
+    limiters = [Limiter("memory://", [policy], clock=clock), General(policy, clock, "memory://")]
+    for step in range(STEPS // 3):
+        clock.advance_us(random.choice([1, 7, 200]))
+        cost, id = random.choice([1, 1, 2, 7, 9, 10]), random.choice([None, None, "id"])
+        for verb in random.choices(["decide", "decide", "schedule", "peek", "acquire"], k=4):
+            clock.advance_us(random.choice([0, 0, 1, -5]))
+            kept = (
+                {"keep_free": keep_free} if verb in {"decide", "peek"} else {"timeout": 0} if verb == "acquire" else {}
+            )
+            answers = [
+                outcome(partial(first_answer, limiter, verb, f"new {step}", cost, id, kept)) for limiter in limiters
+            ]
+            assert answers[0] == answers[1], (step, verb)
+    rows = [[*limiter.export()] for limiter in limiters] if algorithm == "sliding_log" else []
+    assert rows[:1] == rows[1:]
+
+
+def first_answer(limiter: Limiter, verb: str, *asked: Any) -> Decision:
+    """What the verb answers, or the slot of `acquire`."""
+    *named, more = asked
+    answer = getattr(limiter, verb)("p", *named, **more)
+    return entered(answer) if verb == "acquire" else answer
+
+
 def test_what_is_refused_leaves_a_reservation_that_ended_to_be_given_back() -> None:
     policy = Policy("p", ["9/300us"], channels={"c": ["30/calendar day"]}, zone="UTC", reservations=True)
     clock = ManualClock(START_US)
@@ -357,14 +442,17 @@ def test_a_peek_at_numbers_that_take_over_from_hits_counts_them() -> None:
         assert not limiter.peek("p", "one")
 
 
-@pytest.mark.parametrize("cost", [0, 1, 2])
+@pytest.mark.parametrize("cost", [0, 1, 2, "together"])
 @pytest.mark.parametrize("algorithm", ["sliding_log", "bucketed"])
-def test_hits_that_are_out_of_every_window_are_forgotten(cost: int, algorithm: Any) -> None:
+def test_hits_that_are_out_of_every_window_are_forgotten(cost: Any, algorithm: Any) -> None:
     clock = ManualClock(START_US)
     with Limiter("memory://", [Policy("p", ["9/300us"], algorithm=algorithm)], clock=clock) as limiter:
         for _ in range(1000):
             clock.advance_us(100)
-            assert limiter.decide("p", 7, cost) if cost else limiter.decide_many("p", [7]).allowed
+            if cost == "together":
+                assert limiter.decide_all([Attempt("p", 7)])
+            else:
+                assert limiter.decide("p", 7, cost) if cost else limiter.decide_many("p", [7]).allowed
         store: Any = vars(limiter)["_store"]
         [table] = store._tables.values()
         assert len(table.logs[7].stamps) < 200

@@ -160,25 +160,6 @@ def decide_one(  # noqa: C901 - one flat step
     return Decision(False, binding, left, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
 
 
-def judge_unit(log: Any, compiled: FastRule, now_us: int) -> Decision | None:
-    """One unit on a log of single units in one piece, not recorded; None on any other."""
-    if type(log) is not ColumnLog or log.before is not None or log.reserved or compiled[4].grain_us:
-        return None
-    stamps, start, time_us = log.stamps, log.start, log.high_water_us
-    n = len(stamps)
-    if n == start:
-        return None if time_us else first_decision(compiled, now_us)
-    return decide_one(stamps, start, n, stamps[start], time_us, compiled, now_us) if stamps[-1] == time_us else None
-
-
-def record_unit(log: ColumnLog, stamp_us: int, now_us: int, retention_us: int) -> None:
-    """Record what `judge_unit` allowed. The array stays, or there is a new one, for the decision that has it."""
-    if log.high_water_us and log.stamps[log.start] <= stamp_us - retention_us:
-        log.trim(max(now_us, log.high_water_us) - retention_us)
-    log.stamps.append(stamp_us)
-    log.high_water_us = stamp_us
-
-
 def _left(
     compiled: FastRule, stamps: Stamps, start: int, n: int, stamp_us: int, position: Callable[[Any, int, int], int]
 ) -> int:
@@ -309,7 +290,7 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
         or (before is None and (cost != 1 or same_sum))
         or (same_sum and (log.ids or log.denied))
     ):
-        _record(log, log_limits, cost, fingerprint, stamp_us, max(now_us, time_us))
+        record(log, log_limits, cost, fingerprint, stamp_us, max(now_us, time_us))
     else:
         log.high_water_us = stamp_us
         if same_sum:
@@ -332,11 +313,12 @@ def _slowly(
         return decision
     if kind == "peek":
         return replace(decision, hit=None)
-    _record(log, compiled[4], cost, fingerprint, decision.hit, max(now_us, log.high_water_us))
+    record(log, compiled[4], cost, fingerprint, decision.hit, max(now_us, log.high_water_us))
     return decision
 
 
-def _record(log: StoredLog, log_limits: LogLimits, cost: int, fingerprint: int, stamp_us: int, time_us: int) -> None:
+def record(log: StoredLog, log_limits: LogLimits, cost: int, fingerprint: int, stamp_us: int, time_us: int) -> None:
+    """Record a hit that is allowed."""
     grain_us = log_limits.grain_us
     log.trim(time_us - log_limits.retention_us)
     last_us = log.last_us() if grain_us else NEVER
@@ -375,7 +357,7 @@ def _logs_path(rule: BoundPolicy, steps: Sequence[Quick]) -> Quick:  # noqa: C90
             if one.reset_after_us > reset_us:  # type: ignore[operator]
                 reset_us: Any = one.reset_after_us
         for (_, log_limits), log in zip(others if kind != "peek" else (), logs, strict=False):
-            _record(log, log_limits, cost, name, now_us, now_us)
+            record(log, log_limits, cost, name, now_us, now_us)
             name = 0
         seen = _states_of_all, answers
         return Decision(True, least.limit, least.remaining, 0, reset_us, answer.hit, "store", 0, 0, seen)
@@ -432,6 +414,11 @@ def _states(
 ) -> tuple[LimitStatus, ...]:
     """The states after a unit was allowed, or was not, with this stamp on `stamps[start:n]`, an array."""
     return states_of(compiled[4:], _numbers(compiled, stamps, start, n, stamp_us, now_us, allowed, bisect_right))
+
+
+def states_of_each(found: Sequence[Any]) -> tuple[tuple[LimitStatus, ...], ...]:
+    """The states of several, each told as to `_states`."""
+    return tuple([_states(*seen) for seen in found])
 
 
 def _numbers(

@@ -14,16 +14,19 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from capline.model.attempt import Attempt
 from capline.model.clock import LATEST_US, SystemClock
+from capline.model.decision import Joint
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions
 from capline.store.local.base import LocalStore
 from capline.store.local.batches import NO_ANSWER, Work, as_columns, decided_once, limits_of, parts_of, rows_of
-from capline.store.local.fast_path import decide_one, first_decision
+from capline.store.local.fast_path import decide_one, first_decision, states_of_each
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
+from capline.store.local.numbers_path import first_hit
 from capline.store.local.operations import joint_step, step
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.reservations import keep_first
@@ -34,17 +37,18 @@ from capline.support.polled_lock import PolledLock
 from capline.window.carry import NumberRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision, Joint
+    from capline.model.decision import Decision
     from capline.store.local.fast_path import FastRule, Quick
 else:
     from capline.model.arrays import np
 
 _T = TypeVar("_T")
+_ZERO, _ONE = 0, 1
 ROWS_A_TURN = 64
 """Rows of a batch under one lock: some 50 us, as long as a thread that finds it locked sleeps."""
 
@@ -83,6 +87,7 @@ class MemoryStore(LocalStore, LogTransaction):
         self._naming = threading.Lock()
         self._keeping = threading.Lock()
         self._unit_path = self._unit_paths()
+        self.units = self._joint_path()
 
     def _handle(self, name: str, retention_us: int) -> object:
         with self._naming:  # not the lock of the logs, which a batch may hold for seconds
@@ -162,6 +167,71 @@ class MemoryStore(LocalStore, LogTransaction):
 
         return of_rule
 
+    def _joint_path(self) -> Callable[[Mapping[Any, LocalRule], Sequence[Attempt]], Joint | None]:  # noqa: C901 - one flat step
+        now_us_of, wall_ns = self._clock.now_us, time_ns if type(self._clock) is SystemClock else None
+        try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
+
+        def units(rules: Mapping[Any, LocalRule], attempts: Sequence[Attempt]) -> Joint | None:  # noqa: C901, PLR0911, PLR0912 - as above
+            """Each judged as by `decide_one`, on logs that are there and in one piece, and one answer for all."""
+            left, limit, binds, reset_us, stale = LARGEST_QUOTA + 1, None, 0, 0, False
+            found: dict[Any, tuple[Any, ...]] = {}
+            at, last = 0, attempts[-1]
+            if type(last) is not Attempt or (own := rules.get(last.policy)) is None or own.single is None:
+                return None  # before the others are judged
+            if not try_acquire(False):
+                wait()
+            try:
+                now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
+                for attempt in attempts:
+                    if type(attempt) is not Attempt or not (attempt.cost is _ONE and attempt.keep_free is _ZERO):
+                        return None
+                    if not attempt.id is attempt.segment is attempt.channel is attempt.zone is attempt.limits is None:
+                        return None
+                    rule, subject = rules.get(attempt.policy), attempt.subject
+                    kind, unit = type(subject), None if rule is None else rule.single
+                    if rule is None or unit is None or (kind is not str and kind is not int):
+                        return None
+                    table: Any = rule.refs[0].handle
+                    log = table.logs.get(subject)
+                    if log is None or log.before is not None or log.reserved:
+                        return None
+                    stamps, start, stamp_us = log.stamps, log.start, log.high_water_us
+                    n = len(stamps)
+                    if n == start or stamps[-1] != stamp_us:
+                        return None
+                    oldest_us = stamps[start]
+                    stamp_us = now_us if now_us > stamp_us else stamp_us + 1
+                    limits, widest_us, _, _, _ = unit
+                    for edge, window_us, of, quota in limits:
+                        i, cutoff_us = n - edge, stamp_us - window_us
+                        if i >= start and stamps[i] > cutoff_us:
+                            return None
+                        free = quota - n + (start if oldest_us > cutoff_us else bisect_right(stamps, cutoff_us, start))
+                        if free < left:
+                            left, limit, binds = free, of, at
+                    empty_us = stamp_us + widest_us
+                    if empty_us > reset_us:  # noqa: PLR1730 - a call of `max` takes as long as the look-up
+                        reset_us = empty_us
+                    if oldest_us + widest_us <= stamp_us:
+                        stale = True
+                    found[log] = unit, stamps, start, n, stamp_us, now_us, True
+                    at += 1
+                if reset_us >= LATEST_US or len(found) < at:  # a log that is asked for twice
+                    return None
+                hits: list[int] = []
+                for log, (unit, _, _, _, stamp_us, _, _) in found.items():
+                    if stale:
+                        log.trim(max(now_us, log.high_water_us) - unit[4].retention_us)
+                    log.high_water_us = stamp_us
+                    log.stamps.append(stamp_us)
+                    hits.append(stamp_us)
+            finally:
+                release()
+            seen = states_of_each, found.values()
+            return Joint(True, limit, left - 1, 0, reset_us - now_us, (*hits,), binds, "store", 0, 0, seen)
+
+        return units
+
     @override
     def ask_path(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
         """One lock, one look-up, the fast path; the general rule where it has no answer."""
@@ -175,12 +245,11 @@ class MemoryStore(LocalStore, LogTransaction):
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
         meters = compiled.meters
+        first_of = first_hit(meters[0], compiled.rule.logs) if len(meters) == 1 else None
 
         def begun() -> Any:
             if not numbers:
                 return ColumnLog()
-            if len(meters) == 1:
-                return StoredNumbers((NumberRow(meters[0], ColumnLog()),), False, meters)
             return StoredNumbers(tuple([NumberRow(reader, ColumnLog()) for reader in meters]), False, meters)
 
         # What a peek at a new subject reads, and leaves as it is. A rolling window is the same at every instant.
@@ -209,6 +278,12 @@ class MemoryStore(LocalStore, LogTransaction):
                 if subject not in others:
                     if value is None:
                         check_subject(subject)
+                        began = first_of(cost, now_us) if first_of and not fingerprint and kind != "peek" else None
+                        if began is not None:
+                            decision, log = began
+                            row = NumberRow(meters[0], log)
+                            self.save(numbers or own, subject, StoredNumbers((row,), False, meters))  # type: ignore[arg-type]
+                            return decision
                         value = begun()
                     decision = quick(value, cost, fingerprint, kind, bound_us, now_us)
                     if decision is not None:
@@ -272,17 +347,17 @@ class MemoryStore(LocalStore, LogTransaction):
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         logs = table.logs
-        fresh = subject not in logs
+        known = len(logs)
         logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
-        if fresh:
-            if len(logs) == 1:
+        if len(logs) > known:
+            if not known:
                 self._filled[table.name] = table
                 if "/" in table.name:
                     self._children.setdefault(table.name.rpartition("/")[0], set()).add(table.name)
                     self._begun += 1
             pace = self._pace
             pace.fresh += 1
-            if pace.is_due:
+            if pace.fresh >= pace.every:
                 self._sweep_a_little()
 
     @override
@@ -335,8 +410,8 @@ class MemoryStore(LocalStore, LogTransaction):
                     self._clock.now_us()  # raises where the clock is what is wrong: then no row has an answer
                     errors[rows.start + row], others[row] = error, NO_ANSWER
 
-        units = [compiled.unit for compiled in batch.compiled if not compiled.refs[0].log_limits.grain_us]
-        if len(units) < len(batch.compiled) or None in units:  # two rules may be of one log: its rows stay in order
+        units = [compiled.single for compiled in batch.compiled]
+        if None in units:  # two rules may be of one log: its rows stay in order
             alone(range(len(asked)))
             return Decisions.of([*others.values()], limits)
         place_of = {id(limit): place for place, limit in enumerate(limits)}

@@ -16,6 +16,7 @@ from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.limit_status import states_of
+from capline.store.local.log import ColumnLog
 from capline.window.counters import CounterReader, FixedReader, LevelReader
 from capline.window.log import NEVER
 
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
     from capline.model.limit_status import LimitStatus
     from capline.model.policy import LogLimits
     from capline.store.local.fast_path import Quick
-    from capline.store.local.log import ColumnLog
     from capline.store.protocol import Kind
     from capline.window.carry import NumberRow
     from capline.window.limit_reader import LimitReader
 
 Judge = Callable[[Any, int, int], tuple[int, int, int, int]]
 _READ = 4
+_NONE = array("Q", (0,))
+"""Units before the first hit."""
 SAME = -1
 """In place of a level: the hit goes to the sum that is the log's last hit."""
 MOST_UNITS = 1 << 32
@@ -134,12 +136,7 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
         seen = _states, logs, read, now_us
         if kind == "peek":
             return Decision(True, limit, after, 0, full_us - now_us, None, "store", 0, 0, seen)
-        if not stamps and before is None:
-            stamps.append(stamp_us)
-            log.high_water_us = stamp_us
-            if (units := level or cost) != 1:
-                log.before, log.total = array("Q", (0,)), units
-        elif last_us == NEVER or (level == 0 and last_us // window_us != stamp_us // window_us):
+        if last_us == NEVER or (level == 0 and last_us // window_us != stamp_us // window_us):
             log.trim(time_us - retention_us)
             log.record(stamp_us, level or cost, stamp_us)
         elif level == 0 or before is None or log.denied or stamps[log.start] <= time_us - retention_us:
@@ -153,6 +150,24 @@ def numbers_path(  # noqa: C901, PLR0915 - two flat steps
     judge, limit, least = judges[0], meters[0].limit, kept[0] if kept else 0
     window_us = limit.window_us
     return alone if len(meters) == 1 else step
+
+
+def first_hit(
+    reader: LimitReader, logs: tuple[LogLimits, ...]
+) -> Callable[[int, int], tuple[Decision, ColumnLog] | None]:
+    """The step of a cost now on nothing, under a single limit: the answer and the log; None where it is refused."""
+    judge, nothing, least = _JUDGES[type(reader)](reader), ColumnLog(), max(0, *(logs[-1].keep_free or (0,)))
+
+    def step(cost: int, now_us: int) -> tuple[Decision, ColumnLog] | None:
+        read = after, _, full_us, level = judge(nothing, now_us, cost)
+        if after < least or full_us >= LATEST_US:
+            return None
+        stamps, units = array("Q", (now_us,)), level or cost
+        log = ColumnLog(stamps, 0, None, 0, now_us) if units == 1 else ColumnLog(stamps, 0, _NONE[:], units, now_us)
+        seen = _states, logs, read, now_us
+        return Decision(True, reader.limit, after, 0, full_us - now_us, now_us, "store", 0, 0, seen), log
+
+    return step
 
 
 def _states(logs: Sequence[LogLimits], found: Sequence[int], now_us: int) -> tuple[LimitStatus, ...]:

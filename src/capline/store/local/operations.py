@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.decision import Decision, Joint
 from capline.model.limit import LARGEST_QUOTA
-from capline.store.local.fast_path import judge_unit, record_unit
+from capline.store.local.fast_path import record
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
 from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
@@ -176,51 +176,44 @@ def joint_step(transaction: LogTransaction, operations: Sequence[Operation], now
     return Joint.of(decision, hits, binds)
 
 
-def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], now_us: int) -> Joint | None:  # noqa: C901, PLR0912 - one way after the other
+def _quick_joint(transaction: LogTransaction, operations: Sequence[Operation], now_us: int) -> Joint | None:  # noqa: C901 - one way after the other
     """The answer where every part is allowed now by its fast path; else None, and nothing changed.
 
-    Single units are judged once, and recorded when all are. Of the others all but the last are looked at first: what a
-    part answers a peek it answers at the same instant again.
+    All parts but the last are looked at first. What a part answers a peek it answers at the same instant again, and its
+    hit is now where its log is behind now: else it is asked again.
     """
     kind, others = operations[0].kind, len(operations) - 1
     if kind == "schedule":
         return None
-    found: list[Any] = []
     answers: list[Any] = []
-    units: list[bool] = []
+    found: list[Any] = []
     for number, operation in enumerate(operations):
-        compiled, log, answer = operation.compiled, None, None
-        if compiled.unit is not None and operation.cost == 1 and not operation.fingerprint:
-            log = transaction.load(compiled.refs[0], operation.subject)
-            answer = judge_unit(log, compiled.unit, now_us)
-        units.append(answer is not None)
-        if answer is None:
-            answer, log = _part(transaction, operation, None, "peek" if number < others else kind, now_us)
+        answer, log = _part(transaction, operation, None, "peek" if number < others else kind, now_us)
         if answer is None or not answer.allowed:
             return None
         answers.append(answer)
         found.append(log)
-    hits: tuple[int, ...] = ()
-    if kind != "peek":
-        for number, log in enumerate(found):
-            operation = operations[number]
-            if units[number]:
-                ref = operation.compiled.refs[0]
-                record_unit(log, answers[number].hit, now_us, ref.log_limits.retention_us)
-                transaction.save(ref, operation.subject, log)
-                continue
-            if number < others:
-                answers[number], _ = _part(transaction, operation, log, kind, now_us)
-            if log is not None:
-                _keep(transaction, operation.compiled.refs, operation.subject, log)
-        hits = tuple([answer.hit for answer in answers])
+    hits: list[Any] = []
+    for number, log in enumerate(found if kind != "peek" else ()):
+        operation, hit_us = operations[number], answers[number].hit
+        refs = operation.compiled.refs
+        if number < others:
+            if log is not None and len(refs) == 1 and log.high_water_us < now_us:
+                record(log, refs[0].log_limits, operation.cost, operation.fingerprint, now_us, now_us)
+                hit_us = now_us
+            else:
+                hit_us = _part(transaction, operation, log, kind, now_us)[0].hit  # type: ignore[union-attr]
+        if log is not None:
+            _keep(transaction, refs, operation.subject, log)
+        hits.append(hit_us)
     least, binds, reset_us = answers[0], 0, 0
     for number, answer in enumerate(answers):
         if answer.remaining < least.remaining:
             least, binds = answer, number
         if answer.reset_after_us > reset_us:  # noqa: PLR1730 - a call of `max` takes as long as the look-up
             reset_us = answer.reset_after_us
-    return Joint(True, least.limit, least.remaining, 0, reset_us, hits, binds, "store", 0, 0, (_limits_of, answers))
+    seen = _limits_of, answers
+    return Joint(True, least.limit, least.remaining, 0, reset_us, (*hits,), binds, "store", 0, 0, seen)
 
 
 def _part(

@@ -6,8 +6,6 @@ logs are kept. A store whose logs all live is checked seldom.
 
 from __future__ import annotations
 
-SWEEP_EVERY = 64
-"""After so many new subjects some logs are checked in turn, and the stale ones removed."""
 GRACE = 0.5
 """Windows that a log is kept past its widest: a clock that jumps ahead for a moment must not erase a history."""
 LEAST, MOST = 1.25, 8.0
@@ -19,15 +17,12 @@ class Pace:
     """`fresh` counts the new subjects since the last check."""
 
     __slots__ = ("_rows_each", "fresh")
+    every = 64
+    """After so many new subjects some logs are checked in turn, and the stale ones removed."""
 
     def __init__(self) -> None:
         self.fresh = 0
         self._rows_each = LEAST
-
-    @property
-    def is_due(self) -> bool:
-        """Whether enough new subjects came."""
-        return self.fresh >= SWEEP_EVERY
 
     def rows(self) -> int:
         """How many logs to check for the new subjects; their count begins again."""

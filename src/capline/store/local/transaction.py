@@ -92,6 +92,11 @@ class LocalRule(msgspec.Struct, dict=True):
         return {}
 
     @made_once
+    def single(self) -> FastRule | None:
+        """The same where its log has hits, not sums."""
+        return None if self.rule.logs[0].grain_us else self.unit
+
+    @made_once
     def units(self) -> tuple[FastRule, ...] | None:
         """The rule of each of several logs for the fast path of one unit; None where that does not apply."""
         return unit_rules(self.rule) if self._is_plain and self.record is None else None
@@ -113,8 +118,7 @@ class LocalRule(msgspec.Struct, dict=True):
     @made_once
     def decide_one(self) -> Callable[[Subject], Decision]:
         """See `CompiledRule`."""
-        sums = self.rule.logs[0].grain_us
-        own = None if self.unit is None or sums else self.store.unit_path(self, self.unit)
+        own = None if self.single is None else self.store.unit_path(self, self.single)
         return own or self.ask or self._decide
 
     def _decide(self, subject: Subject) -> Decision:

@@ -123,7 +123,7 @@ class LmdbStore(LocalStore):
         if environment is None:
             raise self._closed()
         answer = environment.run(work)
-        if pace.is_due:
+        if pace.fresh >= pace.every:
             rows = pace.rows()
             environment.run(lambda txn: self._sweeper.sweep(self._logs_in(txn), self._clock.now_us(), rows, GRACE))
         return answer
@@ -317,7 +317,7 @@ class LmdbStore(LocalStore):
             not isinstance(transaction, LmdbTransaction)
             or batch.cost != 1
             or mode == "refund"
-            or any(compiled.unit is None or compiled.refs[0].log_limits.grain_us for compiled in bound)
+            or any(compiled.single is None for compiled in bound)
         ):
             return super()._batch_answers(transaction, batch, mode, rows, errors)
         record = mode == "decide"

@@ -306,6 +306,19 @@ def test_who_took_the_place_that_another_lost(tmp_path: Path) -> None:
     assert regret == ("lost", 3, {"early": 2, "late": 1}, {"early": 2, "late": 1}, 1)
 
 
+def test_a_message_that_waits_is_neither_sent_nor_refused_yet(tmp_path: Path) -> None:
+    rows = [
+        Row(1, "sale", "sent"),
+        Row(2, "sale", "held", limit="1/day", until_us=AT_US + DAY_US),
+        Row(3, "sale", "held out"),
+    ]
+    found = response(tmp_path, rows, [(who, AT_US + 1, "bought") for who in (1, 2, 3)])
+    (group,) = (each for each in found.groups if each.campaign == "sale")
+    assert group.against is not None
+    assert [share[:2] for share in (group.sent, *group.against[:2])] == [(1, 1)] * 3
+    assert (found.never_sent, found.regret) == (1, [])
+
+
 @pytest.mark.parametrize("found", ["bought", "<script>alert(1)</script>&"])
 def test_the_page_says_what_is_found_whatever_names_are(tmp_path: Path, found: str) -> None:
     rows = [

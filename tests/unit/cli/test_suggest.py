@@ -1,16 +1,21 @@
 """`capline suggest`: the price of every quota, the smallest that keeps a bound, and files to use them."""
 
+import csv
 import gzip
 import json
 import re
 import time
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit.campaign import AT_US, Far, Site, ledger_of, with_sender
 from tests.kit.cli import CommandLine
 
 from capline import Limiter, ManualClock, Policy
+from capline.campaign import Stop, run
 from capline.policy.file import load
 
 ROOT = Path(__file__).parents[3]
@@ -204,6 +209,40 @@ def test_an_export_of_logs_is_a_file_of_events(tmp_path: Path, capline: CommandL
     wrong = '{"log": "promo", "subject": 1, "hits": [[-1, 1]]}\n'
     (tmp_path / "wrong.jsonl").write_text(cut.partition("\n")[0] + "\n" + wrong)
     assert "line 2: a hit at -1, which is no instant" in capline.refused("suggest", "wrong.jsonl")
+
+
+def test_outcomes_of_campaigns_are_events(tmp_path: Path, capline: CommandLine) -> None:
+    """They suggest what a file of the same events does: messages that were asked for, whatever became of them."""
+    site = Site(tmp_path, {"holdout": "20%", "exclude": "{csv: gone.csv}"})
+    (tmp_path / "gone.csv").write_text("id\n" + "".join(f"{who}\n" for who in range(9)))
+    site.seed()
+    for hour in range(3):
+        at = datetime.fromtimestamp(AT_US / 1e6 + hour * 3600, UTC).isoformat()
+        job = with_sender(site.job(campaign=f"sale-{hour}", as_of=at), Far())
+        folder = tmp_path / f"run-{hour}"
+        with closing(Stop()) as stop, job.open_limiter() as limiter, ledger_of(job, folder) as ledger:
+            run(job, limiter, ledger, stop, pause=lambda _s: None, jitter=lambda: 0.0)
+        for suffix in ("parquet", "csv"):
+            assert capline("campaign", "outcomes", folder.name, "--to", f"{hour}.{suffix}").returncode == 0
+    rows = [row for hour in range(3) for row in csv.DictReader((tmp_path / f"{hour}.csv").read_text().splitlines())]
+    assert {"sent", "refused", "held out", "excluded"} == {row["outcome"] for row in rows}
+    asked = [row for row in rows if row["outcome"] in ("sent", "refused")]
+    lines = "".join(f"{row['id']},{row['decided']},{row['segment']}\n" for row in asked)
+    (tmp_path / "events.csv").write_text("user,at,segment\n" + lines)
+    words = ("--window", "3h", "--window", "2h", "--by-segment")
+    expected = capline.json("suggest", "events.csv", *words)
+    assert expected["windows"]["3h"]["quotas"][0][1] > 100
+    for suffix in ("parquet", "csv"):
+        files = [f"{hour}.{suffix}" for hour in range(3)]
+        assert capline.json("suggest", *files, *words) == expected
+    done = capline("suggest", *files, "--output", "p.yaml")
+    left_out = f"{len(rows) - len(asked):,} that are excluded or held out are not"
+    assert f"0.csv, 1.csv, 2.csv: outcomes of campaigns: {len(asked):,} messages are events, {left_out}" in done.stderr
+    assert (tmp_path / "p.yaml").read_text().startswith("# Suggested by capline suggest from 3 campaigns.\n")
+    assert "2 files: name one, or outcomes of campaigns alone" in capline.refused("suggest", "0.csv", "events.csv")
+    assert "name each campaign once" in capline.refused("suggest", "0.csv", "0.parquet")
+    (tmp_path / "none.csv").write_text((tmp_path / "0.csv").read_text().partition("\n")[0] + "\n")
+    assert "no outcomes; name campaigns" in capline.refused("suggest", "none.csv")
 
 
 def test_in_json_and_in_a_table_the_same_is_said(capline: CommandLine, events: str) -> None:

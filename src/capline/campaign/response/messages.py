@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from capline.campaign.outcomes import Tables
     from capline.segment.build.inputs import Input
 
-SENT, NOT_KNOWN, TRIED, HELD_OUT, OTHER, REFUSED = range(6)
+SENT, NOT_KNOWN, TRIED, HELD_OUT, OTHER, REFUSED, HELD = range(7)
 """`TRIED`: allowed, but not sent after all. `OTHER` could not be sent: excluded, or held out and over a limit."""
+ASKED_FOR = (SENT, NOT_KNOWN, TRIED, REFUSED, HELD)
 _STATES = {
     "sent": SENT,
     "not known": NOT_KNOWN,
@@ -33,6 +34,7 @@ _STATES = {
     "under way": TRIED,
     "held out": HELD_OUT,
     "refused": REFUSED,
+    "held": HELD,
     "excluded": OTHER,
 }
 _COLUMNS = ("id", "segment", "outcome", "limit", "until", "given_back", "decided", "hit_us", "key")
@@ -78,6 +80,14 @@ class Timeline:
     def upto(self, people: NDArray[np.int64], at_us: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many of the ordered rows come before those of each recipient, or are theirs up to the instant."""
         return np.searchsorted(self._places, self._place(people, at_us), "right")
+
+
+def are_outcomes(path: Path) -> bool:
+    """Whether a file has the columns of one that `capline campaign outcomes` wrote."""
+    try:
+        return path.suffix in (".parquet", ".csv") and set(table.names(path)).issuperset(_COLUMNS)
+    except SegmentError:  # told by who reads it as something else
+        return False
 
 
 def messages_of_files(paths: Iterable[Input]) -> Iterable[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from capline.limiter.arguments.hashed_keys import keyed_hash
 from capline.model.errors import InvalidValueError
 from capline.model.limit import parse_span
 from capline.model.subject import Subject
+
+if TYPE_CHECKING:
+    from capline.replay.suggest.events import Past
 
 app = Commands()
 
@@ -36,7 +39,12 @@ class Of(StrEnum):
 )
 def suggest(
     events: Annotated[
-        Path, typer.Argument(help="CSV, Parquet, JSON lines, an export or an access log; gzip or zstd; - is the input.")
+        list[Path],
+        typer.Argument(
+            metavar="EVENTS…",
+            help="CSV, Parquet, JSON lines, an export or an access log; gzip or zstd; - is the input. "
+            "Or several files of campaigns' outcomes.",
+        ),
     ],
     window: Annotated[
         list[str], typer.Option(metavar="MINUTE", help="A window, like hour or 15min; several may be named.")
@@ -71,9 +79,8 @@ def suggest(
     The smallest quota that keeps the bound is suggested; over several windows also limits that keep it together.
     Refused events do not count, as under sliding_log. Columns are guessed where there is one safe guess, and told.
     """
-    from capline.replay.blocks import EventFile  # noqa: PLC0415 - NumPy is an extra
+    from capline.campaign.response.messages import are_outcomes  # noqa: PLC0415 - NumPy is an extra
     from capline.replay.page import write_page  # noqa: PLC0415 - as above
-    from capline.replay.suggest.events import read  # noqa: PLC0415 - as above
     from capline.replay.suggest.facts import suggestion_facts  # noqa: PLC0415 - as above
     from capline.replay.suggest.policy_file import check_output, policy_text, write_policy  # noqa: PLC0415 - as above
     from capline.replay.suggest.report import render  # noqa: PLC0415 - as above
@@ -86,10 +93,13 @@ def suggest(
     if output is not None:
         check_output(output)
     column = segment_column or ("segment" if by_segment else None)
-    file = EventFile(events, subject_column, time_column, column, strict=strict)
-    with progress_bar("reading", events.stat().st_size if events.is_file() else None, "bytes") as advance:
-        past = read(file, advance)
-    for line in [*file.told(), *past.oddities(str(events))]:
+    columns = subject_column, time_column, column
+    past, subjects, told, broken_lines = (
+        _of_campaigns(events)
+        if not any((subject_column, time_column, segment_column)) and all(map(are_outcomes, events))
+        else _of_file(events, columns, strict=strict)
+    )
+    for line in [*told, *past.oddities(", ".join(map(str, events)))]:
         warn(line)
     parts = past.segments() if column else {}
     with progress_bar("counting", (len(widths_us) + 2) * (1 + len(parts)), "windows") as advance:
@@ -98,7 +108,7 @@ def suggest(
         for segment, histories in parts.items():
             found[segment] = suggest(histories, widths_us, bound)
             advance((len(widths_us) + 2) * (1 + len(found)))
-    subjects = file.subjects()
+    name = events[0].name if len(events) == 1 else f"{len(events)} campaigns"
     hashed = keyed_hash(secrets.token_bytes(32)) if hash_subjects else None
 
     def name_of(code: int) -> Subject:
@@ -110,19 +120,55 @@ def suggest(
         else f"At most {refuse_at_most} of the subjects feel it"
     )
     if output is not None:
-        write_policy(policy_text(events.name, asked, whole, found), output)
+        write_policy(policy_text(name, asked, whole, found), output)
         warn(f"wrote {output}")
     if report is not None:
-        write_page(render(events.name, asked, past, whole, found, name_of), report)
+        write_page(render(name, asked, past, whole, found, name_of), report)
         warn(f"wrote {report}")
     facts = {
         **suggestion_facts(whole, name_of),
         "first_us": past.first_us,
         "last_us": past.last_us,
-        "broken_lines": file.broken_lines,
+        "broken_lines": broken_lines,
     }
     if column:
         facts["segments"] = {
             segment or NO_SEGMENT: suggestion_facts(of_segment, name_of) for segment, of_segment in found.items()
         }
     return Answer(facts, lambda: show_suggestion(whole, found, name_of))
+
+
+_Read = tuple["Past", list[Subject], list[str], int]
+"""The events, their subjects by code, what to tell of them, and how many lines were broken."""
+
+
+def _of_file(events: list[Path], columns: tuple[str | None, str | None, str | None], *, strict: bool) -> _Read:
+    from capline.replay.blocks import EventFile  # noqa: PLC0415 - NumPy is an extra
+    from capline.replay.suggest.events import read  # noqa: PLC0415 - as above
+
+    if len(events) > 1:
+        raise InvalidValueError(f"{len(events)} files: name one, or outcomes of campaigns alone, and no columns")
+    file = EventFile(events[0], *columns, strict=strict)
+    with progress_bar("reading", events[0].stat().st_size if events[0].is_file() else None, "bytes") as advance:
+        past = read(file, advance)
+    return past, file.subjects(), file.told(), file.broken_lines
+
+
+def _of_campaigns(paths: list[Path]) -> _Read:
+    """What `capline campaign outcomes` wrote: each message that was asked for, whatever became of it."""
+    import numpy as np  # noqa: PLC0415 - an extra
+
+    from capline.campaign.response.messages import ASKED_FOR, gathered, messages_of_files  # noqa: PLC0415 - as above
+    from capline.replay.events import subject_of  # noqa: PLC0415 - as above
+    from capline.replay.suggest.events import Past  # noqa: PLC0415 - as above
+
+    messages = gathered(messages_of_files(paths))
+    asked = np.flatnonzero(np.isin(messages.state, ASKED_FOR))
+    others = len(messages.state) - len(asked)
+    of = f"{', '.join(map(str, paths))}: outcomes of campaigns"
+    if not len(asked):
+        raise InvalidValueError(f"{of}: all {others:,} are excluded or held out; no message was asked for")
+    subjects, segments = (column[asked].astype(np.int32) for column in (messages.people, messages.segments))
+    past = Past(subjects, messages.at_us[asked], segments, [name or None for name in messages.segment_names])
+    told = f"{of}: {len(asked):,} messages are events, {others:,} that are excluded or held out are not"
+    return past, [subject_of(text) for text in messages.ids.to_pylist()], [told], 0

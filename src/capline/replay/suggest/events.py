@@ -36,7 +36,7 @@ class Past:
         return {
             name: Histories(self.subjects[of_segment], self.at_us[of_segment])
             for code, name in enumerate(self._names)
-            for of_segment in [self._segments == code]
+            if (of_segment := self._segments == code).any()
         }
 
     def oddities(self, file: str) -> list[str]:

@@ -16,6 +16,7 @@ from capline.model.policy import LOGS, NUMBERS, RESERVED, BoundPolicy, LogLimits
 from capline.store.columns import plain
 from capline.store.local.batches import (
     NO_ANSWER,
+    ROWS_A_TRANSACTION,
     Work,
     as_columns,
     decided_once,
@@ -210,7 +211,9 @@ class LocalStore(Store, ABC):
         count, now_us = len(batch.subjects), self._clock.now_us
 
         def answer(transaction: LogTransaction, errors: dict[int, CaplineError]) -> Decisions:
-            parts = (undamaged(work, transaction, part, errors) for part in parts_of(count))
+            starts = range(0, count, ROWS_A_TRANSACTION)  # without a pause: nobody else gets in before the end
+            rows = (slice(start, min(start + ROWS_A_TRANSACTION, count)) for start in starts)
+            parts = (undamaged(work, transaction, part, errors) for part in rows)
             return decided_once(transaction, batch, receipt, now_us, lambda: as_columns(batch, parts, errors))
 
         return past_damage(self._transact, answer, slice(0, count), work, {})

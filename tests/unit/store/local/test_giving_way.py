@@ -51,6 +51,17 @@ def test_another_caller_is_answered_between_two_parts(
     assert answered == -(-ROWS // batches._FEWEST_ROWS) - 1
 
 
+def test_a_batch_under_a_receipt_does_not_sleep_in_its_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On disk its answers are kept in the transaction of its hits: all others would wait for the pauses as well."""
+    slept: list[float] = []
+    monkeypatch.setattr(batches, "sleep", slept.append)
+    with Limiter(f"lmdb://{tmp_path}", [Policy("p", [f"{ROWS}/day"])]) as limiter:
+        JOBS["a receipt"](limiter)
+    assert slept == []
+
+
 @pytest.mark.parametrize(("row_us", "largest"), [(1, 8192), (2.5, 4000), (24, 416), (200, 256)])
 def test_a_part_takes_some_10_ms(row_us: float, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     spent_s = 0.0

@@ -43,10 +43,15 @@ SECOND_US = 1_000_000
 
 
 RULE = "beside the floor it is what the row names: a zone's table, a second log, a record of what is pending"
-TWICE = "two single units, each judged by a Decision and then recorded; a fifth is an Operation each, a tenth the Joint"
+TWICE = (
+    "each log is looked up, judged and recorded as for one unit; a tenth of a unit are the Attempts, as much the Joint"
+)
 VERB = "the verb in general: a generator, the attempt checked, an Operation, then the store's own step"
 BEGUN = "rows of numbers are three objects, which are made and entered; a tenth is the sweep of old ones"
 BYTES = "a transaction with one put takes a third of one unit; columns of sums are read, judged and written beside it"
+QUEUE = (
+    "who waits for LMDB's lock is woken at each commit and mostly finds it taken again: two sleeps in five decisions"
+)
 HASH = "the floor is one unit, and OpenSSL's HMAC of the subject, as long again"
 FLOOR = "a half is the floor: the call, the lock, the look-up, the clock and a Decision"
 
@@ -311,9 +316,8 @@ def processes(report: Report, rounds: int) -> None:
         rates[count] = count * rounds * len(SUBJECTS) / took_s
         report.add(f"lmdb, processes: {count}", rates[count], "decisions/s")
     for count in PROCESSES[1:]:
-        report.add(
-            f"lmdb, processes: {count} over one", rates[count] / rates[1], "x", at_least=1 if count < 3 else None
-        )
+        wanted = 1 if count < 3 else None
+        report.add(f"lmdb, processes: {count} over one", rates[count] / rates[1], "x", at_least=wanted, why=QUEUE)
 
 
 def main() -> None:

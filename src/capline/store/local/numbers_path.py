@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 Judge = Callable[[Any, int, int], tuple[int, int, int, int]]
 _READ = 4
-_NONE = array("Q", (0,))
-"""Units before the first hit."""
+_NONE = array("Q", (0,))  # units before the first hit
 SAME = -1
 """In place of a level: the hit goes to the sum that is the log's last hit."""
 MOST_UNITS = 1 << 32

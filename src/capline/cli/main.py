@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
 from typer import _completion_shared
@@ -81,6 +82,8 @@ def main() -> None:
     """
     if sys.stdout is sys.__stdout__:
         sys.stdout = output()
+    if cast("TextIO | None", sys.stdin) is None:  # it is closed: as if it were empty
+        sys.stdin = io.TextIOWrapper(io.BytesIO())
     try:
         status = command()(standalone_mode=False, prog_name="capline")
         sys.stdout.flush()

@@ -1,5 +1,6 @@
 """Names and texts that no file has: each command says so in one line, and ends with 2."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -114,3 +115,25 @@ def test_a_queue_that_is_not_there_is_said_at_once(capline: CommandLine) -> None
 )
 def test_the_help_of_the_command_that_was_typed_is_named(capline: CommandLine, typed: str, where: str) -> None:
     assert capline.refused(*typed.split()).endswith(f"({where} --help tells more)\n")
+
+
+def test_a_number_that_python_does_not_read(capline: CommandLine) -> None:
+    assert "write units, like 2" in capline.refused("decide", "promo", "1", "--keep-free", "9" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("token create a --chosen", "chosen secret"),
+        ("replay - --limit 1/day", "-: "),
+        ("suggest -", "-: "),
+        ("import -", ""),
+    ],
+)
+def test_a_closed_input_is_an_empty_one(
+    capline: CommandLine, monkeypatch: pytest.MonkeyPatch, typed: str, said: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    done = capline(*typed.split())
+    assert done.returncode == (2 if said else 0)
+    assert said in done.stderr

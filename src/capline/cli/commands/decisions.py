@@ -66,10 +66,13 @@ def _asks(*, consume: bool) -> Callable[..., Answer]:
     return ask
 
 
+_MOST_DIGITS = 20
+
+
 def _units_of(typed: str) -> int | list[int]:
     """What must stay free, as it was typed."""
     words = typed.split(",")
-    if not all(word.isdecimal() and word.isascii() for word in words):
+    if not all(word.isdecimal() and word.isascii() and len(word) <= _MOST_DIGITS for word in words):
         raise InvalidValueError(f"--keep-free {quoted(typed)}: write units, like 2, or for each limit, like 2,0,5")
     units = [*map(int, words)]
     return units if len(units) > 1 else units[0]

@@ -561,6 +561,20 @@ def test_of_a_cancelled_campaign_only_what_is_decided_is_claimed(queue: Campaign
     assert (report.state, report.total.failed, report.total.undecided) == ("cancelled", 3, 6)
 
 
+@pytest.mark.parametrize("ends", ["settled", "set aside"])
+def test_a_campaign_that_was_cancelled_is_over_with_the_last_batch_in_work(queue: CampaignStore, ends: str) -> None:
+    filled(queue)
+    held = claimed(queue, "a")
+    assert queue.record(held, rows_of(held), decided=True)
+    assert queue.steer("sale", "cancel")
+    if ends == "settled":
+        assert finish(queue, held)
+    else:
+        assert queue.release(held, "set_aside", "damaged")
+    assert queue.state("sale").finished
+    assert list(queue.ages_s()) == []
+
+
 # ---- what is stored in one step
 
 

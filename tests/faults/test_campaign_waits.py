@@ -1,8 +1,9 @@
-"""Workers while messages are held: what is steered, stepped or begun meanwhile, counted at the receiver.
+"""Workers and runs while messages are held, or a receiver is down: what is steered, stepped or begun meanwhile.
 
-Time is the test's: the machine's clock, and that of the server, are stepped together.
+Counted at the receiver. Time is the test's: the machine's clock, and that of the server, are stepped together.
 """
 
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
@@ -19,7 +20,7 @@ from tests.faults.test_campaign_at_once import WITHIN_S, at_work
 from tests.kit.campaign import Receiver, Site, receiver
 from tests.kit.server import soon
 
-from capline.campaign import accept, load_campaign
+from capline.campaign import Report, Stop, accept, load_campaign, open_run, prepare, report_of, run
 from capline.campaign.ledger import Ledger, Settings
 from capline.campaign.queue import worker
 from capline.campaign.queue.enqueue import begin
@@ -295,7 +296,10 @@ def test_a_policy_that_is_lowered_counts_for_what_is_held_and_one_that_is_remove
 def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker asks it once in 30 s, a hand-over of 16 twice, of either campaign, and says so once a minute."""
+    """The worker asks it once in 30 s, a hand-over of 16 twice, of either campaign, and says so once a minute.
+
+    The campaigns take turns, so each has something to tell: the line is the receiver's.
+    """
     workers, said, told_at, rounds = 1, list[str](), list[float](), 0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + world.offset_us / SECOND_US)
     monkeypatch.setattr(worker, "time", clock)
@@ -309,7 +313,7 @@ def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on
         told_at.append(clock.monotonic())
 
     world.begin("spring", **named)
-    world.begin("autumn", **named, priority="70")
+    world.begin("autumn", **named)
     with receiver() as other, at_work(world.url, workers, say):
         others: Any = {"sender": f"{{webhook: {{url: '{other.url}'}}}}"}
         world.begin("winter", **others)
@@ -336,6 +340,51 @@ def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on
         user: ["autumn", "spring"] for user in USERS
     }
     assert {len(keys) for keys in world.far.keys.values()} == {2}
+    assert {line.partition(":")[0] for line in said} <= {"spring", "autumn"}
     assert all("messages in a row were not sent by webhook (HTTP 503); it is tried again" in line for line in said)
     assert 30 < len(said) <= workers * 61
     assert min(later - at for at, later in pairwise(told_at)) > 40, "a line a minute, where a try is every 30 s"
+
+
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_a_run_waits_for_a_receiver_that_is_down_for_an_hour(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks once a minute, a hand-over of 16 twice, says so, and then each of its users gets one message."""
+    said, reports = list[str](), list[Report]()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + world.offset_us / SECOND_US)
+    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(worker, "_POLL_S", 0.02)
+    world.limits("9/day")
+    world.far.status = lambda _id, _tries: 503
+    sender = f"{{webhook: {{url: '{world.far.url}', concurrency: 2}}}}"
+    site, retry = world.site, "{attempts: 2, wait: 0.001, longest: 0.002}"
+    site.audience(USERS)
+    job = prepare(load_campaign(site.write(segments=None, as_of=None, sender=sender, retry=retry)))
+
+    def work() -> None:
+        with closing(Stop()) as stop, open_run(job, site.path / "run") as (limiter, ledger):
+            run(job, limiter, ledger, stop, waits=True, say=said.append)
+            reports.append(report_of(ledger))
+
+    def is_put_off() -> bool:
+        with Ledger.read(site.path / "run") as ledger:
+            return ledger.state().next_us > SystemClock().now_us() + SECOND_US
+
+    working = threading.Thread(target=work)
+    working.start()
+    assert soon(lambda: bool(said), WITHIN_S)
+    while world.offset_us < HOUR_US:
+        assert soon(is_put_off, WITHIN_S)
+        world.go_on(31 * SECOND_US)
+        soon(lambda: not is_put_off(), 0.3)
+    assert not world.far.taken
+    assert world.far.requests <= 40 * 61, "one batch asks"
+    world.far.status = lambda _id, _tries: 200
+    while working.is_alive():
+        world.go_on(31 * SECOND_US)
+        working.join(1)
+    [report] = reports
+    assert (report.state, report.total.sent, report.total.failed) == ("finished", 60, 0)
+    assert set(world.got()) == {*USERS}
+    assert {len(keys) for keys in world.far.keys.values()} == {1}
+    assert 30 < len(said) <= 61
+    assert all("messages in a row were not sent by webhook (HTTP 503); it is tried again" in line for line in said)

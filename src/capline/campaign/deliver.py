@@ -140,7 +140,7 @@ class Delivery:
 
     `job` has the subjects of batches without data; None where a worker knows only what was stored. `jitter` returns a
     number from 0 to 1. `progress` is called after the decision and after each send, with how many subjects of the batch
-    are done. `closing`: what is closed with it.
+    are done. `closing`: what is closed with it. `doubtful`: batches of which what is not known is sent again.
     """
 
     run: StoredRun
@@ -152,6 +152,7 @@ class Delivery:
     progress: Callable[[int], object] = lambda _rows: None
     jitter: Callable[[], float] = random.random
     closing: ExitStack = field(default_factory=ExitStack)
+    doubtful: set[int] = field(default_factory=set[int])
     segments: tuple[str | None, ...] = field(init=False)
     info: RunInfo = field(init=False)
     record: Steps = field(init=False)
@@ -190,6 +191,10 @@ class Delivery:
         cancelled campaign what was not handed over is refunded.
         """
         self.record = record
+        if part.number in self.doubtful:
+            self.doubtful.discard(part.number)
+            if rows is not None and rows.ask_again():
+                record.save(rows)
         if rows is None:
             if self.record.store.halt(self.info.campaign):
                 raise Paused  # what is not decided is left so

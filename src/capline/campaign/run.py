@@ -1,25 +1,26 @@
-"""Runs a job in this process, with a store of its own in a directory (`ledger`). `deliver` has the steps of a batch.
+"""Runs a job in this process, with a store of its own in a directory (`ledger`), by the loop of all workers.
 
-Batches are delivered in order, one at a time, each with all its retries: one that is due later is waited for, but for
-messages that are held. So only one batch is in memory, and a kill can leave only one half done.
+Its batches have no subjects: they are in the job. So a kill can leave only one of them half done.
 """
 
 from __future__ import annotations
 
 import random
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capline.campaign import retry
 from capline.campaign.breaker import Breaker
-from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Paused, Steps
+from capline.campaign.deliver import AGAIN, Delivery
 from capline.campaign.ledger import Ledger
+from capline.campaign.queue.enqueue import fill
+from capline.campaign.queue.worker import Worker
 from capline.campaign.senders.protocol import asks_again
-from capline.campaign.store.records import Claimed, Over
+from capline.campaign.store.records import PREPARE, Claimed
 from capline.campaign.store.rows import NOT_KNOWN
 from capline.campaign.store_facts import refuse_new_run, store_input
-from capline.model.errors import CampaignError, StoreError
+from capline.model.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -29,10 +30,8 @@ if TYPE_CHECKING:
     from capline.campaign.stop import Stop
     from capline.limiter.limiter import Limiter
 
-
-_WORKER = "run"
-_LOOK_S = 0.5
-"""How often a run that waits looks whether it is due, or was resumed."""
+AGAIN_S = 60.0
+"""How soon a run that waits tries a receiver again that accepts nothing."""
 
 
 @contextmanager
@@ -58,6 +57,8 @@ def run(
     stop: Stop,
     *,
     retry_failed: bool = False,
+    waits: bool = False,
+    say: Callable[[str], object] = lambda _line: None,
     progress: Callable[[int], object] | None = None,
     pause: Callable[[float], object] | None = None,
     jitter: Callable[[], float] = random.random,
@@ -68,9 +69,10 @@ def run(
     but with the same message keys. A retry that was interrupted is finished instead. Messages that an earlier call left
     as not known are sent again with the same keys.
 
-    `progress` is called with the number of subjects done. `pause` and `jitter` (0 to 1) are for tests. Raises
-    `CampaignStopped` after a stop, `SenderFailingError` when the receiver accepts nothing, another `CaplineError` for
-    what must be fixed first. After each of these, and after kill -9, another call resumes the run.
+    `progress` is called with the number of subjects done. With `waits` it waits for a receiver or a store that is down,
+    and says so. `pause` and `jitter` (0 to 1) are for tests. Raises `CampaignStopped` after a stop,
+    `SenderFailingError` when the receiver accepts nothing, another `CaplineError` for what must be fixed first. After
+    each of these, and after kill -9, another call resumes the run.
     """
     state = ledger.state()
     was_cut_off = not state.finished and state.batches > job.batches
@@ -81,89 +83,30 @@ def run(
         is_retried = retry_failed and retry.retry_failed(job, ledger)
         if not is_retried and not doubtful:
             return
-    sender = job.file.sender
+    sender, store, done = job.file.sender, ledger.store, 0
+
+    def advance(rows: int) -> None:
+        nonlocal done
+        done = max(done, store.state(ledger.name).done + rows)
+        if progress is not None:
+            progress(done)
+
     breaker = Breaker(sender.breaker, size=sender.request_size)
-    delivery = Delivery(ledger.run, job.file, job.policy, limiter, breaker, job, jitter=jitter)
-    working = _Run(job, ledger, delivery, stop, doubtful, progress or (lambda _done: None), pause or stop.wait)
+    delivery = Delivery(ledger.run, job.file, job.policy, limiter, breaker, job, advance, jitter, doubtful=doubtful)
+    worker = Worker(store, stop, takeover_s=AGAIN_S, only=delivery, waits=waits, say=say, pause=pause)
     try:
-        job.heed(ledger.store, replace(job.run(), facts=ledger.facts), is_new=ledger.has_new_file)
-        with working.opened():
-            working.work()
-            if retry_failed and not (state.finished or was_cut_off) and retry.retry_failed(job, ledger):
-                working.work()
-    except StoreError as error:
-        raise type(error)(f"{error}; {AGAIN}") from None
-
-
-@dataclass(slots=True)
-class _Run:
-    """A run that is open here."""
-
-    job: Job
-    ledger: Ledger
-    delivery: Delivery
-    stop: Stop
-    doubtful: set[int]
-    progress: Callable[[int], object]
-    pause: Callable[[float], object]
-
-    @contextmanager
-    def opened(self) -> Generator[None]:
-        """The sender is open in the block, and the batches are in the store, before anything is decided."""
-        job, ledger = self.job, self.ledger
-        self.stop.check()
-        with self.delivery.closing:
-            self.delivery.open_sender()
-            state = ledger.state()
-            if not (state.is_whole or state.cancelled):
-                preparing = ledger.store.claim(ledger.name, _WORKER, 0)
-                fence = preparing.fence if isinstance(preparing, Claimed) else 0
-                missing = range(state.queued, job.batches)
-                batches = ((number, _size(job.rows(number)), b"", job.due_us(number), None) for number in missing)
-                for _ in ledger.store.put(ledger.run, batches, fence):
-                    self.stop.check()
-            ledger.freeze_inputs(store_input(self.delivery.limiter))
-            if self.doubtful:
+        job.heed(store, replace(job.run(), facts=ledger.facts), is_new=ledger.has_new_file)
+        stop.check()
+        with delivery.closing:
+            delivery.open_sender()
+            preparing = None if state.is_whole else store.claim(ledger.name, worker.name, 0)
+            if isinstance(preparing, Claimed) and preparing.number == PREPARE:
+                fill(job, store, preparing, lambda _queued: stop.check(), here=True)
+            ledger.freeze_inputs(store_input(limiter))
+            if doubtful:
                 retry.ask_again(job, ledger)
-            yield
-
-    def work(self) -> None:
-        """Deliver every batch that is not settled, in order."""
-        store, name = self.ledger.store, self.ledger.name
-        while True:
-            self.stop.check()
-            answer = store.claim(name, _WORKER, 0)
-            if isinstance(answer, Over):
-                return
-            if not isinstance(answer, Claimed):
-                self.stop.wait(_LOOK_S)
-                continue
-            try:
-                self._deliver(answer)
-            except Paused:
-                pass
-            except Held as held:
-                store.release(answer, "give_back", wait_s=held.wait_s)
-            except Later as later:
-                self.pause(later.wait_s)
-
-    def _deliver(self, claimed: Claimed) -> None:
-        try:
-            part, rows = self.delivery.read(claimed)
-        except CampaignError:
-            raise CampaignError(
-                f"{self.ledger.place}: the ledger is damaged at batch {claimed.number}; restore it from a copy"
-            ) from None
-        steps = Steps(self.ledger.store, claimed, self.stop)
-        if claimed.number in self.doubtful:
-            self.doubtful.discard(claimed.number)
-            if rows is not None:
-                rows.ask_again()
-                steps.save(rows)
-        done = self.ledger.state().done
-        self.delivery.progress = lambda rows: self.progress(done + rows)
-        self.delivery.deliver(steps, part, rows)
-
-
-def _size(rows: slice) -> int:
-    return rows.stop - rows.start
+            worker.work()
+            if retry_failed and not (state.finished or was_cut_off) and retry.retry_failed(job, ledger):
+                worker.work()
+    except StoreError as error:
+        raise type(error)(str(error) if AGAIN in str(error) else f"{error}; {AGAIN}") from None

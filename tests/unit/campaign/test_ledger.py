@@ -132,7 +132,7 @@ def test_looking_takes_nothing_from_the_one_who_runs(tmp_path: Path) -> None:
         put(ledger.store, 0, 1, 2)
         with Ledger.read(tmp_path / "run") as looking:
             assert looking.state().is_worked_on
-            held = claimed(ledger.store, "run")
+            held = claimed(ledger.store, "run", lease_s=0)
             assert ledger.store.record(held, rows_of(held), decided=True)
             assert [rows.number for rows in looking.batches()] == [0]
             with pytest.raises(CampaignError, match="readonly"):

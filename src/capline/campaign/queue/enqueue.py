@@ -120,10 +120,18 @@ def enqueue(job: Job, queue: CampaignStore, progress: Callable[[int], object] | 
     )
 
 
-def fill(job: Job, queue: CampaignStore, claimed: Claimed, progress: Callable[[int], object] | None = None) -> None:
+def fill(
+    job: Job,
+    queue: CampaignStore,
+    claimed: Claimed,
+    progress: Callable[[int], object] | None = None,
+    *,
+    here: bool = False,
+) -> None:
     """Put the batches that are not there, by who has the batch that prepares; ends where it was lost.
 
-    `CampaignError` where the audience is not the one that the run was begun with.
+    `here`: without their subjects, for this process alone. `CampaignError` where the audience is not the one that the
+    run was begun with.
     """
     run = queue.find(claimed.campaign)
     if run is not None and not run.batches and not job.changed(run):
@@ -138,7 +146,7 @@ def fill(job: Job, queue: CampaignStore, claimed: Claimed, progress: Callable[[i
         )
     job.set_times(queue)  # before the last batch is there: then they can be claimed
     missing = range(queue.state(claimed.campaign).queued, job.batches)
-    for queued in queue.put(run, _batches(job, missing), claimed.fence):
+    for queued in queue.put(run, _batches(job, missing, here=here), claimed.fence):
         queue.renew(claimed)
         if progress is not None:
             progress(queued)
@@ -156,10 +164,10 @@ def retry(job: Job, queue: CampaignStore) -> Enqueued:
     return msgspec.structs.replace(queued, put=retry_failed(job, opened) + (ask_again(job, opened) if asks else 0))
 
 
-def _batches(job: Job, numbers: Iterable[int]) -> Iterator[Batch]:
+def _batches(job: Job, numbers: Iterable[int], *, here: bool = False) -> Iterator[Batch]:
     for number in numbers:
-        part = job.part(number)
-        yield number, len(part), part.pack(), job.due_us(number), span_of(part.ids)
+        part = job.part(number, texts=not here)
+        yield number, len(part), b"" if here else part.pack(), job.due_us(number), span_of(part.ids)
 
 
 def _store_for_workers(file: CampaignFile) -> str:

@@ -1,6 +1,6 @@
-"""A worker: claims batches from the queue, one at a time, and delivers each. Any number of them, on any hosts.
+"""The loop of all who work on campaigns: claims what is due, one batch at a time, delivers it, puts back what waits.
 
-`deliver` has the steps of a batch. A worker records them in the queue, which accepts them only from the batch's owner:
+`deliver` has the steps of a batch. They are recorded in the store, which accepts them only from the batch's owner:
 
     claim ── the batch that prepares: read the audience, put the batches, or refuse it
       ├── deliver: renew the lease, send, record, … ── delivered
@@ -10,8 +10,13 @@
       ├── to be tried again, no slot of its rate soon, a receiver or a store that is away: released, due later
       └── failed: released, due after `takeover_s`, and the worker ends with the error
 
-A thread renews the lease every second, however long sending takes. A process that was killed or suspended renews
-nothing: after `takeover_s` another worker claims the batch.
+A worker does so for ever, for all campaigns of a store, beside any number of others on any hosts. A thread renews the
+lease every second, however long sending takes. A process that was killed or suspended renews nothing: after
+`takeover_s` another worker claims the batch.
+
+`campaign run` does so for the `only` campaign of a store that it has to itself, until that is over. It needs no lease:
+a batch of a killed run is its own. It ends where a batch is damaged, and unless it `waits`, where the store or the
+receiver does not answer.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import os
 import secrets
 import socket
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
 
     from capline.campaign.senders.find import BuiltSender
     from capline.campaign.stop import Stop
+    from capline.campaign.store.protocol import CampaignStore
     from capline.campaign.store.records import Input, StoredRun
     from capline.observe import Observer
 
@@ -71,18 +77,22 @@ _RENEWALS = 4
 
 
 class Worker:
-    """Delivers queued batches. `say` is called with one line about each problem.
+    """Delivers the batches of a store, by its URL, or of the `only` campaign of an open one.
 
-    `store` replaces the stores of all campaigns. `observers` are those of the limiters. Close it afterwards.
+    `say` is called with one line about each problem. `store` replaces the stores of all campaigns. `observers` are
+    those of the limiters. `pause` takes the place of each wait between two tries, in tests. Close it afterwards.
     """
 
     def __init__(
         self,
-        url: str,
+        queue: str | CampaignStore,
         stop: Stop,
         *,
         takeover_s: float,
         store: str | None = None,
+        only: Delivery | None = None,
+        waits: bool = True,
+        pause: Callable[[float], object] | None = None,
         delivered: Callable[[DeliveredBatch], object] = lambda _batch: None,
         say: Callable[[str], object] = lambda _line: None,
         observers: Sequence[Observer] = (),
@@ -91,7 +101,7 @@ class Worker:
             raise CampaignError(
                 f"a batch is taken over after {LEAST_TAKEOVER_S:g} to {LONGEST_TAKEOVER_S:g} s, not {takeover_s:g}"
             )
-        self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.name = "run" if only else f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.worked = WorkerReport(self.name)
         self._stop = stop
         self._takeover_s = takeover_s
@@ -99,15 +109,20 @@ class Worker:
         self._observers = observers
         self._delivered = delivered
         self._say = say
-        self._queue = open_store(url, work=True, make=True, pause=stop.wait)
-        self._lease_keeper = LeaseKeeper(url, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
-        self._runs: dict[str, Delivery] = {}
+        self._only = only
+        self._waits = waits
+        self._pause = pause
+        self._lease_keeper: LeaseKeeper | None = None
+        if isinstance(queue, str):
+            self._lease_keeper = LeaseKeeper(queue, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
+            queue = open_store(queue, work=True, make=True, pause=stop.wait)
+        self._queue = queue
+        self._runs = {only.info.campaign: only} if only else dict[str, Delivery]()
         self._shut_until: dict[str, float] = {}
         self._later: dict[str, float] = {}
         self._breakers: dict[str, Breaker] = {}
         self._told_until: dict[str, float] = {}
         self._busy_until = 0.0
-        self._until_idle = False
 
     def close(self) -> None:
         """Close stores, senders and connections."""
@@ -123,15 +138,15 @@ class Worker:
     def work(self, *, until_idle: bool = False) -> None:
         """Deliver batches until a stop (`CampaignStopped`), or with `until_idle` until no batch is left.
 
-        After a `CaplineError`, another worker claims the batch once its lease has expired.
+        After a `CaplineError`, another worker claims the batch once its lease has expired; so does another run.
         """
-        self._until_idle = until_idle
+        self._waits = self._waits and not until_idle
         for name in self._queue.ages_s():  # one that an earlier version queued is in no look
             try:
                 self._queue.find(name)
             except UnreadableRunError as error:
                 self._shut(name, error)
-        with self._lease_keeper:
+        with self._lease_keeper or nullcontext():
             while True:
                 self._stop.check()
                 now = time.monotonic()
@@ -142,18 +157,20 @@ class Worker:
                 if campaign is None:
                     self._close_finished()
                     next_s = min(look.next_s, *(until - now for until in self._later.values()), math.inf)
+                    if self._only is not None and self._queue.state(self._only.info.campaign).finished:
+                        return
                     if until_idle and next_s > self._takeover_s and now > self._busy_until:
                         return  # what others have is due at the latest when a lease ends
                     self._stop.wait(min(_POLL_S, next_s))
                     continue
-                answer = self._queue.claim(campaign, self.name, self._takeover_s)
+                answer = self._queue.claim(campaign, self.name, 0 if self._only else self._takeover_s)
                 if isinstance(answer, DeadLetter):
                     self._set_aside(campaign, answer.number, answer.why)
                 elif isinstance(answer, Claimed):
                     (self._prepare if answer.number == PREPARE else self._deliver)(answer)
 
     def _close_finished(self) -> None:
-        if self._runs:
+        if self._runs and self._only is None:
             for name in {*self._runs}.difference(self._queue.ages_s()):
                 self._runs.pop(name).closing.close()
 
@@ -198,7 +215,7 @@ class Worker:
 
     def _is_old(self, run: Delivery) -> bool:
         """Whether it holds messages, and its policies were replaced: they are decided by those then in force."""
-        found = self._queue.find(run.info.campaign) if run.file.holds_any else None
+        found = self._queue.find(run.info.campaign) if run.file.holds_any and run is not self._only else None
         return found is not None and found.policies != run.run.policies
 
     def _shut(self, campaign: str, error: CaplineError) -> bool:
@@ -213,7 +230,7 @@ class Worker:
         run = self._queue.find(claimed.campaign)
         if run is None:
             return
-        with self._releasing(claimed), self._lease_keeper.renewing(claimed):
+        with self._releasing(claimed):
             try:
                 file = loads_campaign(run.text, Path(run.path))
                 job = prepare(file, begun_version(run.inputs), run.policies)
@@ -238,58 +255,75 @@ class Worker:
         try:
             part, rows = run.read(claimed)
         except CampaignError as error:
+            if self._only is not None:
+                raise
             if self._queue.release(claimed, "set_aside", str(error)):
                 self._set_aside(claimed.campaign, claimed.number, str(error))
             return
-        steps = Steps(self._queue, claimed, self._stop)
-        with self._releasing(claimed), self._lease_keeper.renewing(claimed):
-            try:
-                rows = run.deliver(steps, part, rows)
-            except SenderFailingError as error:
-                if self._until_idle:
-                    raise
-                told = f"{error.why}; it is tried again every {self._takeover_s:g} s"
-                self._tell(claimed.campaign, told, about=_receiver(run.file.sender))
-                raise Later(self._takeover_s, all_of_it=True) from None
+        with self._releasing(claimed):
+            rows = run.deliver(Steps(self._queue, claimed, self._stop), part, rows)
             done = delivered_batch(claimed.campaign, rows, time.monotonic() - began, run.segments)
             self.worked.add(done)
             self._delivered(done)
 
     @contextmanager
     def _releasing(self, claimed: Claimed) -> Generator[None]:
-        """Release the batch as the exception in the block demands."""
+        """Renew the batch's lease in the block, and release the batch as its exception demands."""
         try:
-            yield
+            with self._lease_keeper.renewing(claimed) if self._lease_keeper else nullcontext():
+                yield
         except Lost:
             self._lose(claimed)
         except (Paused, CampaignStopped) as stop:
             self._queue.release(claimed, "give_back")
             if isinstance(stop, CampaignStopped):
                 raise
+        except Held as held:
+            self._queue.release(claimed, "give_back", wait_s=held.wait_s)
         except Later as later:
-            self._queue.release(claimed, "give_back", wait_s=later.wait_s)
-            if isinstance(later, Held):
-                return
-            breaker = self._runs[claimed.campaign].breaker
-            others = (name for name, run in self._runs.items() if later.all_of_it and run.breaker is breaker)
-            self._wait(later.wait_s, *others)
-        except (StoreUnavailableError, StoreUnknownError) as error:
-            # Every step of a batch may be repeated, so a lost answer is an outage too.
-            self._tell(claimed.campaign, f"the store does not answer ({error}); its batches wait for it")
-            self._queue.release(claimed, "give_back", wait_s=_AWAY_S)
-            self._wait(_AWAY_S, claimed.campaign)
+            self._put_off(claimed, later.wait_s, *self._by_receiver(claimed.campaign) if later.all_of_it else ())
         except CaplineError as error:
-            with suppress(CampaignError):
-                if not self._queue.release(claimed, "fail", str(error), wait_s=self._takeover_s):
-                    # The new owner may have caused the error, by replacing a part file.
-                    self._lose(claimed)
-                    return
-            if isinstance(error, StoreError) and AGAIN not in str(error):
-                raise type(error)(f"{error}; {AGAIN}") from None
-            raise
+            if not self._has_put_off(claimed, error) and not self._has_lost(claimed, error):
+                if isinstance(error, StoreError) and AGAIN not in str(error):
+                    raise type(error)(f"{error}; {AGAIN}") from None
+                raise
 
-    def _wait(self, wait_s: float, *campaigns: str) -> None:
-        """There is something to do later; claim nothing of these campaigns before."""
+    def _has_put_off(self, claimed: Claimed, error: CaplineError) -> bool:
+        """Whether the batch waits for a receiver or a store that is away."""
+        campaign = claimed.campaign
+        if isinstance(error, SenderFailingError) and self._waits:
+            told = f"{error.why}; it is tried again every {self._takeover_s:g} s"
+            self._tell(campaign, told, about=_receiver(self._runs[campaign].file.sender))
+            self._put_off(claimed, self._takeover_s, *self._by_receiver(campaign))
+        elif isinstance(error, StoreUnavailableError | StoreUnknownError) and (self._waits or self._only is None):
+            # Every step of a batch may be repeated, so a lost answer is an outage too.
+            self._tell(campaign, f"the store does not answer ({error}); its batches wait for it")
+            self._put_off(claimed, _AWAY_S, campaign)
+        else:
+            return False
+        return True
+
+    def _has_lost(self, claimed: Claimed, error: CaplineError) -> bool:
+        """Release a batch that failed; whether it has a new owner, who may have caused the error: a part file of it."""
+        how, wait_s = ("fail", self._takeover_s) if self._only is None else ("give_back", 0.0)
+        with suppress(CampaignError):
+            is_released = self._queue.release(claimed, how, str(error), wait_s=wait_s)
+            if not is_released and not isinstance(error, SenderFailingError):  # whose batch may be settled
+                self._lose(claimed)
+                return True
+        return False
+
+    def _by_receiver(self, campaign: str) -> list[str]:
+        """Those that have this campaign's receiver."""
+        breaker = self._runs[campaign].breaker
+        return [name for name, run in self._runs.items() if run.breaker is breaker]
+
+    def _put_off(self, claimed: Claimed, wait_s: float, *campaigns: str) -> None:
+        """Release a batch that is due later; claim nothing of these campaigns before."""
+        if self._pause is not None:
+            self._pause(wait_s)
+            wait_s = 0.0
+        self._queue.release(claimed, "give_back", wait_s=wait_s)
         until = time.monotonic() + wait_s
         self._busy_until = max(self._busy_until, until)
         self._later |= dict.fromkeys(campaigns, until)

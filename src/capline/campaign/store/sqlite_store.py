@@ -6,7 +6,7 @@
             priority; next_us: when it has a batch to claim, NULL for never;
             store: the identity of the limits' store, once it is frozen
     batch   a batch each: rows, settled; aside: why it was set aside; due_us: when it can be claimed, of an owner's when
-            its lease ends; owner, lease_us (NULL: of a run that has the file alone), fence, since_us, claims, error;
+            its lease ends; owner, lease_us (0: of a run that has the file alone), fence, since_us, claims, error;
             first and last subject (`packed.sort_key`); data; decided, outcome: the halves of its steps
 
     rate    a rate that someone changed each: its key, and its record
@@ -99,9 +99,9 @@ _UNTOUCHED_US = EXPIRY_MS * 1000
 _FORGETS_US = 60_000_000
 _SILENT_US = int(SILENT_S * 1e6)
 _FRESH_US = 250_000
-_ENDED = "(due_us <= ? OR due_us > ? + 2 * coalesce(lease_us, 0))"
+_ENDED = "(due_us <= ? OR due_us > ? + 2 * lease_us)"
 """A lease that ended, or that is from before the clock was set back."""
-_RENEWED = "due_us = ? + coalesce(lease_us, 0)"
+_RENEWED = "due_us = ? + lease_us"
 _PARTIAL = "NOT cancelled AND (batches = 0 OR queued < batches)"
 """It is not prepared yet."""
 _PREPARES = f"EXISTS (SELECT 1 FROM leased WHERE campaign = run.campaign AND number = {PREPARE} AND fence = ?)"  # noqa: S608  # nosec B608
@@ -321,7 +321,15 @@ class SqliteCampaignStore(CampaignStore):
         self._db.execute("UPDATE run SET queued = ?, last_us = ? WHERE campaign = ?", (queued, now_us, campaign))
 
     def _plan(self, campaign: str) -> None:
-        """The end of each transaction that changes a campaign: when there is a batch to claim."""
+        """The end of each transaction that changes a campaign: when there is a batch to claim.
+
+        A cancelled one is over when nobody has a batch and none waits.
+        """
+        self._db.execute(
+            "UPDATE run SET finished = 1 WHERE campaign = ?1 AND cancelled AND NOT EXISTS "
+            "(SELECT 1 FROM batch WHERE campaign = ?1 AND NOT settled AND aside IS NULL)",
+            (campaign,),
+        )
         self._db.execute(
             f"UPDATE run SET next_us = CASE WHEN NOT finished AND {_PARTIAL} THEN (SELECT due_us FROM batch "  # noqa: S608  # nosec B608
             f"WHERE campaign = ?1 AND number = {PREPARE} AND NOT settled AND aside IS NULL) "
@@ -356,24 +364,14 @@ class SqliteCampaignStore(CampaignStore):
                 self._db.execute(
                     "UPDATE run SET cancelled = 1, due_us = min(due_us, ?) WHERE campaign = ?", (now_us, campaign)
                 )
-                self._finish_cancelled(campaign, now_us)
+                self._drop_undecided(campaign, "owner IS NULL")
             return done.rowcount > 0
 
-    def _finish_cancelled(self, campaign: str, now_us: int, worker: str | None = None) -> bool:
-        """Drop what is undecided and waits, also where its lease ended or it is this worker's; whether that was all."""
-        undecided = "campaign = ? AND NOT settled AND aside IS NULL AND decided IS NULL"
-        self._db.execute(f"DELETE FROM batch WHERE {undecided} AND owner IS NULL", (campaign,))  # noqa: S608  # nosec B608
-        if worker is not None:
-            self._db.execute(
-                f"DELETE FROM batch WHERE {undecided} AND (owner = ? OR {_ENDED})",  # noqa: S608  # nosec B608
-                (campaign, worker, now_us, -1 if self._alone else now_us),
-            )
-        done = self._db.execute(
-            "UPDATE run SET finished = 1 WHERE campaign = ?1 AND NOT EXISTS (SELECT 1 FROM leased WHERE campaign = ?1) "
-            "AND NOT EXISTS (SELECT 1 FROM waiting WHERE campaign = ?1)",
-            (campaign,),
+    def _drop_undecided(self, campaign: str, which: str, *values: object) -> None:
+        self._db.execute(
+            f"DELETE FROM batch WHERE campaign = ? AND NOT settled AND aside IS NULL AND decided IS NULL AND ({which})",  # noqa: S608  # nosec B608
+            (campaign, *values),
         )
-        return done.rowcount > 0
 
     def wake(self, campaign: str, numbers: Sequence[int]) -> None:
         """As in `protocol`."""
@@ -445,7 +443,7 @@ class SqliteCampaignStore(CampaignStore):
         return self._identity(campaign)
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
-        """As in `protocol`. One that has the file alone takes over at once, however often a batch was claimed."""
+        """As in `protocol`."""
         with self._changes(campaign) as now_us:
             run = self._db.execute(
                 f"SELECT run_id, (paused OR due_us > ?) AND NOT cancelled, {_PARTIAL}, last_us, cancelled FROM run "  # noqa: S608  # nosec B608
@@ -455,14 +453,14 @@ class SqliteCampaignStore(CampaignStore):
             if run is None:
                 return Over()
             run_id, waits, is_partial, last_us, cancelled = run
-            if cancelled and self._finish_cancelled(campaign, now_us, worker):
-                return Over()
+            if cancelled:
+                self._drop_undecided(campaign, f"owner IS NULL OR owner = ? OR {_ENDED}", worker, now_us, now_us)
             found = None if waits and not is_partial else self._head(campaign, worker, now_us, cancelled=cancelled)
             if found is None or (is_partial and found[0] != PREPARE):  # which comes before all others
                 in_work = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()
-                return Waiting(int(in_work[0]))
+                return Waiting(int(in_work[0])) if in_work[0] or not cancelled else Over()
             number, rows, owner, fence, claims, error, data, decided, outcome = found
-            if claims >= MOST_CLAIMS and owner != worker and not self._alone:
+            if claims >= MOST_CLAIMS and owner != worker:
                 why = f"claimed {claims} times and never settled" + (f"; last error: {error}" if error else "")
                 self._db.execute(
                     "UPDATE batch SET aside = ?, owner = NULL WHERE campaign = ? AND number = ?",
@@ -470,11 +468,11 @@ class SqliteCampaignStore(CampaignStore):
                 )
                 return DeadLetter(number, why)
             is_new = owner != worker
-            lease_us = None if self._alone else int(lease_s * 1e6)
+            lease_us = int(lease_s * 1e6)
             self._db.execute(
                 "UPDATE batch SET owner = ?, lease_us = ?, due_us = ?, since_us = ?, fence = fence + ?, "
                 "claims = claims + ? WHERE campaign = ? AND number = ?",
-                (worker, lease_us, now_us + (lease_us or 0), now_us, is_new, is_new, campaign, number),
+                (worker, lease_us, now_us + lease_us, now_us, is_new, is_new, campaign, number),
             )
             work_us = now_us - last_us if self._is_leased_now(campaign, number, now_us) else 0
             self._db.execute(
@@ -490,7 +488,7 @@ class SqliteCampaignStore(CampaignStore):
         """
         for choice, also in (
             ("leased WHERE campaign = ? AND owner = ?", (worker,)),
-            (f"leased WHERE campaign = ? AND {_ENDED} ORDER BY due_us", (now_us, -1 if self._alone else now_us)),
+            (f"leased WHERE campaign = ? AND {_ENDED} ORDER BY due_us", (now_us, now_us)),
             (
                 "waiting WHERE campaign = ? AND due_us <= ? ORDER BY due_us, number",
                 (math.inf if cancelled else now_us,),
@@ -519,7 +517,7 @@ class SqliteCampaignStore(CampaignStore):
             claimed.number,
             claimed.fence,
         )
-        if not found or self._alone or 0 <= now_us - (found[0][0] or 0) < _FRESH_US:
+        if not found or 0 <= now_us - found[0][0] < _FRESH_US:
             return bool(found)
         with self._changes(claimed.campaign) as now_us:
             return self._write(claimed, _RENEWED, now_us)
@@ -593,7 +591,7 @@ class SqliteCampaignStore(CampaignStore):
             ).fetchone()
             leased = self._db.execute(
                 "SELECT number, owner, since_us, due_us - lease_us, claims, error FROM leased WHERE campaign = ? "
-                "AND lease_us IS NOT NULL ORDER BY number",
+                "AND lease_us > 0 ORDER BY number",
                 (campaign,),
             ).fetchall()
             aside = self._db.execute(

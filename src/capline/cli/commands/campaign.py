@@ -60,6 +60,9 @@ def run(
     ledger: LedgerOption = None,
     retry_failed: RetryOption = False,
     only: OnlyOption = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for a receiver that accepts nothing, and for a store that is away.")
+    ] = False,
     progress: ProgressOption = None,
 ) -> Answer:
     """Decide, deliver and report. After a stop or a kill, the same command resumes the run.
@@ -94,7 +97,7 @@ def run(
         )
     job = prepare(file, begun_version(Ledger.begun_inputs(directory)))
     options = {"--ledger": ledger, "--only": only}
-    again = ["capline", "campaign", "run", str(campaign)]
+    again = ["capline", "campaign", "run", str(campaign), *(["--wait"] if wait else [])]
     again += [word for name, value in options.items() if value for word in (name, str(value))]
     with open_run(job, directory) as (limiter, opened), closing(Stop()) as stop:
         store = store_facts(job.file.store, limiter)
@@ -105,7 +108,7 @@ def run(
                 stop.on_signals(*stop_lines("the same command resumes the run")),
                 progress_bar("sending", len(job.audience), wanted=progress, done=opened.state().done) as advance,
             ):
-                run_job(job, limiter, opened, stop, retry_failed=retry_failed, progress=advance)
+                run_job(job, limiter, opened, stop, retry_failed=retry_failed, waits=wait, say=warn, progress=advance)
         except CampaignStopped as stopped:
             resume = [*again, *(["--retry-failed"] if retry_failed else [])]
             done = f"{opened.state().done:,} of {len(job.audience):,} subjects are done"

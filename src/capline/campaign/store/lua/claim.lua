@@ -21,7 +21,7 @@ local claimed_us, is_cancelled, is_partial = now_us(), found[5], partial(found[5
 
 local function none()
   plan(campaign)
-  return {'none', redis.call('ZCARD', held)}
+  return redis.call('HEXISTS', run, 'finished') == 1 and {'over'} or {'none', redis.call('ZCARD', held)}
 end
 if not is_partial and (found[3] or not is_cancelled and tonumber(found[4]) > claimed_us) then
   return none()
@@ -42,11 +42,6 @@ while number and is_cancelled and redis.call('HEXISTS', steps, number .. ':decid
 end
 -- The batch that prepares comes before all others.
 if not number or is_partial and number ~= PREPARE then
-  if is_cancelled and redis.call('ZCARD', held) == 0 then
-    finish(campaign)
-    plan(campaign)
-    return {'over'}
-  end
   return none()
 end
 

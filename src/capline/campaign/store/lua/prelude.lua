@@ -36,10 +36,18 @@ local function partial(cancelled, queued, batches)
   return not cancelled and (batches == '0' or tonumber(queued) < tonumber(batches))
 end
 
--- The end of each script that changes a campaign: what expires is renewed, and when a worker has something to claim there
--- is put into the list of all. Where there is nothing, that is after it has expired, so that its name is removed then;
--- the lists outlive each campaign.
+local function finish(campaign)
+  redis.call('HSET', run, 'finished', text(now_us()))
+  redis.call('ZREM', open, campaign)
+end
+
+-- The end of each script that changes a campaign: a cancelled one is over when nobody has a batch and none waits. What
+-- expires is renewed, and when a worker has something to claim there is put into the list of all. Where there is
+-- nothing, that is after it has expired, so that its name is removed then; the lists outlive each campaign.
 local function plan(campaign)
+  if redis.call('HEXISTS', run, 'cancelled') == 1 and redis.call('ZCARD', waiting) + redis.call('ZCARD', held) == 0 then
+    finish(campaign)
+  end
   local found = redis.call('HMGET', run, 'finished', 'paused', 'cancelled', 'due_us', 'priority', 'keep_us',
     'queued', 'batches')
   local due_us = tonumber(found[4] or 0)
@@ -104,9 +112,4 @@ local function set_aside(number, why)
   let_go(number)
   redis.call('ZREM', waiting, number)
   redis.call('HSET', aside, number, why)
-end
-
-local function finish(campaign)
-  redis.call('HSET', run, 'finished', text(now_us()))
-  redis.call('ZREM', open, campaign)
 end

@@ -40,9 +40,6 @@ if ARGV[4] == 'cancel' then
       redis.call('ZREM', waiting, number)
     end
   end
-  if redis.call('ZCARD', waiting) + redis.call('ZCARD', held) == 0 then
-    finish(ARGV[1])
-  end
 end
 plan(ARGV[1])
 return 1

@@ -1,4 +1,4 @@
-"""The console: what a visit weighs, when its first page is painted, and what ten open pages cost an instance.
+"""The console: what a visit weighs, when each page is first painted, and what ten open pages cost an instance.
 
 A real `capline serve` that keeps the decisions of an hour. Ten open pages are asked for anew every five seconds, as
 their script does; all ten are live ones, as any other asks for nothing. The processor's time is the whole service's,
@@ -52,12 +52,14 @@ def main() -> None:
             rank(report, admin, refused)
             keep_open(report, service, weigh(report, admin), options.seconds)
             with Chromium(folder / "profile") as browser:
-                browser.go(f"{service.admin}/console")
                 painted = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
-                soon(lambda: browser.told(painted) > 0, WITHIN_S)
-                at = browser.told(painted)
-                check(at > 0 and not browser.notes, f"nothing was painted: {browser.notes}")
-                report.add("first paint, the browser on the same machine", at, "ms")
+                for page in PAGES:
+                    browser.go(f"{service.admin}/console{page}")
+                    check(soon(lambda: browser.told(painted) > 0, WITHIN_S), f"/console{page}: nothing was painted")
+                    report.add(
+                        f"first paint of /console{page}, the browser on the same machine", browser.told(painted), "ms"
+                    )
+                check(not browser.notes, f"the browser complains: {browser.notes}")
     report.show(as_json=options.json)
 
 

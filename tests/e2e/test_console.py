@@ -90,6 +90,8 @@ def test_without_tokens_it_reads_and_changes_nothing(tmp_path: Path) -> None:
             answer = visitor.get(page)
             assert answer.status_code == (422 if page.endswith("s:") else 200)
             assert 'method="post"' not in answer.text
+            for heads, cells in re.findall("<thead>(.*?)</thead><tbody>(.*?)</tr>", answer.text, re.DOTALL):
+                assert heads.count("<th") == cells.count("<td"), (page, heads)
         refused = visitor.post("/console/sign-out", data={"forgery": ""})
         assert (refused.status_code, "only reads" in refused.text) == (403, True)
         assert visitor.get("/console", headers={"Host": "evil.example"}).status_code == 421

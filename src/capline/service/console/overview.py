@@ -16,6 +16,8 @@ from capline.service.verbs.configuration import configuration_state
 from capline.service.verbs.segments import figures
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.policies.segments import SegmentSource
     from capline.service.access.tokens import Token
@@ -84,7 +86,12 @@ class Overview:
             "configuration": None if configuration is None else configuration.stats(),
             "segments": None if self._segments is None else figures(self._segments),
         }
-        return state | {"attention": list(self._attention(state, scope))}
+        return state | {
+            "attention": [
+                {"what": what, "page": page}
+                for what, page in (*_of_what_serves(state), *self._of_settings(state, scope))
+            ]
+        }
 
     async def counted(self) -> tuple[float, dict[str, dict[str, Any]]]:
         """Over how many seconds, at most an hour, and by policy what was allowed and refused in them."""
@@ -97,55 +104,42 @@ class Overview:
         except StoreError:
             return {}
 
-    def _attention(self, state: dict[str, Any], scope: Scope) -> list[dict[str, str]]:
-        found: list[tuple[str, str]] = []
-        if not state["store"]["up"] and state["store"]["why"]:
-            found.append((f"The store does not answer: {state['store']['why']}", "reference/failures.html"))
-        if state["rates"]["elsewhere"]:
-            found.append(("Attempts are answered without the store", "reference/failures.html"))
-        if state["rates"]["errors"]:
-            found.append(("Attempts have no answer", "reference/failures.html"))
-        found += [
-            (f"{server['server']}: calls fail at once, as it did not answer", "reference/operating.html")
-            for server in state["servers"]
-            if server["breaker"] not in (None, "closed")
-        ]
-        found += [
-            (
-                f"A change of {what} was refused; the last good one goes on, and the log says why",
-                "reference/service.html",
-            )
-            for what in sorted(self._metrics.refused)
-        ]
-        found += [
-            (f"Instance {one['instance']} was not heard for {span(state['at'] - one['heard'])}", _OF_INSTANCES)
-            for one in state["instances"]
-            if one["is_silent"]
-        ]
-        found += [
-            (f"Instance {one['instance']} serves an older version: {', '.join(one['lags'])}", _OF_INSTANCES)
-            for one in state["instances"]
-            if one["lags"] and not one["is_silent"]
-        ]
-        silent = {
-            (one["campaign"], one["worker"]) for one in (state["workers"] or _NOBODY)["workers"] if one["is_silent"]
-        }
-        found += [
-            (f"A worker of {campaign} is silent: {worker}", "reference/campaigns.html")
-            for campaign, worker in sorted(silent)
-        ]
-        held = configuration_state(self._limiter)
+    def _of_settings(self, state: dict[str, Any], scope: Scope) -> Iterator[tuple[str, str]]:
+        for what in sorted(self._metrics.refused):
+            told = "was refused; the last good one goes on, and the log says why"
+            yield f"A change of {what} {told}", "reference/service.html"
+        held: dict[str, Any] = configuration_state(self._limiter)
         if "configuration" in held:
-            found.append((f"Of the configuration {held['configuration']}", "reference/configuration.html"))
-        missing: Any = held.get("missing_segments", {})
-        found += [
-            (f"Policy {policy} lists segments that there are not: {', '.join(names)}", "howto/segments.html")
-            for policy, names in missing.items()
-            if policy in scope
-        ]
+            yield f"Of the configuration {held['configuration']}", "reference/configuration.html"
+        for policy, names in held.get("missing_segments", {}).items():
+            if policy in scope:
+                yield f"Policy {policy} lists segments that there are not: {', '.join(names)}", "howto/segments.html"
         if state["segments"] is not None and state["segments"]["error"]:
-            found.append((f"Segments: {state['segments']['error']}", "howto/publishing.html"))
-        return [{"what": what, "page": page} for what, page in found]
+            yield f"Segments: {state['segments']['error']}", "howto/publishing.html"
+
+
+def _of_what_serves(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from _of_store(state)
+    for one in state["instances"]:
+        if one["is_silent"]:
+            yield f"Instance {one['instance']} was not heard for {span(state['at'] - one['heard'])}", _OF_INSTANCES
+        elif one["lags"]:
+            yield f"Instance {one['instance']} serves an older version: {', '.join(one['lags'])}", _OF_INSTANCES
+    workers = (state["workers"] or _NOBODY)["workers"]
+    for campaign, worker in sorted({(one["campaign"], one["worker"]) for one in workers if one["is_silent"]}):
+        yield f"A worker of {campaign} is silent: {worker}", "reference/campaigns.html"
+
+
+def _of_store(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if not state["store"]["up"] and state["store"]["why"]:
+        yield f"The store does not answer: {state['store']['why']}", "reference/failures.html"
+    if state["rates"]["elsewhere"]:
+        yield "Attempts are answered without the store", "reference/failures.html"
+    if state["rates"]["errors"]:
+        yield "Attempts have no answer", "reference/failures.html"
+    for server in state["servers"]:
+        if server["breaker"] not in (None, "closed"):
+            yield f"{server['server']}: calls fail at once, as it did not answer", "reference/operating.html"
 
 
 def chart(state: dict[str, Any]) -> dict[str, Any]:

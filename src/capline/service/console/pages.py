@@ -1,18 +1,4 @@
-"""The console's pages and what their forms do.
-
-    GET   /console?over=hour       the overview; over an hour, a day, a week
-    GET   /console/subject?id=42   one subject; POST …/erase and …/override
-    GET   /console/campaigns       and /console/campaign?name=; POST …/pause and so on; /console/response?name=
-    GET   /console/campaigns/waiting   what is to come, in order, and who takes whose place
-    GET   /console/campaigns/new   a campaign that is composed, with its forecast; POST begins it
-    POST  /console/campaigns/audience   a file, as a form sends it
-    GET   /console/policies        and /console/policy?name=, /console/audit
-    GET   /console/segments?left=  what two share, versions; POST …/rollback
-    GET   /console/limited         who is refused most, and who uses most
-    GET   /console/try?name=       other limits for a policy; POST …/set
-    GET   /console/suggest?name=   which limits the recorded decisions suggest
-    GET   /console/sign-in         POST signs in, POST /console/sign-out ends the session
-    POST  /console/link            with a token: a link that signs in once, GET /console/link?key=
+"""The console's pages and what their forms do; `routes` has the paths, each module what a page asks.
 
 A page is a view, plain values, in a template; a form is a POST that leads back to its page. An error is a page too.
 """

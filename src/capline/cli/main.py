@@ -83,7 +83,7 @@ def main() -> None:
     if sys.stdout is sys.__stdout__:
         sys.stdout = output()
     if cast("TextIO | None", sys.stdin) is None:  # it is closed: as if it were empty
-        sys.stdin = io.TextIOWrapper(io.BytesIO())
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO()))
     try:
         status = command()(standalone_mode=False, prog_name="capline")
         sys.stdout.flush()

@@ -80,16 +80,7 @@ class RedisCampaignStore(CampaignStore):
         self.server.call("HSET", self._keys(run.facts.campaign)[0], *_flat(run.texts()))
         self.steer(run.facts.campaign)  # by its priority and how long it is kept
 
-    def steer(
-        self,
-        campaign: str,
-        change: Change = "",
-        *,
-        due_us: int | None = None,
-        until_us: int | None = None,
-        by: str = "",
-    ) -> bool:
-        """As in `protocol`."""
+    def _steer(self, campaign: str, change: Change, due_us: int | None, until_us: int | None, by: str) -> bool:
         due, until = ("" if each is None else each for each in (due_us, until_us))
         return bool(self._run("steer", campaign, campaign, EXPIRY_MS, due, change, until, by))
 

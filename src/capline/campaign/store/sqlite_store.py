@@ -341,16 +341,7 @@ class SqliteCampaignStore(CampaignStore):
 
     # ---- steer
 
-    def steer(
-        self,
-        campaign: str,
-        change: Change = "",
-        *,
-        due_us: int | None = None,
-        until_us: int | None = None,
-        by: str = "",
-    ) -> bool:
-        """As in `protocol`."""
+    def _steer(self, campaign: str, change: Change, due_us: int | None, until_us: int | None, by: str) -> bool:
         paused = {"pause": 1, "resume": 0, "cancel": 0}.get(change)
         with self._changes(campaign) as now_us:
             done = self._db.execute(

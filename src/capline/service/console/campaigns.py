@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 LIST, ONE, RESPONSE = "/v1/campaigns", "/v1/campaigns/{name}", "/v1/campaigns/{name}/response"
 CONFLICTS = "/v1/campaign-conflicts"
-_A_PAGE = 50
 _OUTCOMES = ("sent", "refused", "failed", "not_known", "held", "pending", "undecided")
 _ACTIONS = {
     "running": ("pause", "cancel"),
@@ -30,24 +29,10 @@ _ACTIONS = {
 ACTIONS = ("pause", "resume", "cancel", "retry-failed")
 
 
-class CampaignPages:
-    """Asks for campaigns as somebody."""
-
-    def __init__(self, verbs: Verbs) -> None:
-        self._verbs = verbs
-
-    async def view(self, token: Token, after: str | None) -> dict[str, Any]:
-        """A page of the list; `is_here` says whether this service has a campaign store."""
-        if not self._verbs.has(LIST):
-            return {"is_here": False, "campaigns": [], "next": None}
-        return {"is_here": True, **await self._verbs(token, "GET", LIST, after=after, limit=_A_PAGE)}
-
-    def actions(self, token: Token, report: dict[str, Any]) -> list[str]:
-        """What this token may do with a campaign as it is."""
-        named = [
-            action for action in _ACTIONS.get(report["state"], ()) if self._verbs.may(token, "POST", f"{ONE}/{action}")
-        ]
-        return [action for action in named if action != "retry-failed" or report["total"]["failed"]]
+def actions(verbs: Verbs, token: Token, report: dict[str, Any]) -> list[str]:
+    """What this token may do with a campaign as it is."""
+    named = [action for action in _ACTIONS.get(report["state"], ()) if verbs.may(token, "POST", f"{ONE}/{action}")]
+    return [action for action in named if action != "retry-failed" or report["total"]["failed"]]
 
 
 def drawn(part: dict[str, Any]) -> list[tuple[str, float, float]]:

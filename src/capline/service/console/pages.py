@@ -20,13 +20,12 @@ import msgspec
 from capline.model.errors import CaplineError
 from capline.service.access.guard import check_role
 from capline.service.console import campaigns, compose, segments, settings, subject, suggest
-from capline.service.console.campaigns import CampaignPages
 from capline.service.console.compose import Composing
 from capline.service.console.overview import Overview, chart
 from capline.service.console.render import files, link, moved, shown, wants_json
 from capline.service.console.segments import SegmentPages
 from capline.service.console.sessions import READ, Caller, Sessions, check_form
-from capline.service.console.settings import SettingsPages
+from capline.service.console.settings import A_PAGE, SettingsPages
 from capline.service.console.subject import SubjectPage
 from capline.service.console.suggest import SuggestPages
 from capline.service.console.verbs import Verbs
@@ -107,7 +106,6 @@ class Console:
         self._sessions = Sessions(guard, secure=secure)
         self._overview = Overview(limiter, source, metrics, history, self.verbs)
         self._subjects = SubjectPage(self.verbs)
-        self._campaigns = CampaignPages(self.verbs)
         self._composing = Composing(self.verbs, messages or {})
         self._has_configuration = limiter.configuration is not None
         self._settings = SettingsPages(self.verbs, self._overview, has_store=self._has_configuration)
@@ -257,7 +255,16 @@ class Console:
 
     async def _home(self, caller: Caller, asked: Asked) -> Answer:
         view = await self._overview.view(asked.get("over", "hour"), caller.token)
-        return "overview.html", view, {"chart": chart(view), "spans": SPANS, "kinds": KINDS}
+        return (
+            "overview.html",
+            view,
+            {
+                "chart": chart(view),
+                "spans": SPANS,
+                "kinds": KINDS,
+                "kind_heads": [f".{kind.capitalize()}" for kind in KINDS],
+            },
+        )
 
     async def _subject(self, caller: Caller, asked: Asked) -> Answer:
         word = asked.get("id", "")
@@ -284,7 +291,9 @@ class Console:
         return moved(link(SUBJECT, id=form["id"], done="overridden"))
 
     async def _list_campaigns(self, caller: Caller, asked: Asked) -> Answer:
-        view = await self._campaigns.view(caller.token, asked.get("after"))
+        view: dict[str, Any] = {"is_here": self.verbs.has(campaigns.LIST), "campaigns": [], "next": None}
+        if view["is_here"]:
+            view |= await self.verbs(caller.token, "GET", campaigns.LIST, after=asked.get("after"), limit=A_PAGE)
         may = {
             "may_compose": self._may(caller, "POST", compose.CREATE),
             "may_wait": self.verbs.may(caller.token, "GET", campaigns.CONFLICTS),
@@ -338,7 +347,7 @@ class Console:
             "campaign.html",
             view,
             {
-                "actions": self._campaigns.actions(caller.token, view) if caller.changes else [],
+                "actions": campaigns.actions(self.verbs, caller.token, view) if caller.changes else [],
                 "drawn": campaigns.drawn,
                 "at": time.time(),
                 "silent_s": SILENT_S,
@@ -403,7 +412,9 @@ class Console:
         return moved(link(SEGMENTS, done="rolled" if is_done else "conflict"))
 
     async def _audit(self, caller: Caller, asked: Asked) -> Answer:
-        return "audit.html", await self._settings.audit(caller.token, asked.get("before")), {}
+        query = {"before": asked.get("before"), "limit": A_PAGE}
+        told, why_not = await self.verbs.or_why(caller.token, "GET", "/v1/commits", **query)
+        return "audit.html", {"is_here": not why_not, **(told or {"commits": [], "next": None})}, {}
 
 
 async def _to_the_top(_request: Request) -> Reply:

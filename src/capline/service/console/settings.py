@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from capline.service.console.verbs import Verbs
 
 LIST, ONE, LIMITED = "/v1/policies", "/v1/policies/{name}", "/v1/limited"
-_A_PAGE = 50
+A_PAGE = 50
 _BY_NAME = ("by_segment", "channels")
 TYPED = ("limits", *_BY_NAME)
 
@@ -36,7 +36,7 @@ class SettingsPages:
     async def policies(self, token: Token, contains: str | None, after: str | None) -> dict[str, Any]:
         """A page of policies, each with what was counted in the last minutes."""
         told: dict[str, Any] = await self._verbs(
-            token, "GET", LIST, contains=contains or None, after=after, limit=_A_PAGE
+            token, "GET", LIST, contains=contains or None, after=after, limit=A_PAGE
         )
         over_s, counted = await self._overview.counted()
         for policy in told["policies"]:
@@ -50,11 +50,11 @@ class SettingsPages:
         view = {"name": name, "policy": told, "use": counted.get(name), "over_s": over_s, "has_store": self._has_store}
         if not self._has_store:
             return view | {"versions": [], "overrides": [], "next": None}
-        overrides = await self._verbs(token, "GET", "/v1/overrides/{policy}", name, after=after, limit=_A_PAGE)
+        overrides = await self._verbs(token, "GET", "/v1/overrides/{policy}", name, after=after, limit=A_PAGE)
         versions: dict[str, Any] = {"versions": []}
         if "version" in told:
             versions = await self._verbs(token, "GET", f"{ONE}/versions", name)
-        return view | overrides | {"versions": versions["versions"][:_A_PAGE]}
+        return view | overrides | {"versions": versions["versions"][:A_PAGE]}
 
     async def tried(self, token: Token, name: str, typed: dict[str, str]) -> dict[str, Any]:
         """Other limits: what is in force, what was typed, and what that would have done, None if it was not tried."""
@@ -94,12 +94,6 @@ class SettingsPages:
             return told, {key: value for key, value in told.items() if key in known and value is not None}
         versions = await self._verbs(token, "GET", f"{ONE}/versions", name)
         return told, versions["versions"][0]["policy"] or {}
-
-    async def audit(self, token: Token, before: str | None) -> dict[str, Any]:
-        """A page of changes."""
-        if not self._has_store:
-            return {"is_here": False, "commits": [], "next": None}
-        return {"is_here": True, **await self._verbs(token, "GET", "/v1/commits", before=before, limit=_A_PAGE)}
 
 
 def _typed(document: dict[str, Any]) -> dict[str, str]:

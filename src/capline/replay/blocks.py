@@ -213,8 +213,8 @@ class EventFile:
         columns = self._columns(formats.CSV, opened, header, next((fields for fields in reader if fields), list[str]()))
         line, end, rest = start.partition(b"\n")
         layout, row = None, 0
-        if self._arrow is not None and line.strip() and b'"' not in line and b"\r" not in line.rstrip(b"\r"):
-            layout = layout_of(self._path, next(csv.reader([line.decode()])), columns)
+        if self._arrow is not None and line.strip() and not line.count(b'"') % 2 and b"\r" not in line.rstrip(b"\r"):
+            layout = layout_of(self._path, next(csv.reader([line.decode()], strict=True)), columns)
             for chunk in chain([rest], chunks):
                 try:
                     block = self._plain(layout, chunk, row, opened)
@@ -407,7 +407,10 @@ class EventFile:
         if pa.types.is_integer(column.type):
             return compute.multiply_checked(column.cast(pa.int64()), 1_000_000).to_numpy()
         if pa.types.is_floating(column.type):
-            return np.round(cast("NDArray[np.float64]", column.to_numpy()) * 1e6).astype(np.int64)
+            seconds = cast("NDArray[np.float64]", column.to_numpy())
+            if not (np.abs(seconds) <= LATEST_US / 1e6).all():  # nor is NaN
+                raise _UnusualError
+            return np.round(seconds * 1e6).astype(np.int64)
         return column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
 
     def _pairs(self, segments: _Distinct | None, zones: _Distinct | None, rows: int) -> NDArray[np.int32]:

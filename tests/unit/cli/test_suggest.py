@@ -7,6 +7,7 @@ import re
 import time
 from contextlib import closing
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from capline import Limiter, ManualClock, Policy
 from capline.campaign import Stop, run
 from capline.policy.file import load
 
+pa: Any = import_module("pyarrow")
+pq: Any = import_module("pyarrow.parquet")
 ROOT = Path(__file__).parents[3]
 CDNOW = ROOT / "examples/data/cdnow_transactions.csv.gz"
 ACCESS = ROOT.parent / "shared/data/access.log.gz"
@@ -173,6 +176,12 @@ def test_bad_input_is_one_line(
     if said:
         assert done.stderr.count("\n") - done.stderr.count("read as") == 1
         assert sorted(path.name for path in tmp_path.iterdir()) == ["events.csv", "mine.yaml"]
+
+
+def test_a_time_in_parquet_that_is_not_a_number_is_one_line(tmp_path: Path, capline: CommandLine) -> None:
+    for time_s in ("nan", "inf", "1e300"):
+        pq.write_table(pa.table({"user": ["a", "b"], "ts": [1.5, float(time_s)]}), tmp_path / "e.parquet")
+        assert "e.parquet, row 2: time" in capline.refused("suggest", "e.parquet")
 
 
 def test_an_export_of_logs_is_a_file_of_events(tmp_path: Path, capline: CommandLine, events: str) -> None:

@@ -27,6 +27,7 @@ from tests.kit.campaign import (
     receiver,
 )
 from tests.kit.forked import Command
+from tests.kit.server import soon
 from tests.kit.serving import Serving
 
 from capline.segment import IdSet
@@ -446,7 +447,7 @@ def test_killed_before_it_is_due_the_instant_may_still_be_changed(site: Site) ->
     waiting = forked.start("campaign", "run", file, env=environment())
     try:
         heard_of(waiting, "waits until 2253-12-31T16:00:00Z")
-        assert answer("campaign", "status", file)["state"] == "scheduled"
+        assert soon(lambda: answer("campaign", "status", file)["state"] == "scheduled"), "a moment later"
     finally:
         waiting.kill()
         waiting.communicate()

@@ -14,6 +14,7 @@ from tests.profiles import size, sized
 
 from capline import Attempt, CaplineError, Limiter, ManualClock, Policy
 from capline.model.policy import BoundPolicy
+from capline.policy.joint import JointPolicy
 from capline.store.protocol import Operation
 from capline.store.redis.scripting.requests import joint_call
 from capline.store.redis.scripting.scripts import JOINT
@@ -110,6 +111,41 @@ def test_as_the_general_rule_answers(kind: str, layout: str, name: str) -> None:
             if getattr(answer, "hit", None):
                 hits.append((subject, answer.hit))
     assert quick > STEPS // 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+def test_rows_of_several_policies_are_answered_as_in_memory(kind: str, layout: str) -> None:
+    """One unit each, most of them refused, by limits that often bind together."""
+    chance, server = random.Random(layout), shared(kind)
+    refused = 0
+    for turn in range(STEPS // 25):
+        clock, namespace = ManualClock(START_US), f"n{secrets.token_hex(4)}"
+        shape: Any = {"layout": layout, "population": 64}
+        policies = [
+            Policy(
+                name,
+                [
+                    f"{chance.randint(1, 3)}/{chance.choice([60, 90])}us",
+                    f"{chance.randint(2, 5)}/{chance.choice([110, 150])}us",
+                ],
+                **shape,
+            )
+            for name in "abc"[: 2 + turn % 2]
+        ]
+        joint = JointPolicy(policies)
+        with (
+            Limiter(f"{server.url}?deadline=20s", [*policies, joint], clock=clock, namespace=namespace) as limiter,
+            Limiter("memory://", [*policies, joint], clock=clock) as memory,
+        ):
+            for step in range(25):
+                name = chance.choice([joint.name, joint.name, *(policy.name for policy in policies)])
+                rows, cost = chance.sample(range(6), chance.randint(1, 5)), 1 + (step % 9 == 8)
+                answers = [list(each.decide_many(name, rows, cost=cost)) for each in (limiter, memory)]
+                assert answers[0] == answers[1], (turn, step, name, rows)
+                refused += sum(not answer.allowed for answer in answers[0])
+                clock.advance_us(chance.choice([0, 1, 7, 30, 61, 151, -2]))
+    assert refused > STEPS
 
 
 @pytest.mark.parametrize("kind", KINDS)

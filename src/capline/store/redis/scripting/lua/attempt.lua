@@ -246,23 +246,39 @@ local function general(values, first, long, term, field)
   if changed then return new end
 end
 
--- One unit on several plain logs that all have room and no hit at this instant or later: the new value of each, and the
--- row is answered. Else nil, and nothing is changed.
+-- One unit on several plain logs with no hit at this instant or later: the new value of each, and the row is answered. Refused,
+-- it has none, and `late` keeps the newest stamp of each log for its expiry. Else nil, and nothing is changed.
+local late = {}
 local function all_units(values, term)
   local new, left, tightest, empty, all, before = {}, MOST_UNITS, nil, 0, '', 0
+  local tops, latest, widest, wait, binding = {}, -1, 0, 0, nil
   for k = 1, width do
     local v, limits, own = values[k], term[1][k], term[11][k]
     if type(v) == 'table' or v and #v >= LONG_BYTES then return nil end
     local value, kind, limit, remaining, when, reset, own_states =
       unit(v, limits, own[1], own[2], own[3], term[9] and {term[9][k]})
-    if not value or kind ~= 1 or when ~= now then return nil end
-    if remaining < left then left, tightest = remaining, before + limit end
+    local top = v and value ~= false and unpack_at('>I7', v, 2) or -1
+    if value == false or top >= now or kind == 0 and (with_states or term[9]) then return nil end
+    if kind == 0 and when > wait then wait, binding = when, before + limit end
+    if kind == 1 and remaining < left then left, tightest = remaining, before + limit end
     if reset > empty then empty = reset end
-    new[k], all, before = value, all .. own_states, before + #limits / 2
+    if own[3] > widest then widest = own[3] end
+    if top > latest then latest = top end
+    new[k], tops[k], all, before = value, top, all .. own_states, before + #limits / 2
+  end
+  if binding then
+    for k, top in ipairs(tops) do late[k] = math.max(late[k] or -1, top) end
+    say(0, binding, 0, wait, latest + widest - now)
+    return {}
   end
   say(1, tightest, left, now, empty, term[4])
   add_states(all)
   return new
+end
+
+local function prolong_late(first)
+  for k, top in pairs(late) do prolong(KEYS[first + k - 1], top, retention, now, grace) end
+  late = {}
 end
 
 -- Subjects with one row each, read by one MGET. A key of another kind reads as missing; SET with NX then fails on it.
@@ -348,6 +364,7 @@ local function subjects()
         end
       end
     end
+    prolong_late((g - 1) * width + 1)
   end
 end
 
@@ -428,6 +445,7 @@ local function buckets()
     end
     for k = 1, width do write(KEYS[(g - 1) * width + k], lists[k]) end
     if refused > -1 and mode ~= 1 then prolong(KEYS[(g - 1) * width + 1], refused, retention, now, grace) end
+    prolong_late((g - 1) * width + 1)
   end
 end
 

@@ -133,15 +133,14 @@ def test_what_is_piped_is_not_wrapped(capline: CommandLine) -> None:
     assert (done.stdout.count("\n"), done.stderr.count("\n")) == (1, 1)
 
 
-def commands(group: TyperGroup, name: str = "capline") -> dict[str, TyperCommand]:
-    """Every command, by what is typed for it."""
-    found: dict[str, TyperCommand] = {}
+def commands(group: TyperGroup, name: str = "capline") -> dict[str, TyperCommand | TyperGroup]:
+    """Every command and every group, by what is typed for it."""
+    found: dict[str, TyperCommand | TyperGroup] = {}
     for word, command in group.commands.items():
+        assert isinstance(command, (TyperCommand, TyperGroup))
+        found[f"{name} {word}"] = command
         if isinstance(command, TyperGroup):
             found |= commands(command, f"{name} {word}")
-        else:
-            assert isinstance(command, TyperCommand)
-            found[f"{name} {word}"] = command
     return found
 
 

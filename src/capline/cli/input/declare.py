@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -27,6 +27,9 @@ _JSON = Parameter(
     ],
 )
 
+_MOST_EXAMPLES = 4
+"""Of a group: the first of each of its first commands."""
+
 
 class Commands(typer.Typer):
     """Commands; with a name, a group of them, like `capline segments`.
@@ -37,6 +40,7 @@ class Commands(typer.Typer):
     def __init__(
         self, name: str | None = None, summary: str | None = None, *, cls: type[TyperGroup] | None = None
     ) -> None:
+        self._examples: list[str] = []
         super().__init__(
             name=name,
             cls=cls,
@@ -87,8 +91,13 @@ class Commands(typer.Typer):
         help: str | None = None,
         name: str | None = None,
     ) -> None:
-        epilog = "\n\n".join(("[bold]Examples[/]", *examples))
-        self.command(name or function.__name__.strip("_"), help=help, epilog=epilog)(_spread(function, typed))
+        self._examples += examples[:1]
+        self.info.epilog = _shown(self._examples[:_MOST_EXAMPLES])
+        self.command(name or function.__name__.strip("_"), help=help, epilog=_shown(examples))(_spread(function, typed))
+
+
+def _shown(examples: Sequence[str]) -> str:
+    return "\n\n".join(("[bold]Examples[/]", *examples))
 
 
 def _spread(function: Callable[..., None], typed: Signature) -> Callable[..., None]:

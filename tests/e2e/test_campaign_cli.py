@@ -482,3 +482,18 @@ def test_a_dead_receiver_is_exit_1_and_the_failed_are_tried_again(site: Site) ->
     assert capline("campaign", "run", site.file).returncode == 1, "also where only the report is printed again"
     assert capline(*again).returncode == 1
     assert answer("campaign", "status", site.file)["total"] == report["total"]
+
+
+def test_a_run_that_waits_says_so_until_its_receiver_is_there_or_ctrl_c(site: Site) -> None:
+    site.write(sender="{webhook: 'http://127.0.0.1:9/push', breaker: 1}", retry="{attempts: 1}")
+    assert capline("campaign", "run", site.file).returncode == 1, "without --wait it ends"
+    process = forked.start("campaign", "run", site.file, "--wait", env=environment())
+    try:
+        heard_of(process, "it is tried again every 60 s")
+        assert soon(lambda: answer("campaign", "status", site.file)["state"] == "running", 30)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert f"Resume with: capline campaign run {site.file} --wait" in " ".join(err.split())

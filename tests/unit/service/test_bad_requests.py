@@ -185,6 +185,8 @@ def test_no_compressed_body_is_taken(service: Service) -> None:
     for body in (GOOD, gzip.compress(GOOD)):
         said = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         assert "without Content-Encoding" in problem(service("POST", "/v1/decide", content=body, headers=said), 415)
+    said = {"Content-Type": "application/json", "Transfer-Encoding": "gzip, chunked"}
+    assert "no other Transfer-Encoding" in problem(service("POST", "/v1/decide", content=GOOD, headers=said), 501)
     said = {"Content-Type": "application/json", "Content-Encoding": "identity"}
     assert service("POST", "/v1/peek", content=GOOD, headers=said).status_code == 200
 

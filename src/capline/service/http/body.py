@@ -38,6 +38,8 @@ def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, types: tuple
             raise _too_large(most_bytes)
         elif name == b"content-encoding" and value != b"identity":
             raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the body as it is, without Content-Encoding")
+        elif name == b"transfer-encoding" and value.lower() != b"chunked":  # RFC 9112, 6.1
+            raise Problem(HTTPStatus.NOT_IMPLEMENTED, "send the body whole or in chunks, in no other Transfer-Encoding")
     if kind == _JSON:
         return False
     kind = _plain(kind)

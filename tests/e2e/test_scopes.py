@@ -255,6 +255,7 @@ PAGES: dict[str, dict[str, str] | None] = {
     "/limited": {},
     "/audit": {},
     "/campaigns": {},
+    "/campaigns/waiting": None,
     "/campaigns/new": {},
     "/campaign": {"name": CAMPAIGN[OWN]},
     "/response": {"name": CAMPAIGN[OWN]},

@@ -87,8 +87,8 @@ def run(
 
     def advance(rows: int) -> None:
         nonlocal done
-        done = max(done, store.state(ledger.name).done + rows)
         if progress is not None:
+            done = max(done, store.state(ledger.name).done + rows)
             progress(done)
 
     breaker = Breaker(sender.breaker, size=sender.request_size)

@@ -196,6 +196,8 @@ def tries(seconds: float = 60) -> Iterator[None]:
 def soon(truth: Callable[[], bool], seconds: float = 60, every_s: float = 0.02) -> bool:
     """Whether it comes to be true; what costs much to find out is asked seldom."""
     deadline = time.monotonic() + seconds
-    while not truth() and time.monotonic() < deadline:
+    while not truth():
+        if time.monotonic() > deadline:
+            return False
         time.sleep(every_s)
-    return truth()
+    return True

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from capline.campaign.file import loads_campaign
-from capline.campaign.senders.http_post import Place
+from capline.campaign.senders.http_post import Endpoint
 from capline.model.errors import CampaignError
 
 GOOD = "campaign: c\npolicies: p.yaml\npolicy: p\naudience: {csv: u.csv}\nsender: {webhook: {url: %r}}\n"
@@ -39,4 +39,4 @@ def test_a_url_that_cannot_be_called(url: str, said: str) -> None:
     ],
 )
 def test_where_a_url_leads(url: str, host: str, port: int, name: str, target: str) -> None:
-    assert Place.of(url)[1:] == (host, port, name, target, "")
+    assert Endpoint.of(url)[1:] == (host, port, name, target, "")

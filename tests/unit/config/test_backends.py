@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.kit.server import Server
 from tests.kit.servers import shared, single
+from tests.profiles import size, sized
 from tests.unit.config.law import Law, SharedLaw
 
 from capline import Policy
@@ -99,12 +100,13 @@ class TestPagesOfOverrides:
         assert self.listed(one, "few", 50) == [1]
         assert self.cost(server, one, "few") < 40
 
-    @pytest.mark.parametrize("seed", range(3))
+    @sized
+    @pytest.mark.parametrize("seed", range(size(1, 3, 9)))
     def test_pages_have_all_whoever_writes_them(self, server: Server, one: Configuration, seed: int) -> None:
         """Sets, removals, removals to come, pages that are read between, and commits of an older release."""
         draw = Random(seed)
         there: dict[str, set[int]] = {name: set() for name in self.POLICIES}
-        for _ in range(80):
+        for _ in range(size(15, 80, 80)):
             policy, subjects = draw.choice(self.POLICIES), draw.sample(range(40), draw.randrange(1, 9))
             before = server.command("DUMP", self.PLACES)
             if draw.random() < 0.5:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SENT, NOT_KNOWN, TRIED, HELD_OUT, OTHER, REFUSED, HELD = range(7)
 """`TRIED`: allowed, but not sent after all. `OTHER` could not be sent: excluded, or held out and over a limit."""
-ASKED_FOR = (SENT, NOT_KNOWN, TRIED, REFUSED, HELD)
 _STATES = {
     "sent": SENT,
     "not known": NOT_KNOWN,
@@ -37,7 +36,7 @@ _STATES = {
     "held": HELD,
     "excluded": OTHER,
 }
-_COLUMNS = ("id", "segment", "outcome", "limit", "until", "given_back", "decided", "hit_us", "key")
+COLUMNS = ("id", "segment", "outcome", "limit", "until", "given_back", "decided", "hit_us", "key")
 _GUARDED = "^'(\\s*[=+\\-@\uff0b\uff0d\uff1d\uff20]|[\\t\\r])"
 """Cells of CSV as `csv_cells` writes them."""
 
@@ -82,18 +81,10 @@ class Timeline:
         return np.searchsorted(self._places, self._place(people, at_us), "right")
 
 
-def are_outcomes(path: Path) -> bool:
-    """Whether a file has the columns of one that `capline campaign outcomes` wrote."""
-    try:
-        return path.suffix in (".parquet", ".csv") and set(table.names(path)).issuperset(_COLUMNS)
-    except SegmentError:  # told by who reads it as something else
-        return False
-
-
 def messages_of_files(paths: Iterable[Input]) -> Iterable[Any]:
     """The outcomes in these files, batch by batch."""
     for path in paths:
-        with table.read_columns(path, _COLUMNS) as batches:
+        with table.read_columns(path, COLUMNS) as batches:
             for batch in batches:
                 yield _part(batch, path)
 
@@ -102,7 +93,7 @@ def messages_of_tables(tables: Tables, place: Path) -> Iterable[Any]:
     """The outcomes of a run; `place` names it in errors."""
     row = 1
     for some in columns_of_outcomes(tables):
-        arrays = tuple(some.column(name).combine_chunks() for name in _COLUMNS)
+        arrays = tuple(some.column(name).combine_chunks() for name in COLUMNS)
         yield _part(table.TableColumns(arrays, row, is_text=False), place)
         row += len(some)
 
@@ -162,7 +153,7 @@ def text_of(column: Any, path: object, name: str) -> Any:
 def _part(batch: table.TableColumns, path: Any) -> tuple[Any, ...]:
     pa: Any = import_module("pyarrow")
     compute: Any = import_module("pyarrow.compute")
-    columns = dict(zip(_COLUMNS, batch.arrays, strict=True))
+    columns = dict(zip(COLUMNS, batch.arrays, strict=True))
     texts = {name: text_of(columns[name], path, name) for name in ("id", "segment", "outcome", "limit", "key")}
     if batch.is_text:
         texts = {name: compute.replace_substring_regex(text, _GUARDED, "\\1") for name, text in texts.items()}

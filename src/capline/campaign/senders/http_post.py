@@ -108,7 +108,7 @@ class _Connection(asyncio.Protocol):
             self.done.set_result(None)
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """Where a URL leads; `name` is for the `Host` header, `basic` the header with its user and password."""
 
     scheme: str
@@ -119,7 +119,7 @@ class Place(NamedTuple):
     basic: str
 
     @classmethod
-    def of(cls, url: str) -> Place:
+    def of(cls, url: str) -> Endpoint:
         """`ValueError`, without the URL, where it names no host, or a port that is none."""
         parts = urlsplit(url)
         host = (parts.hostname or "").encode("idna").decode()
@@ -138,7 +138,7 @@ class Client:
     """Posts to a URL over a connection that is made when it is needed, and kept while both sides want it."""
 
     def __init__(
-        self, there: Place, proxy: Place | None, context: ssl.SSLContext | None, head: bytes, timeout_s: float
+        self, there: Endpoint, proxy: Endpoint | None, context: ssl.SSLContext | None, head: bytes, timeout_s: float
     ) -> None:
         self._there, self._proxy, self._context = there, proxy, context
         self._head, self._timeout_s = head, timeout_s
@@ -206,10 +206,10 @@ def clients(url: str, count: int, timeout_s: float, headers: Mapping[str, str]) 
 
     Raises `CampaignError` where the environment names a proxy that is not `http://`.
     """
-    there, proxies, proxy = Place.of(url), getproxies(), None
+    there, proxies, proxy = Endpoint.of(url), getproxies(), None
     named = proxies.get(there.scheme) or proxies.get("all")
     if named and not proxy_bypass(there.host):
-        proxy = Place.of(named if "://" in named else f"http://{named}")
+        proxy = Endpoint.of(named if "://" in named else f"http://{named}")
         if proxy.scheme != "http":
             raise CampaignError(f"the environment names a {proxy.scheme}:// proxy for {there.host}; it can be http://")
     context = ssl.create_default_context() if there.scheme == "https" else None

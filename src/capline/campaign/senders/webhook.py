@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.json import encode
 
 from capline.campaign.senders.body import JSON, Body
-from capline.campaign.senders.http_post import Client, Place, clients
+from capline.campaign.senders.http_post import Client, Endpoint, clients
 from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
 from capline.campaign.senders.template import filled
 from capline.campaign.senders.webhook_batch import answers_of, longest_answer_bytes
@@ -155,7 +155,7 @@ def _why_no_url(text: str) -> str | None:
     if port and not 0 < int(port[1]) < 1 << 16:
         return f"its port is {port[1]}, and a port is 1 to 65535"
     try:
-        return None if Place.of(text).scheme in ("http", "https") else _NO_URL
+        return None if Endpoint.of(text).scheme in ("http", "https") else _NO_URL
     except ValueError:
         return _NO_URL
 

@@ -19,6 +19,7 @@ from capline.model.limit import parse_span
 from capline.model.subject import Subject
 
 if TYPE_CHECKING:
+    from capline.replay.blocks import EventFile
     from capline.replay.suggest.events import Past
 
 app = Commands()
@@ -79,7 +80,7 @@ def suggest(
     The smallest quota that keeps the bound is suggested; over several windows also limits that keep it together.
     Refused events do not count, as under sliding_log. Columns are guessed where there is one safe guess, and told.
     """
-    from capline.campaign.response.messages import are_outcomes  # noqa: PLC0415 - NumPy is an extra
+    from capline.campaign.response.events import are_outcomes, events_of  # noqa: PLC0415 - NumPy is an extra
     from capline.replay.page import write_page  # noqa: PLC0415 - as above
     from capline.replay.suggest.facts import suggestion_facts  # noqa: PLC0415 - as above
     from capline.replay.suggest.policy_file import check_output, policy_text, write_policy  # noqa: PLC0415 - as above
@@ -93,12 +94,13 @@ def suggest(
     if output is not None:
         check_output(output)
     column = segment_column or ("segment" if by_segment else None)
-    columns = subject_column, time_column, column
-    past, subjects, told, broken_lines = (
-        _of_campaigns(events)
-        if not any((subject_column, time_column, segment_column)) and all(map(are_outcomes, events))
-        else _of_file(events, columns, strict=strict)
-    )
+    columns = subject_column, time_column, segment_column
+    if not any(columns) and all(map(are_outcomes, events)):
+        past, subjects, line = events_of(events)
+        told, broken_lines = [line], 0
+    else:
+        file, past = _of_file(events, subject_column, time_column, column, strict=strict)
+        subjects, told, broken_lines = file.subjects(), file.told(), file.broken_lines
     for line in [*told, *past.oddities(", ".join(map(str, events)))]:
         warn(line)
     parts = past.segments() if column else {}
@@ -138,11 +140,7 @@ def suggest(
     return Answer(facts, lambda: show_suggestion(whole, found, name_of))
 
 
-_Read = tuple["Past", list[Subject], list[str], int]
-"""The events, their subjects by code, what to tell of them, and how many lines were broken."""
-
-
-def _of_file(events: list[Path], columns: tuple[str | None, str | None, str | None], *, strict: bool) -> _Read:
+def _of_file(events: list[Path], *columns: str | None, strict: bool) -> tuple[EventFile, Past]:
     from capline.replay.blocks import EventFile  # noqa: PLC0415 - NumPy is an extra
     from capline.replay.suggest.events import read  # noqa: PLC0415 - as above
 
@@ -150,25 +148,4 @@ def _of_file(events: list[Path], columns: tuple[str | None, str | None, str | No
         raise InvalidValueError(f"{len(events)} files: name one, or outcomes of campaigns alone, and no columns")
     file = EventFile(events[0], *columns, strict=strict)
     with progress_bar("reading", events[0].stat().st_size if events[0].is_file() else None, "bytes") as advance:
-        past = read(file, advance)
-    return past, file.subjects(), file.told(), file.broken_lines
-
-
-def _of_campaigns(paths: list[Path]) -> _Read:
-    """What `capline campaign outcomes` wrote: each message that was asked for, whatever became of it."""
-    import numpy as np  # noqa: PLC0415 - an extra
-
-    from capline.campaign.response.messages import ASKED_FOR, gathered, messages_of_files  # noqa: PLC0415 - as above
-    from capline.replay.events import subject_of  # noqa: PLC0415 - as above
-    from capline.replay.suggest.events import Past  # noqa: PLC0415 - as above
-
-    messages = gathered(messages_of_files(paths))
-    asked = np.flatnonzero(np.isin(messages.state, ASKED_FOR))
-    others = len(messages.state) - len(asked)
-    of = f"{', '.join(map(str, paths))}: outcomes of campaigns"
-    if not len(asked):
-        raise InvalidValueError(f"{of}: all {others:,} are excluded or held out; no message was asked for")
-    subjects, segments = (column[asked].astype(np.int32) for column in (messages.people, messages.segments))
-    past = Past(subjects, messages.at_us[asked], segments, [name or None for name in messages.segment_names])
-    told = f"{of}: {len(asked):,} messages are events, {others:,} that are excluded or held out are not"
-    return past, [subject_of(text) for text in messages.ids.to_pylist()], [told], 0
+        return file, read(file, advance)

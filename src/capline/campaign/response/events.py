@@ -1,0 +1,55 @@
+"""Outcomes of campaigns as events for suggested limits: each message that was asked for, whatever became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capline.campaign.response.messages import (
+    COLUMNS,
+    HELD,
+    NOT_KNOWN,
+    REFUSED,
+    SENT,
+    TRIED,
+    gathered,
+    messages_of_files,
+)
+from capline.model.errors import InvalidValueError, SegmentError
+from capline.replay.events import subject_of
+from capline.replay.suggest.events import Past
+from capline.segment.build import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from capline.model.subject import Subject
+
+_ASKED_FOR = (SENT, NOT_KNOWN, TRIED, REFUSED, HELD)
+
+
+def are_outcomes(path: Path) -> bool:
+    """Whether a file has the columns of one that `capline campaign outcomes` wrote."""
+    try:
+        return path.suffix in (".parquet", ".csv") and set(table.names(path)).issuperset(COLUMNS)
+    except SegmentError:  # told by who reads it as something else
+        return False
+
+
+def events_of(paths: Sequence[Path]) -> tuple[Past, list[Subject], str]:
+    """The events in files of outcomes, their subjects by code, and a line about what was taken.
+
+    `InvalidValueError` where no message was asked for.
+    """
+    messages = gathered(messages_of_files(paths))
+    asked = np.flatnonzero(np.isin(messages.state, _ASKED_FOR))
+    others = len(messages.state) - len(asked)
+    of = f"{', '.join(map(str, paths))}: outcomes of campaigns"
+    if not len(asked):
+        raise InvalidValueError(f"{of}: all {others:,} are excluded or held out; no message was asked for")
+    subjects, segments = (column[asked].astype(np.int32) for column in (messages.people, messages.segments))
+    past = Past(subjects, messages.at_us[asked], segments, [name or None for name in messages.segment_names])
+    line = f"{of}: {len(asked):,} messages are events, {others:,} that are excluded or held out are not"
+    return past, [subject_of(text) for text in messages.ids.to_pylist()], line

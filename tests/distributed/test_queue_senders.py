@@ -103,7 +103,7 @@ def test_a_queue_that_hangs_leaves_in_doubt_what_it_may_have_and_gets_it_by_the_
 
 def test_killed_while_it_sends_it_forgets_nobody_and_sends_again_by_the_same_keys(far: Queue, tmp_path: Path) -> None:
     site = Site(tmp_path)
-    subjects, batch = 1200, 100
+    subjects, batch = 400 + 200 * KILLS, 100
     site.audience(range(subjects))
     site.write(sender=far.sender, batch=str(batch), as_of=None, rate="300/s")  # else it is over before it is killed
     doubled = 0

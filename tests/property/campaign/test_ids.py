@@ -38,7 +38,7 @@ all_ids: st.SearchStrategy[Ids] = st.one_of(
 
 
 @given(all_ids, st.booleans())
-@settings(max_examples=size(60, 1000))
+@settings(max_examples=size(60, 400, 1000))
 def test_each_id_is_there_once_with_its_first_row(ids: Ids, as_csv: bool) -> None:
     with TemporaryDirectory() as directory:
         path = Path(directory, "a.csv" if as_csv else "a.parquet")
@@ -90,7 +90,7 @@ def settle(store: SqliteCampaignStore, part: Part) -> None:
 
 
 @given(all_ids, st.integers(1, 7), st.data())
-@settings(max_examples=size(30, 500), deadline=None)
+@settings(max_examples=size(30, 200, 500), deadline=None)
 def test_who_is_erased_is_in_nothing_and_the_others_are_as_they_were(
     ids: Ids, per_batch: int, data: st.DataObject
 ) -> None:

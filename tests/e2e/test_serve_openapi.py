@@ -98,7 +98,7 @@ def _ask(operation: Any, seen: Counter[str]) -> None:
     of_path |= {"name": "day.csv"} if "audiences" in operation.label else {}
     of_path |= {"subject": "u", "effective_at": None} if "overrides" in operation.label else {}
 
-    @settings(max_examples=size(1, 10, 20), derandomize=True, deadline=None, suppress_health_check=SLOW)
+    @settings(max_examples=size(1, 20), derandomize=True, deadline=None, suppress_health_check=SLOW)
     @given(case=operation.as_strategy())
     def ask(case: Any) -> None:
         for names in (case.path_parameters, case.query, case.body):

@@ -244,6 +244,16 @@ def test_no_other_form_of_a_request_gets_around_it(service: Serving, tokens: dic
     assert (left["limits"], left["version"]) == (["3/day"], 3)
 
 
+def test_a_receipt_taken_by_one_token_hinders_no_other(service: Serving, tokens: dict[str, str]) -> None:
+    form = {"policy": OWN, "subjects": ["v"], "receipt": "night-1"}
+    hits = []
+    for name, policy in (("some", OWN), ("all", OTHER), ("some", OWN), ("all", OTHER)):
+        answer = service.client.post("/v1/decide/batch", json={**form, "policy": policy}, headers=shown(tokens[name]))
+        assert (answer.status_code, answer.json().get("errors")) == (200, {}), answer.text
+        hits.append(answer.json()["hit"])
+    assert hits[:2] == hits[2:], "and each counts once"
+
+
 SEEN = {"id": "u", "name": OWN}
 PAGES: dict[str, dict[str, str] | None] = {
     "": {},

@@ -143,7 +143,7 @@ class Batch:
                 channel=batch.channel,
                 zone=batch.zone,
                 cost=batch.cost,
-                receipt=batch.receipt,
+                receipt=_receipt(request, batch),
                 keep_free=batch.keep_free,  # pyright: ignore[reportArgumentType] - the limiter checks it
             )
             columns, new = partial(columns_of, many), partial(count_new, many, batch.cost)
@@ -182,6 +182,11 @@ class Batch:
         batch.check()
         self._check_rows(len(batch.attempts or batch.subjects or ()))
         return batch, None if batch.attempts is None else [part.attempt() for part in batch.attempts]
+
+
+def _receipt(request: Request, batch: BatchRequest) -> str | None:
+    """The batch's receipt: that of a token for some policies is its alone, or it could take others' receipts."""
+    return batch.receipt if not batch.receipt or request.scope.is_all else f"{request.who}:{batch.receipt}"
 
 
 async def _threaded(work: Callable[[], T], *, large: bool) -> T:

@@ -21,6 +21,7 @@ from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, UnknownNameError
 from capline.observe.event import Decided, Outcome
 from capline.observe.protocol import CountsOne, HearsFailures
+from capline.support.fork import wait_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -144,6 +145,7 @@ class Observers:
         self._told_of = 0
         self._log_from = -float("inf")
         self._lock = Lock()
+        wait_at_fork(self._lock)
 
     def __bool__(self) -> bool:
         return bool(self._observers)

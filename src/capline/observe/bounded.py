@@ -10,6 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.support.fork import wait_at_fork
 
 LABEL_SETS = 1000
 MOST_LABEL_SETS = 1_000_000
@@ -38,6 +39,7 @@ class Bounded(Generic[K]):
         self._labels, self._rest, self._make = labels, rest, make
         self._figures: dict[K, Figure] = {}
         self._lock = Lock()
+        wait_at_fork(self._lock)
 
     def __getitem__(self, key: K) -> Figure:
         return self._figures.get(key) or self._found(key)

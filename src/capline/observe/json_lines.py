@@ -18,6 +18,7 @@ import msgspec
 from capline.model.errors import InvalidTypeError, InvalidValueError
 from capline.observe.event import Decided
 from capline.observe.protocol import Observer
+from capline.support.fork import wait_at_fork
 from capline.support.override import override
 
 MOST_LINES = 100_000
@@ -56,6 +57,7 @@ class LogObserver(Observer):
         self._plain = 0
         self._left_out = 0
         self._lock = Lock()
+        wait_at_fork(self._lock)
 
     @override
     def decided(self, event: Decided) -> None:

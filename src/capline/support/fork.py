@@ -1,7 +1,7 @@
-"""A lock that a forked process finds free, whoever held it in the parent: the thread that did is not in the child."""
+"""Locks that a forked process finds free, whoever held them in the parent: the thread that did is not in the child."""
 
 import threading
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from capline.support.system import at_fork
 
@@ -27,9 +27,37 @@ class ForkLock:
 _locks = WeakSet[ForkLock]()
 
 
+def wait_at_fork(*locks: threading.Lock) -> None:
+    """Fork between two holders of these locks, so that the child finds whole what they guard.
+
+    Whoever holds one of them may wait for a later one, not for an earlier.
+    """
+    _waited.update(dict.fromkeys(locks))
+
+
+MOST_WAIT_S = 10
+"""For a lock whose holder does not go on, as one that forks itself."""
+
+_waited = WeakKeyDictionary[threading.Lock, None]()
+_taken: list[threading.Lock] = []
+_forking = threading.Lock()
+
+
+def _take_all() -> None:
+    _forking.acquire()
+    _taken.extend(lock for lock in list(_waited) if lock.acquire(timeout=MOST_WAIT_S))
+
+
+def _release_all() -> None:
+    while _taken:
+        _taken.pop().release()
+    _forking.release()
+
+
 def _renew_all() -> None:
+    _release_all()
     for lock in _locks:
         lock.renew()
 
 
-at_fork(after_in_child=_renew_all)
+at_fork(before=_take_all, after_in_parent=_release_all, after_in_child=_renew_all)

@@ -16,7 +16,7 @@ class PolledLock:
     """`threading.Lock`; what has to be fast calls `try_acquire(False)` itself, and `wait` where that fails."""
 
     def __init__(self) -> None:
-        lock = threading.Lock()
+        self.lock = lock = threading.Lock()
         self.try_acquire = lock.acquire
         self.release = lock.release
 

@@ -17,6 +17,7 @@ import msgspec
 
 from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError, quoted, whole_number
+from capline.support.fork import wait_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,6 +49,7 @@ class DenyCache:
         self._size = 0
         self._given_back = 0
         self._lock = threading.Lock()
+        wait_at_fork(self._lock)
 
     def __len__(self) -> int:
         return self._size

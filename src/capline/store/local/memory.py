@@ -32,6 +32,7 @@ from capline.store.local.pace import GRACE, Pace
 from capline.store.local.reservations import keep_first
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog, take_up
 from capline.store.protocol import Batch, Kind, Mode, Operation, operation_of
+from capline.support.fork import wait_at_fork
 from capline.support.override import override
 from capline.support.polled_lock import PolledLock
 from capline.window.carry import NumberRow
@@ -86,6 +87,7 @@ class MemoryStore(LocalStore, LogTransaction):
         self._lock = PolledLock()
         self._naming = threading.Lock()
         self._keeping = threading.Lock()
+        wait_at_fork(self._keeping, self._lock.lock, self._naming)
         self._unit_path = self._unit_paths()
         self.units = self._joint_path()
 

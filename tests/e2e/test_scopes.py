@@ -233,6 +233,13 @@ def test_no_other_form_of_a_request_gets_around_it(service: Serving, tokens: dic
     reached = client.put(path, json={**own, "log": OTHER}, headers=headers)
     assert (reached.status_code, OTHER in reached.text) == (403, True), "by its log it would reach others' hits"
     assert client.put(path, json={**own, "log": "mine-b"}, headers=headers).status_code == 200
+    versions: list[int] = []
+    for log in (OTHER, OWN):
+        changed = client.put(path, json={**own, "log": log, "reservations": True}, headers=shown(tokens["all"])).json()
+        assert "version" in changed, changed
+        versions.append(changed["version"])
+    back = client.post(f"{path}/rollback", json={"version": versions[0]}, headers=headers)
+    assert (back.status_code, OTHER in back.text) == (403, True), "nor by the log of an old version"
     plan = {"campaign": "new", "policy": OWN, **FORM}
     planned = client.post("/v1/campaigns/plan", json=plan, headers=headers)
     assert (planned.status_code, planned.json()["conflicts"]) == (200, [])
@@ -246,7 +253,7 @@ def test_no_other_form_of_a_request_gets_around_it(service: Serving, tokens: dic
 
 def test_a_receipt_taken_by_one_token_hinders_no_other(service: Serving, tokens: dict[str, str]) -> None:
     form = {"policy": OWN, "subjects": ["v"], "receipt": "night-1"}
-    hits = []
+    hits: list[object] = []
     for name, policy in (("some", OWN), ("all", OTHER), ("some", OWN), ("all", OTHER)):
         answer = service.client.post("/v1/decide/batch", json={**form, "policy": policy}, headers=shown(tokens[name]))
         assert (answer.status_code, answer.json().get("errors")) == (200, {}), answer.text

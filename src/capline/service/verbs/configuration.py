@@ -340,12 +340,18 @@ class ConfigurationVerbs:
     @put("/v1/policies/{name}", PolicyForm, Changed, has_maps=True)
     async def set_policy(self, request: Request, name: str, form: PolicyForm) -> Changed:
         """Make or change a policy."""
-        policy, now = policy_of(name, form.document()), self._limiter.policies.get(name)
-        if form.log is not msgspec.UNSET and (now is None or now.log != form.log):
-            request.scope.check(unquote(form.log))  # else it could reach the hits of another policy
+        policy = policy_of(name, form.document())
+        if form.log is not msgspec.UNSET:
+            self._check_log(request, name, form.log)
         if self._local:
             check_no_replicas(policy)
         return await self._changed(request, form, self._store().set_policies, [policy], reason=form.reason)
+
+    def _check_log(self, request: Request, name: str, log: str) -> None:
+        """Refuse a token for some policies a log that its policy has not now: it could reach the hits of another."""
+        now = self._limiter.policies.get(name)
+        if now is None or now.log != log:
+            request.scope.check(unquote(log))
 
     @delete("/v1/policies/{name}", Changed, query=_CHANGED)
     async def delete_policy(self, request: Request, name: str) -> Changed:
@@ -358,6 +364,10 @@ class ConfigurationVerbs:
     @post("/v1/policies/{name}/rollback", RollbackForm, Changed, roles=ADMIN)
     async def roll_back_policy(self, request: Request, name: str, form: RollbackForm) -> Changed:
         """Make the policy what it was at a version."""
+        versions = () if request.scope.is_all else await asyncio.to_thread(self._store().policy_versions, name)
+        for entry in versions:
+            if entry.version == form.version and entry.value is not None:
+                self._check_log(request, name, entry.value.get("log", name))
         return await self._changed(request, form, self._store().roll_back_policy, name, form.version)
 
     @get("/v1/overrides/{policy}", OverridesPage, query=("after", "limit"), body_bytes=BATCH_BYTES, types=(CSV, LINES))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from capline.model.errors import (
 )
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import Subject
+from capline.support.instant import instant_us
 from capline.window.merge import Merged, Row
 
 if TYPE_CHECKING:
@@ -250,12 +250,9 @@ def _instant_us(at: float | str) -> int:
     """Seconds since 1970, or ISO 8601 with a zone, in microseconds."""
     if isinstance(at, str):
         try:
-            instant = datetime.fromisoformat(at)
-        except ValueError:
-            instant = None
-        if instant is None or instant.tzinfo is None:
-            raise InvalidValueError(f"at {at[:40]!r} is no instant; write it like 2026-01-31T16:00:00Z, with its zone")
-        at = instant.timestamp()
+            return instant_us(at)
+        except ValueError as error:
+            raise InvalidValueError(f"at {error}") from None
     if not 0 <= at < LATEST_US / 1e6:  # not even where it is no number
         raise InvalidValueError(
             f"at {quoted(at)} is no number of seconds since 1970 (milliseconds and microseconds are not)"

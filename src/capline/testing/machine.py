@@ -95,6 +95,7 @@ CHANGES = (
             {"algorithm": "bucketed", "granularity": "5us"},
         )
     ],
+    [Policy("p", ["30/90us"]), Policy("p", ["30/90us"], algorithm="bucketed", granularity="20us")],
     [Policy("p", limits) for limits in (["200/1000us"], ["300/90us", "600/9000us"], ["7/300us"])],
     [
         Policy("p", limits, count_denied=counts, by_segment=segments)
@@ -440,8 +441,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.give_back(*data.draw(st.sampled_from(self.hits[-12:])), data.draw(st.sampled_from([1, 1, 2, 8])))
 
     def give_back(self, subject: str | int, hit: int, cost: int) -> None:
+        before = self.history(subject)
         done = self.reference.refund("p", subject, hit, cost)
         assert self.limiter.refund("p", subject, hit, cost) == done
+        gone = sum(units for _, units in before) - sum(units for _, units in self.history(subject))
+        self.oracle.gave_back("p", subject, hit, max(gone - cost, 0))
         self.oracle.refunded("p", subject, hit, done=done, now_us=self.clock.now_us())
 
     @rule(by_us=st.one_of(st.integers(0, 15), st.integers(0, 2000), st.integers(-30, -1)))

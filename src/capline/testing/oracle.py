@@ -151,8 +151,8 @@ class Oracle:
         account = self._account(policy, subject, now_us)
         oldest_us = account.time_us(now_us) - account.retention_us
         live = [hit for hit in account.hits if hit.live and hit.stamp_us == stamp_us > oldest_us]
-        # Under sums the hit may have become a part of a later one.
-        right = done == bool(live) or (self._blinded and not done)
+        # Under sums the hit may have become a part of a later one, and a stamp of what was erased may be a sum's.
+        right = done == bool(live) or self._blinded
         _check(right, 5, policy, f"the commit of {stamp_us} was answered {done}, beside {account.hits}")
         for hit in live if done else ():
             hit.ends_us = None
@@ -291,6 +291,13 @@ class Oracle:
                 _check(hit.live or account.is_loose, 5, policy, f"{hit} was given back twice")
                 hit.kept = False
                 self._took_along(account, changed=done)
+
+    def gave_back(self, policy: str, subject: str | int, stamp_us: int, more: int) -> None:
+        """Compare what a refund took off the log, beyond the cost that it named, with the hit."""
+        account = self._account(policy, subject)
+        told = [hit.units for hit in (*account.aged, *account.hits) if hit.stamp_us == stamp_us]
+        units = max([1, *told])
+        _check(more < units or not told, 5, (policy, subject), f"{stamp_us} of {units} gave back {more} more")
 
     def erased(self, subject: str | int) -> None:
         """`erase` was called."""

@@ -282,7 +282,11 @@ class Reference:
                 for log_limits, reader in zip(rule.former, former_readers(rule), strict=True)
                 if (log := self._logs.get((log_limits.log, subject))) is not None
             ]
-        if logs[0].log_limits.keeps != "ids":
+        pending = self._pending.get((rule.logs[0].log, subject), [])
+        keeps_log = logs[0].log_limits.keeps != "ids"
+        if not keeps_log:
+            opened.pending = end_all(logs[:1], pending, now_us, _copy)
+        if keeps_log:
             if opened.rows:
                 carry_numbers(opened.rows, logs[0], now_us, _copy)
                 opened.took = True
@@ -290,8 +294,8 @@ class Reference:
             opened.took = take_over(opened.rows, logs, now_us, _empty)
         elif carries or self._keeps_rows:
             opened.took = carry_hits(logs, now_us, _empty)
-        pending = self._pending.get((rule.logs[0].log, subject), [])
-        opened.pending = end_all(logs, pending, now_us, _copy)
+        if keeps_log:
+            opened.pending = end_all(logs, pending, now_us, _copy)
         return opened
 
     def _keep(self, subject: Subject, opened: _Opened) -> None:

@@ -27,7 +27,9 @@ TICKS = 1 << 20
 """A counter tells the age of its window in at most so many steps: errs by a millionth of the units, to refusing."""
 
 
-class _NumberReader(LimitReader, frozen=True):
+class NumberReader(LimitReader, frozen=True):
+    """Reads one limit's numbers."""
+
     @override
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
         if cost > self.limit.quota:
@@ -40,7 +42,7 @@ class _NumberReader(LimitReader, frozen=True):
         raise NotImplementedError
 
 
-class CounterReader(_NumberReader, frozen=True):
+class CounterReader(NumberReader, frozen=True):
     """Two weighted fixed windows: at e into one, its units + those of the one before * (W - e) / W, rounded up."""
 
     tick_us: int
@@ -119,7 +121,7 @@ class CounterReader(_NumberReader, frozen=True):
         return start_us + max(0, self.limit.window_us - steps * self.tick_us)
 
 
-class FixedReader(_NumberReader, frozen=True):
+class FixedReader(NumberReader, frozen=True):
     """Windows that begin at whole multiples since 1970, each counted by itself."""
 
     @override
@@ -147,7 +149,7 @@ class FixedReader(_NumberReader, frozen=True):
         return stamp_us - stamp_us % self.limit.window_us + self.limit.window_us
 
 
-class LevelReader(_NumberReader, frozen=True):
+class LevelReader(NumberReader, frozen=True):
     """GCRA: a unit raises the level by `rise`, each microsecond lowers it by `fall`; `brim` is a full quota."""
 
     rise: int

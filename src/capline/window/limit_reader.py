@@ -1,7 +1,7 @@
 """How one limit reads a log: the only thing in which the algorithms differ.
 
     sliding_log       the rule itself: units of the hits within the window, or since midnight
-    bucketed          the same rule; hits of one sub-window are kept as one, stamped with the newest of them
+    bucketed          the same rule; hits of one sub-window are kept as one, stamped just behind the newest
     the others        see `counters.py`
 
 A reader is asked when a cost fits (`fits_us`), and read once for an answer (`read`): how many units are left, when more

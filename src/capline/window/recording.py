@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.model.limit import LARGEST_QUOTA
-from capline.window.counters import LevelReader
+from capline.window.counters import LevelReader, NumberReader
 from capline.window.log import DENIED, NEVER
 
 if TYPE_CHECKING:
@@ -27,13 +27,15 @@ def record_hit(bound: BoundLog, time_us: int, stamp_us: int, fingerprint: int, u
     if isinstance(reader, LevelReader):
         stamp_us, level = reader.raised(log, stamp_us, units)
     high_water_us = stamp_us if stamp_us <= time_us + 1 else time_us
+    # A sum of hits is no hit's: under `sliding_log` a refund gives none back for another.
+    ahead_us = int(not (fingerprint or isinstance(reader, NumberReader)))
     if isinstance(reader, LevelReader):
         if last_us == NEVER:
             log.record(stamp_us, level, high_water_us)
         else:
             log.extend(stamp_us, level - log.units_at(last_us), high_water_us)
-    elif fingerprint in (0, DENIED) and _is_sum_of(log, log_limits, last_us, stamp_us, fingerprint):
-        log.extend(stamp_us, units, high_water_us)
+    elif fingerprint in (0, DENIED) and _is_sum_of(log, log_limits, last_us, stamp_us + ahead_us, fingerprint):
+        log.extend(stamp_us + ahead_us, units, high_water_us + (high_water_us == stamp_us and ahead_us))
     else:
         log.record(stamp_us, units, high_water_us, fingerprint)
     bound.changed = True
@@ -73,7 +75,7 @@ def shift_units(bound: BoundLog, stamp_us: int, units: int, time_us: int, now_us
 
 
 def _sum_of(bound: BoundLog, stamp_us: int) -> int:
-    """The stamp of the sum that the hit with this stamp was added to, which is that of its newest hit."""
+    """The stamp of the sum that the hit with this stamp was added to: just behind its newest, or its only one's."""
     grain_us = bound.log_limits.grain_us
     end_us = stamp_us - stamp_us % grain_us + grain_us
     at_us = bound.log.next_stamp(stamp_us)
@@ -105,7 +107,7 @@ def give_back(bound: BoundLog, stamp_us: int, cost: int, now_us: int) -> bool:
     if log.next_stamp(stamp_us) == stamp_us:
         bound.changed = log.give_back(stamp_us, log.units_at(stamp_us) if log.name_of(stamp_us) else cost)
         return bound.changed
-    # A sum has the stamp of its newest hit.
+    # A sum is stamped just behind its newest hit.
     end_us = stamp_us - stamp_us % log_limits.grain_us + log_limits.grain_us
     at_us = log.next_stamp(stamp_us)
     while at_us != NEVER and at_us < end_us and not bound.changed:

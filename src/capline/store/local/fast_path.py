@@ -283,7 +283,7 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
         seen = _states, compiled, stamps, start, n, stamp_us, now_us, True
     if kind == "peek":
         return Decision(True, tightest, left, 0, reset_us - now_us, None, "store", 0, 0, seen)
-    same_sum = grain_us and n > start and time_us // grain_us == stamp_us // grain_us
+    same_sum = grain_us and n > start and time_us // grain_us == (stamp_us + 1) // grain_us
     if (
         fingerprint
         or (n > start and stamps[start] <= stamp_us - retention_us)
@@ -293,8 +293,8 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
         record(log, log_limits, cost, fingerprint, stamp_us, max(now_us, time_us))
     else:
         log.high_water_us = stamp_us
-        if same_sum:
-            stamps[-1] = stamp_us
+        if same_sum:  # it is no hit's
+            log.high_water_us = stamps[-1] = stamp_us + 1
         else:
             stamps.append(stamp_us)
             if before is not None:
@@ -322,10 +322,10 @@ def record(log: StoredLog, log_limits: LogLimits, cost: int, fingerprint: int, s
     grain_us = log_limits.grain_us
     log.trim(time_us - log_limits.retention_us)
     last_us = log.last_us() if grain_us else NEVER
-    if last_us == NEVER or fingerprint or last_us // grain_us != stamp_us // grain_us or log.name_of(last_us):
+    if last_us == NEVER or fingerprint or last_us // grain_us != (stamp_us + 1) // grain_us or log.name_of(last_us):
         log.record(stamp_us, cost, stamp_us, fingerprint)
     else:
-        log.extend(stamp_us, cost, stamp_us)
+        log.extend(stamp_us + 1, cost, stamp_us + 1)
 
 
 def _logs_path(rule: BoundPolicy, steps: Sequence[Quick]) -> Quick:  # noqa: C901 - one flat step

@@ -11,7 +11,6 @@ from array import array
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
-from capline.model.policy import LOGS
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import OpenNumbers
 from capline.window.bound_log import BoundLog
@@ -35,7 +34,7 @@ class OpenRecord:
     __slots__ = ("_others", "_ref", "_stored", "_subject", "_transaction", "numbers", "pending")
 
     def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject, own: StoredLog) -> None:
-        if compiled.record is None and own.reserved and compiled.rule.algorithm in LOGS:
+        if compiled.record is None and own.reserved:
             transaction.learn(compiled)
         self._transaction, self._ref, self._subject = transaction, compiled.record, subject
         self.numbers = OpenNumbers(transaction, compiled, subject)
@@ -48,9 +47,16 @@ class OpenRecord:
 
     def open(self, logs: Sequence[BoundLog], now_us: int, *, carries: bool = True) -> None:
         """Bind these logs, the policy's own first, to its numbers, and take out hits whose reservation has ended."""
+        numbers_follow = logs[0].log_limits.keeps == "ids"
+        if numbers_follow:
+            self._end(logs[:1], now_us)
         self.numbers.take_over(logs, now_us, carries=carries)
         for place, numbers in self._others.items() if carries else ():
             numbers.take_over(logs[place:], now_us, carries=False)
+        if not numbers_follow:
+            self._end(logs, now_us)
+
+    def _end(self, logs: Sequence[BoundLog], now_us: int) -> None:
         if self._stored:
             self.pending = end_all(logs, self._stored, now_us, ColumnLog.copy_of)  # pyright: ignore[reportArgumentType] - the logs came from `load`
         else:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from capline.model.decision import Decision
-from capline.model.policy import LOGS, RESERVED, BoundPolicy, LogLimits
+from capline.model.policy import RESERVED, BoundPolicy, LogLimits
 from capline.model.subject import Subject, check_subject
 from capline.store.local.fast_path import FastRule, Quick, logs_path, unit_rules
 from capline.store.local.log import ColumnLog, StoredLog
@@ -187,7 +187,7 @@ def take_up(compiled: LocalRule, beside: Iterable[tuple[str, Any]]) -> None:
     rule, own, known = compiled.rule, compiled.refs[0], compiled.every_ref
     for name, handle in beside:
         ref = LogRef(LogLimits(name, (), own.retention_us), (), handle)
-        if name == f"{own.name}/{RESERVED}" and rule.algorithm in LOGS:
+        if name == f"{own.name}/{RESERVED}":
             compiled.record = ref
         elif name not in known and rule.algorithm == "sliding_log" and name != rule.numbers:
             compiled.channel_refs += (ref,)

@@ -36,6 +36,16 @@ class ChangeLaw(StoreSetting):
         test_a_hit_on_a_channel_is_given_back_where_channels_were_given_up_for_sums: 3/hour
             | channels.push=1/hour | each=bucketed,sliding_counter,fixed_window,gcra
             a = decide channel=push id=x; use 3/hour algorithm=*; decide -> yes; refund $a -> yes no; usage -> used 1
+        test_hits_of_a_sum_are_not_given_back_for_one_another: 9/hour | algorithm=bucketed | granularity=10min
+            a = decide; decide -> yes; 1: b = decide 2; 5: c = decide 3; usage -> used 7; use 9/hour
+            refund $c -> no; refund $a -> no; usage -> used 7; d = decide 2; refund $d -> yes no; usage -> used 7
+        test_a_hit_that_no_other_joined_is_given_back_under_hits: 9/hour | algorithm=bucketed | granularity=10min
+            a = decide 3; use 9/hour; refund $a -> yes no; usage -> used 0
+        test_numbers_take_over_no_reservation_that_has_ended: 9/hour
+            | reservations=True | each=sliding_counter,fixed_window,gcra
+            a = reserve 2 ttl=10; decide 3 -> yes; b = reserve 2 ttl=10; commit $b -> yes
+            20: use 9/hour algorithm=*; usage -> used 5; decide 5 -> no; decide 4 -> yes; usage -> used 9
+            refund $a -> no; usage -> used 9
         test_policies_that_share_a_log_keep_each_its_own_numbers: 2/hour | policy.d=3/day
             | log=both | algorithm=* | each=sliding_counter,fixed_window,gcra
             decide id=a -> yes; decide id=b -> yes; decide on=d id=c -> yes; decide on=d id=d -> yes

@@ -96,9 +96,9 @@ local function load_library()
   --@include log
   --@include level
   --@include limit_reader
+  --@include reservation
   --@include rule
   --@include numbers
-  --@include reservation
 
   next_forms = begins_next
 

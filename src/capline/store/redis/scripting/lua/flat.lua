@@ -224,7 +224,10 @@ local function flat(static, cost, field, id)
             return nil   -- the general rule trims it
           end
         end
-        local merges = n > 0 and grain and floor(last / grain) == floor(stamp / grain)
+        local stamp = stamp
+        local sum_at = kind == SUMS and stamp + 1 or stamp   -- a sum of hits is no hit's
+        local merges = n > 0 and grain and floor(last / grain) == floor(sum_at / grain)
+        if merges then stamp = sum_at end
         if n == 0 or merges and n == 1 then
           local sum = kind == LEVEL and total or merges and total - base + cost or cost
           local tag, ones = id ~= '' and 97 or 65, '\255\255\255\255\255\255\255'

@@ -81,9 +81,9 @@ end
 --@include log
 --@include level
 --@include limit_reader
+--@include reservation
 --@include rule
 --@include numbers
---@include reservation
 
 local function open(part, key)
   if part.field ~= '' then

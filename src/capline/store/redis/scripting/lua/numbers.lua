@@ -179,6 +179,8 @@ local function load_numbers()
     elseif own.log.key then
       own.log = decode(call('GET', key))   -- it moves
     end
+    local pending = keeps and former_record(own.log, key, field)
+    if pending then end_reservations({own.log}, pending, {}, now, own.retention) end
     if not keeps then
       if #found > 0 then carry_numbers(found, own, now) end
       numbers.took = true

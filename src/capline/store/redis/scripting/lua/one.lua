@@ -74,9 +74,9 @@ if new == false then
   --@include log
   --@include level
   --@include limit_reader
+  --@include reservation
   --@include rule
   --@include numbers
-  --@include reservation
   next_forms = begins_next
   local log
   if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end

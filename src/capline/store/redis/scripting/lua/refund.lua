@@ -130,7 +130,7 @@ local function give_back_sum(log, storage, _, rise, fall, brim, units)
   if i <= n and log.s[i] == stamp then
     return give_back(log, i, log.f and log.f[i] and units_of(log, i) or units)
   end
-  -- A sum is stamped with the newest of its hits.
+  -- A sum is stamped just behind its newest hit.
   local stop = stamp - stamp % storage + storage
   while i <= n and log.s[i] < stop do
     if not (log.f and log.f[i]) and give_back(log, i, units) then return true end
@@ -184,15 +184,15 @@ if ARGV[10] ~= '' then
   for k = 1, many do marks[k] = struct.unpack('>I4', ARGV[10], 4 * k - 3) end
   entries, left = end_reservations(logs, pending, marks, now, retention)
 else
-  local pending = storage >= 0 and former_record(own, KEYS[1], field)
-  if pending then end_reservations(logs, pending, {}, now, retention) end
+  local pending = former_record(own, KEYS[1], field)
+  if pending then end_reservations(storage < 0 and {own} or logs, pending, {}, now, retention) end
 end
 for _, log in ipairs(logs) do log.ended, log.dirty = log.dirty, nil end
 local time, at = now, index_of(own, stamp)
 for _, log in ipairs(logs) do time = math.max(time, log.floor) end
 local units = at and units_of(own, at) or 0
 
--- The number of the sum, without an id, that the hit was added to: a sum has the stamp of its newest hit.
+-- The number of the sum, without an id, that the hit was added to: it is stamped just behind its newest.
 local function sum_of(log, grain)
   local stamp = math.max(stamp, stamp <= (log.carried_at or -1) and log.carried_at or 0)
   local i, stop = upto(log.s, log.n, stamp - 1) + 1, stamp - stamp % grain + grain

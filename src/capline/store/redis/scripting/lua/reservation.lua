@@ -47,8 +47,8 @@ local function take_record(bound_logs, now, key, field)
   if last.storage == -2 then bound_logs[#bound_logs] = nil end
   for k, bound in ipairs(bound_logs) do logs[k] = bound.log end
   if last.storage ~= -2 then
-    local former = bound_logs[1].storage >= 0 and former_record(logs[1], key, field)
-    if former then end_reservations(logs, former, {}, now, last.retention) end
+    local former = former_record(logs[1], key, field)
+    if former then end_reservations(bound_logs[1].storage < 0 and {logs[1]} or logs, former, {}, now, last.retention) end
     return nil
   end
   _, last.left = end_reservations(logs, last.log, last.limits, now, last.retention)

@@ -326,11 +326,13 @@ local function put(bound, time, stamp, id, units)
   end
   -- The floor that a hit leaves is its own stamp, so that time goes on from there; a slot in the future, only now.
   local floor = stamp <= time + 1 and stamp or time
+  -- A sum of hits is no hit's: under `sliding_log` a refund gives none back for another.
+  local sum_at = (id or by and kind_of(by) > QUIET) and stamp or stamp + 1
   if level then
     if n == 0 then record(log, stamp, level, floor) else extend(log, stamp, level - units_of(log, n), floor) end
   elseif storage > 0 and (not id or id == DENIED) and n > 0 and log.s[n] < stamp and (log.f and log.f[n] or nil) == id
-    and math.floor(log.s[n] / storage) == math.floor(stamp / storage) then
-    extend(log, stamp, units, floor)
+    and math.floor(log.s[n] / storage) == math.floor(sum_at / storage) then
+    extend(log, sum_at, units, floor == stamp and sum_at or floor)
   elseif not insert(log, stamp, units, floor, id, time - bound.retention) then
     record(log, stamp, units, floor, id)
   end

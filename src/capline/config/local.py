@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeVar
 from capline.config.backend import MOST_FEED, Backend, Head
 from capline.config.records import OVERRIDES, POLICIES, Row, read_commit, version_of
 from capline.model.errors import NoStoreError, StoreClosedError, StoreDamagedError, StoreError, StoreFullError
+from capline.support.fork import wait_at_fork
 from capline.support.override import override
 from capline.support.private import PRIVATE_FILE, make_private_directory
 from capline.support.system import is_mounted_read_only
@@ -179,6 +180,7 @@ class MemoryBackend(LocalBackend):
     def __init__(self) -> None:
         self._table = _MemoryTable()
         self._lock = threading.Lock()
+        wait_at_fork(self._lock)
 
     @override
     def run(self, work: Callable[[Any], _T], *, write: bool = False) -> _T:

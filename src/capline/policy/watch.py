@@ -21,6 +21,7 @@ from threading import Lock
 from capline.model.clock import Clock, SystemClock
 from capline.model.errors import InvalidValueError
 from capline.policy.file import PolicyFile, PolicyFileError, check_for_local, loads, read_bytes
+from capline.support.fork import wait_at_fork
 
 _SETTLED_US = 2_000_000
 
@@ -59,6 +60,7 @@ class PolicyWatch:
         self._name = os.fsdecode(path)
         self._path = Path(self._name).absolute()  # so that a chdir does not change which file is meant
         self._lock = Lock()
+        wait_at_fork(self._lock)
         self._seen: _Signature | None = None  # None: read the bytes at the next poll
         self._digest, self._written_s = _digest(data), 0 if state is None else int(state.st_mtime)
         self.data, self._local = data, local

@@ -45,7 +45,8 @@ _forking = threading.Lock()
 
 def _take_all() -> None:
     _forking.acquire()
-    _taken.extend(lock for lock in list(_waited) if lock.acquire(timeout=MOST_WAIT_S))
+    there = [lock for ref in _waited.keyrefs() if (lock := ref()) is not None]  # other threads may add some
+    _taken.extend(lock for lock in there if lock.acquire(timeout=MOST_WAIT_S))
 
 
 def _release_all() -> None:

@@ -140,6 +140,15 @@ def test_a_name_is_given_once(site: Site, tmp_path: Path) -> None:
             publisher.publish(make(tmp_path, "v1", new=[3]), version="a\nb")
 
 
+def test_nothing_is_published_where_no_segment_has_an_id(site: Site, tmp_path: Path) -> None:
+    """It looks like a broken job's, and readers refuse it: whoever publishes hears of it, not the servers alone."""
+    publish(site, tmp_path, "v1", new=[1])
+    with pytest.raises(SegmentError, match="no segment has an id, so no reader takes it"):
+        publish(site, tmp_path, "v2", new=[], old=[])
+    assert site.pointer().current == "v1"
+    assert publish(site, tmp_path, "v3", new=[], old=[1]).flipped  # one that is empty among others
+
+
 def test_a_broken_snapshot_is_not_published(site: Site, tmp_path: Path) -> None:
     broken = make(tmp_path, "v1", new=[1])
     file_of(broken, "new").write_bytes(b"x")

@@ -109,6 +109,8 @@ class Publisher:
         directory, name = Path(snapshot), check_publisher(who)
         data, manifest, ids = _verified(directory)
         ours = _entry(version, data, manifest, self._clock.now_us())
+        if not ours.cardinality:
+            raise SegmentError(f"{directory}: no segment has an id, so no reader takes it; was it built from all rows?")
         before = self._versions.read(repair=resend)
         began_with = None if before is None else before.pointer.current
         if expected is not None and began_with != expected:

@@ -76,8 +76,7 @@ class Limited:
             visit.gate.check(self.rule)
             self._checked_by = visit.gate
         visit.subject = subject
-        request = Request(connection.scope, connection.receive) if isinstance(connection, Request) else connection
-        refusal = await visit.entered(request, self._rules)
+        refusal = await visit.entered(connection, self._rules)
         if refusal is not None:
             raise Refused(refusal)
 

@@ -193,6 +193,41 @@ def test_a_rule_of_a_route_that_is_wrong_ends_the_server_when_it_starts(where: s
         pass
 
 
+async def units(request: Request) -> int:
+    return (await request.json())["units"]
+
+
+async def test_a_rule_of_a_route_reads_the_body_beside_the_route() -> None:
+    app = FastAPI()
+    app.add_middleware(CaplineMiddleware, limiter=limiter_of())
+    limited = [Depends(Limited("user", "a", cost=units))]
+
+    @app.post("/typed", dependencies=limited)
+    async def typed(order: dict[str, int]) -> int:
+        return order["units"]
+
+    @app.post("/raw", dependencies=limited)
+    async def raw(request: Request) -> int:
+        return await units(request)
+
+    assert typed and raw
+    for path, left_over in (("/typed", 2), ("/raw", 1)):
+        parts, answers = [b'{"units"', b": 1}"], list[Any]()
+
+        async def receive(parts: list[bytes] = parts) -> Any:
+            body = parts.pop(0)  # a server would wait for more
+            return {"type": "http.request", "body": body, "more_body": bool(parts)}
+
+        async def send(message: Any, answers: list[Any] = answers) -> None:
+            answers.append(message)
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        await app(scope, receive, send)
+        assert answers[1]["body"] == b"1"
+        assert f";r={left_over};".encode() in dict(answers[0]["headers"])[b"ratelimit"]
+
+
 def test_a_maker_of_keys_is_no_key() -> None:
     with pytest.raises(CaplineError, match=r"call it, like key.ip\(\)"):
         Limited("ip", key.ip)

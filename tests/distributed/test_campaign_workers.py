@@ -932,6 +932,41 @@ def test_two_campaigns_share_the_workers_and_the_urgent_one_goes_first(redis_ser
     assert redis_server.command("KEYS", "capline:campaigns") == []
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_ten_wait_for_no_more_than_two_batches_of_each_worker_of_a_large_campaign(
+    redis_server: Server, tmp_path: Path, kind: str
+) -> None:
+    """For the one in work, and for another one while the ten are prepared."""
+    queue = redis_server if kind == "redis" else Shared(f"sqlite://{tmp_path}/queue.sqlite")
+    sites = {name: make_site(tmp_path / name, 0, f"lmdb://{tmp_path}/limits") for name in ("large", "urgent")}
+    users, batch = size(200_000, 200_000, 1_000_000), 10_000
+    for (name, site), ids in zip(sites.items(), (range(10, users + 10), range(10)), strict=True):
+        site.audience(ids)
+        more = {"sender": "{file: out, format: csv}", "batch": str(batch), "segments": None, "as_of": None}
+        site.write(**{**more, "campaign": name, "priority": "90" if name == "urgent" else None})
+
+    def parts(name: str) -> dict[str, int]:
+        return {part.name: part.stat().st_mtime_ns for part in (tmp_path / name / "out").glob("part-*.csv")}
+
+    enqueue(sites["large"], queue)
+    with workers(queue, 2) as processes:
+        until(lambda: len(parts("large")) >= 2, "parts", 60)
+        enqueue(sites["urgent"], queue)
+        accepted_ns = time.time_ns()
+        for process in processes:
+            ended(process)
+    (sent_ns,) = parts("urgent").values()
+    assert len(parts("large")) == users // batch
+    assert sum(accepted_ns < at < sent_ns for at in parts("large").values()) <= 4
+    for name, count in (("large", users), ("urgent", 10)):
+        told = answer("campaign", "status", name, "--queue", queue.url)
+        assert (told["state"], told["total"]["sent"]) == (
+            "finished",
+            count,
+        )
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
 def test_campaigns_of_one_rate_key_keep_one_rate_together(redis_server: Server, tmp_path: Path, kind: str) -> None:
     queue = redis_server if kind == "redis" else Shared(f"sqlite://{tmp_path}/queue.sqlite")

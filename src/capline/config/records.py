@@ -15,8 +15,6 @@ is the policy, or `policy NUL subject`, the subject as it is typed (`42` is the 
 them. The last two never shrink while there is an override, since logs must keep what it counts.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import msgspec

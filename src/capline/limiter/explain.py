@@ -1,7 +1,5 @@
 """Why: the limits in force for one subject, every hit that counts, and when each unit frees."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

@@ -7,8 +7,6 @@ straight back. The awaited limiter's store returns an awaitable, which is awaite
 error thrown in, where the verb's own `try` finds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Generator
 from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, TypeVar

@@ -9,8 +9,6 @@ returns. These retries are not counted: `self.request.retries` and `max_retries`
 takes a slot of its own.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """`limited`: any function, sync or async, called in a slot of its own."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Coroutine

@@ -8,8 +8,6 @@ A message whose slot is further away than `early` is sent back with a delay, and
 retries are not counted. The broker needs the middleware `dramatiq.middleware.CurrentMessage`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar

@@ -1,7 +1,5 @@
 """An attempt as a caller makes it: a policy, a subject, a cost and an optional id, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

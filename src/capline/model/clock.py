@@ -5,8 +5,6 @@ is checked when it is given, and each reading is checked: nanoseconds taken for 
 thousand times shorter.
 """
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime, timedelta
 from operator import index

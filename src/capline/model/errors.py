@@ -5,8 +5,6 @@ A refusal is a value (`Decision.allowed` is false), never an exception. Only `ac
 wrong, where, and how to fix it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from operator import index
 from typing import Any

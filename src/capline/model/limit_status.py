@@ -4,8 +4,6 @@ A decision keeps what its atomic step has read; the values here are built from t
 they cost next to nothing otherwise, and never change when the log does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import itemgetter
 

@@ -3,8 +3,6 @@
 The rule: the header is untrusted text. The wait that it asks for is bounded, and a malformed header is ignored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """How one server of a store is doing, as the limiter that asks it sees it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -6,8 +6,6 @@ is meant: `i:42` is the integer, `s:42` the text.
     42  i:42  ->  42          s:42  ->  "42"          user:42  ->  "user:42"          s:s:42  ->  "s:42"
 """
 
-from __future__ import annotations
-
 import re
 from hashlib import blake2b
 from operator import index

@@ -6,8 +6,6 @@ A table covers a few years around one instant; before and after it the first and
 server get the same table, so every store has the same midnight.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo

@@ -10,8 +10,6 @@ until then each poll reads the bytes and compares their hash.
 No thread and no timer: the program calls `poll`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from dataclasses import dataclass, replace

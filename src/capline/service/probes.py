@@ -5,8 +5,6 @@ answered with `allow`, the service is ready in one too, since a balancer that to
 everybody.
 """
 
-from __future__ import annotations
-
 import asyncio
 from http import HTTPStatus
 from typing import NotRequired, TypedDict

@@ -3,8 +3,6 @@
 Who has a folder locks a file in it, and a lock ends with its process, however that ends. So what is not locked is left.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

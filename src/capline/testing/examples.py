@@ -16,8 +16,6 @@ Beside a limiter's verbs there are `later SECONDS`, `when TIME ZONE`, `use LIMIT
 `decide_all a:1 b:10:x`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from textwrap import dedent

@@ -19,8 +19,6 @@ It judges `sliding_log`, of `bucketed` only that no window is over its quota, of
 refusals count (`count_denied`) it knows too little, and judges nothing. Costs O(hits) an answer: for tests.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a conformance suite runs on: a store, a clock set by hand, and limiters, synchronous or awaited."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import secrets

@@ -12,8 +12,6 @@ replacement: an embedded store for the cluster, a file for the campaigns, a dire
 service for nginx.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Sequence

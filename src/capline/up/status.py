@@ -1,7 +1,5 @@
 """What runs now, from outside: `parts.json` of a run's directory, and what the kernel says of each process."""
 
-from __future__ import annotations
-
 import os
 import urllib.request
 from contextlib import suppress

@@ -6,8 +6,6 @@ The kernel is asked to kill this process when its parent ends. If the parent end
 parent, and nothing is started. Linux only: elsewhere the program is started all the same.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -19,8 +19,6 @@ The rule: one `Limiter` for sync and async views, so that both count together. A
 # Django comes without types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack

@@ -9,8 +9,6 @@ A request's view is known before it is decided, so the rules of the app and of t
 before functions of `before_request` that are registered later.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, Unpack

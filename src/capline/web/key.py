@@ -7,8 +7,6 @@ The rule: requests are untrusted. Headers are read as Latin-1, which decodes any
 where a proxy of yours wrote it. None means that there is no such key, and the rule is skipped.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from functools import lru_cache

@@ -4,8 +4,6 @@ A subject of digits is an integer, as in campaigns; `s:42` or `--text` makes it 
 `--exit-code`. `--and` adds subjects to the attempt. Only `decide` and `charge` create a missing store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`capline init`: a small project that runs as it stands, to start from."""
 
-from __future__ import annotations
-
 import shlex
 from enum import StrEnum
 from importlib import resources

@@ -4,8 +4,6 @@ An export is written to a temporary file, which is renamed when it is complete. 
 it skips what is in the store. Both stream, with a few hundred lines in memory.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -2,8 +2,6 @@
 
 # ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -4,8 +4,6 @@
 if something is damaged, 2 if there is no store.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

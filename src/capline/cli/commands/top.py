@@ -6,8 +6,6 @@ counted there.
 
 # ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing

@@ -3,8 +3,6 @@
 A parameter whose type is a dataclass, like `Source`, stands for the options that are its fields (`declare.py`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """A progress bar on standard error, for people."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The copy of the documentation's site that the package `capline-docs` brings, if it is installed."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 from pathlib import Path

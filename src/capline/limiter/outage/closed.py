@@ -1,7 +1,5 @@
 """The store of a closed limiter: every verb raises `StoreClosedError`."""
 
-from __future__ import annotations
-
 from typing import Any, NoReturn
 
 from capline.model.errors import StoreClosedError

@@ -1,7 +1,5 @@
 """Dicts that cost by what is asked of them: one that is changed by copies, and one that is sorted when it is listed."""
 
-from __future__ import annotations
-
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from functools import cached_property
 from typing import Any, TypeVar

@@ -5,8 +5,6 @@ named after the limits too, so that other limits under the same name begin anoth
 than its widest window. At most `MOST` are kept; one that was dropped is made again, and finds its log.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b

@@ -5,11 +5,9 @@ an offset in UTC, or seconds since 1970; values whole or decimal numbers, an emp
 matters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +15,9 @@ import numpy.typing as npt
 from capline.model.clock import LATEST_US
 from capline.model.errors import SegmentError
 from capline.segment.build import table
+from capline.segment.build.inputs import Input
 from capline.segment.build.rules import VALUE_UNITS, Columns
-from capline.segment.build.source import bad_row, expand, read_ids
-
-if TYPE_CHECKING:
-    from capline.segment.build.inputs import Input
-    from capline.segment.build.source import Paths
+from capline.segment.build.source import Paths, bad_row, expand, read_ids
 
 _LARGEST_VALUE = 10**11
 

@@ -7,8 +7,6 @@ that is never closed, Arrow reads many rows as one value: so all columns are rea
 error.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -20,7 +18,7 @@ from contextlib import closing, contextmanager
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,9 +26,7 @@ import numpy.typing as npt
 
 from capline.model.errors import SegmentError
 from capline.segment.build import inputs
-
-if TYPE_CHECKING:
-    from capline.segment.build.inputs import Input
+from capline.segment.build.inputs import Input
 
 # pyarrow ships no types: imported by name it is Any.
 _pa: Any = import_module("pyarrow")

@@ -5,8 +5,6 @@ publishers wait for its end. The lease is 15 minutes, renewed after 10: so a kil
 a short time, and clocks may differ by 5 minutes.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from typing import Any

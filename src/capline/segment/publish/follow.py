@@ -7,8 +7,6 @@ The rule: `current` of what is returned is always a good snapshot; without one, 
 in `status`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Self
 

@@ -24,8 +24,6 @@ Why nothing that a version needs is ever deleted:
 Cost: the snapshot is read twice, the objects are listed once, and changed files are uploaded.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 import time

@@ -8,8 +8,6 @@ after an older capline, a publisher that was killed in between, or damage a vers
 Nothing is refused for its sake. It has the names of the pointer's versions.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import msgspec

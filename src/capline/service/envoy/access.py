@@ -6,8 +6,6 @@
 The rule: without a good token no message is read. A connection that is open keeps the certificate it was made with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any

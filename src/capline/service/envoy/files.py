@@ -8,8 +8,6 @@ Files are read again only if their state (inode, size, times) changed, or is you
 of file systems are coarse.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -4,8 +4,6 @@ The rule: a plan follows from the request and the configuration alone, so the sa
 configuration changes, and a plan may be kept.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

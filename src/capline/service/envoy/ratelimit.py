@@ -9,8 +9,6 @@ A descriptor that brings its own addend above 0 is a debit: it counts whatever t
 with its own addend 0 is only looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

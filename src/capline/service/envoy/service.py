@@ -5,8 +5,6 @@ decisions are not cached. Envoy repeats its request for a route, and parsing a m
 does building one: a prefilled response serves all requests under the same rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ What is asked comes as parameters (`policy`, `subject`, `cost`, `segment`, `chan
 parameters, while a client can send headers. Every answer has the rate limit headers, of both forms.
 """
 
-from __future__ import annotations
-
 from http import HTTPStatus
 
 from capline.limiter.aio import AsyncLimiter

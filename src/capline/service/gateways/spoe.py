@@ -15,8 +15,6 @@ The rule: the frames of a connection are answered in order, and none is longer t
 error ends its own connection only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

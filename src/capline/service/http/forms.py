@@ -4,8 +4,6 @@ Durations are in seconds. Stamps (`hit`) are the store's microseconds, to be sen
 or an integer, and 42 is not "42".
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 The page is HTML without scripts and without outside resources, so it works offline.
 """
 
-from __future__ import annotations
-
 import html
 import inspect
 import re

@@ -3,8 +3,6 @@
 The rule: what does not say that it keeps to a scope is refused to a token that has one, so a new path forgets nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from http import HTTPStatus

@@ -9,8 +9,6 @@ query are in `request.parameters`; one that is not named in `query` is refused. 
 `Reply` where that has headers; the first line of its docstring is its summary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar

@@ -24,20 +24,18 @@ The rule: taken whole or not at all; unknown keys are refused with their line. R
 those of the environment and of options the working directory's. `http.listen` is CAPLINE_HTTP_LISTEN, and so on.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from msgspec.inspect import BoolType, FloatType, IntType, NamedTupleType, StructType, Type, UnionType, type_info
 
 from capline.forms.fields import Fields
-from capline.forms.tree import Items, Table, Text, read_tree, shown, texts_of
+from capline.forms.tree import Fault, Items, Node, Table, Text, read_tree, shown, texts_of
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.policy.file import PolicyFileError
 from capline.segment.files import read
@@ -57,9 +55,6 @@ from capline.service.settings.values import (
     Tls,
     parse_address,
 )
-
-if TYPE_CHECKING:
-    from capline.forms.tree import Fault, Node
 
 _LARGEST_FILE_BYTES = 1 << 20
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)

@@ -1,7 +1,5 @@
 """Starts the service: in this process, or with several workers in processes of their own."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys

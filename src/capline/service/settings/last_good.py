@@ -4,8 +4,6 @@ They are in the folder of `kept`. A certificate's key is among them: only the se
 and that user reads the key as it is. To hand it on in memory, the parent would have to read and to check it, too.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The settings of `capline serve`: frozen values, read by their types and bounds, handed to every worker as JSON."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from typing import Annotated, Any, NamedTuple
 

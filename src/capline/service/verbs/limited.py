@@ -9,21 +9,18 @@ import asyncio
 import time
 from collections import defaultdict
 from math import inf
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from capline.limiter.aio import AsyncLimiter
 from capline.model.policy import check_name
 from capline.model.subject import Subject
+from capline.service.http.app import Request
 from capline.service.http.table import get
+from capline.service.record.kept import Record
 from capline.service.record.limiter import recording
 from capline.service.record.ranking import Group, Ranking, ranking
 from capline.support.instant import instant_text
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.service.http.app import Request
-    from capline.service.record.kept import Record
 
 _POLICIES = 50
 _LEAST_S, _SHARE = 2.0, 20

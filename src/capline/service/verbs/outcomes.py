@@ -10,15 +10,13 @@ the next batch on. A key opts nobody out whose campaign is not here. Looking at 
 policy, at most so many messages, one look at a time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 from urllib.parse import unquote
 
 import msgspec
@@ -31,18 +29,15 @@ from capline.campaign.response.measure import facts, measure
 from capline.campaign.response.messages import gathered, messages_of_tables
 from capline.campaign.response.opt_outs import add_opt_outs
 from capline.campaign.response.replies import EventColumns, Replies
+from capline.campaign.store.protocol import CampaignStore
 from capline.model.errors import CampaignStoreError, InvalidValueError, SegmentError, quoted
 from capline.model.subject import LARGEST_ID, Subject, check_subject
-from capline.service.http.app import BATCH_BYTES
+from capline.service.http.app import BATCH_BYTES, Request
 from capline.service.http.forms import SubjectForm, number_of
 from capline.service.http.problems import Problem
 from capline.service.http.table import get, post
 from capline.service.verbs.campaigns import ask_store, ledger_of
 from capline.support.instant import instant_text, instant_us
-
-if TYPE_CHECKING:
-    from capline.campaign.store.protocol import CampaignStore
-    from capline.service.http.app import Request
 
 MOST_ROWS = 1_000
 """Events in one call."""

@@ -1,9 +1,8 @@
 """The paths of a limiter: its verbs, its policies and its overrides."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from capline.limiter.aio import AsyncLimiter
+from capline.service.access.new_subjects import NewSubjects
+from capline.service.http.app import Route
 from capline.service.http.table import routes_of
 from capline.service.settings.values import Settings
 from capline.service.verbs.attempts import Attempts
@@ -13,11 +12,6 @@ from capline.service.verbs.joint import JointVerbs
 from capline.service.verbs.limited import LimitedVerbs
 from capline.service.verbs.subjects import Subjects
 from capline.service.verbs.trials import Trials
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.service.access.new_subjects import NewSubjects
-    from capline.service.http.app import Route
 
 
 def routes(

@@ -1,24 +1,20 @@
 """Verbs of a subject that decide nothing: usage, explain and erase."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
+from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import InvalidValueError
 from capline.model.subject import Subject
+from capline.service.http.app import Request
 from capline.service.http.forms import Name, SubjectForm, page_limit, page_of
 from capline.service.http.table import delete, get, post
+from capline.service.settings.values import Settings
 from capline.service.verbs.attempts import LOOK, Answer, UsedLimit, answer_of
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.service.http.app import Request
-    from capline.service.settings.values import Settings
 
 
 class UsageRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -9,38 +9,32 @@ The rule: what is not known is not made up. Of many subjects some are looked at,
 `as_answered` says how many decisions the replay of the limits in force answers as they were answered.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from http import HTTPStatus
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from capline.config.document import policy_of
+from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import quoted
+from capline.model.limit import Limit
+from capline.model.policy import Policy
 from capline.model.subject import Subject
 from capline.replay.recorded import Recorded, refusals
+from capline.service.http.app import Request
 from capline.service.http.problems import Problem
 from capline.service.http.table import post
-from capline.service.record.limiter import recording
-from capline.service.record.suggested import asked_of, decided, suggestions
+from capline.service.record.kept import Record, Row
+from capline.service.record.limiter import RecordingLimiter, recording
+from capline.service.record.suggested import Asked, asked_of, decided, suggestions
 from capline.service.verbs.configuration import PolicyForm
 from capline.support.instant import instant_text
-
-if TYPE_CHECKING:
-    from capline.limiter.aio import AsyncLimiter
-    from capline.model.limit import Limit
-    from capline.model.policy import Policy
-    from capline.service.http.app import Request
-    from capline.service.record.kept import Record, Row
-    from capline.service.record.limiter import RecordingLimiter
-    from capline.service.record.suggested import Asked
-    from capline.window.log import Hit
+from capline.window.log import Hit
 
 MOST_SUBJECTS, MOST_ROWS = 10_000, 200_000
 """Looked at by one trial; it takes up to some seconds."""

@@ -1,7 +1,5 @@
 """This installation, and the files that are named."""
 
-from __future__ import annotations
-
 import platform
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The command: options in, one line for each finding out."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`--time`: what the store of this URL takes from here. It decides in a namespace of its own, and erases that."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Threads, tasks and processes that ask at once."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import sys

@@ -1,7 +1,5 @@
 """Several subjects in one attempt: all or nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

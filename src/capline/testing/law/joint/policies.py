@@ -1,7 +1,5 @@
 """Several policies of one subject as one, in bulk: all or nothing, at one stamp, each log at its own time."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

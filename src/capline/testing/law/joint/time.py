@@ -1,7 +1,5 @@
 """The time of several subjects in one attempt: each part is judged, trimmed, stamped and looked up at its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from capline.model.attempt import Attempt

@@ -1,7 +1,5 @@
 """The other algorithms, each with its own law, and refusals that count."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

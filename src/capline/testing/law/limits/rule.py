@@ -1,7 +1,5 @@
 """The rule: what is allowed and refused, when, and what a decision says; segments, channels and changed limits."""
 
-from __future__ import annotations
-
 import pytest
 
 from capline.limiter.arguments.records import PastHit

@@ -1,7 +1,5 @@
 """`limits` and `headers` of an answer: every limit's state, as `capline.window` has it, from the step that decided."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Logs that are exported and loaded: backfills, parts, records that are wrong."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

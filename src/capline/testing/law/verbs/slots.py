@@ -1,7 +1,5 @@
 """Slots: each waiter its own, in order; bounds, and giving back."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -14,6 +14,9 @@ class ServerState(msgspec.Struct, frozen=True):
     `breaker` is None where calls go without one.
     `max_memory_bytes` and `max_clients` are its bounds; of memory 0 is no bound. `replicas` are those connected now.
     `keys` are those of all its databases: of logs by subject one a log and subject.
+    `replica_lag_s` is how long its slowest replica has not confirmed, `replica_lag_bytes` what its slowest one lacks.
+    `evicted_keys` are since it started, as `scripts` are and the `script_us` that they took.
+    `unsaved_s` is how old its last save is: 0 while all is saved or appended. `save_failed` says whether that fails.
     """
 
     server: str
@@ -25,3 +28,20 @@ class ServerState(msgspec.Struct, frozen=True):
     max_clients: int | None = None
     replicas: int | None = None
     keys: int | None = None
+    replica_lag_s: int | None = None
+    replica_lag_bytes: int | None = None
+    evicted_keys: int | None = None
+    unsaved_s: int | None = None
+    save_failed: bool | None = None
+    scripts: int | None = None
+    script_us: int | None = None
+
+
+def script_mean_us(state: ServerState, before: ServerState | None = None) -> float | None:
+    """What a script took on average since the state before, or since the server started; None if none ran."""
+    if state.scripts is None or state.script_us is None:
+        return None
+    scripts, script_us = state.scripts, state.script_us
+    if before is not None and 0 <= (before.scripts or 0) <= scripts:
+        scripts, script_us = scripts - (before.scripts or 0), script_us - (before.script_us or 0)
+    return script_us / scripts if scripts else None

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
+from capline.model.server_state import script_mean_us
 from capline.observe.on_demand import needs_prometheus
 
 if TYPE_CHECKING:
@@ -21,13 +22,20 @@ if TYPE_CHECKING:
 
     from capline.model.server_state import ServerState
 
-_FIGURES = {
-    "memory_bytes": "Memory that the server uses",
-    "max_memory_bytes": "Memory that it may use; 0 for no limit",
-    "clients": "Connections to the server",
-    "max_clients": "Connections that it takes",
-    "replicas": "Replicas that are connected to it",
-}
+_FIGURES = (
+    ("memory_bytes", "memory_bytes", "Memory that the server uses"),
+    ("max_memory_bytes", "max_memory_bytes", "Memory that it may use; 0 for no limit"),
+    ("clients", "clients", "Connections to the server"),
+    ("max_clients", "max_clients", "Connections that it takes"),
+    ("replicas", "replicas", "Replicas that are connected to it"),
+    ("replica_lag_seconds", "replica_lag_s", "How long its slowest replica has not confirmed"),
+    ("replica_lag_bytes", "replica_lag_bytes", "What its slowest replica lacks"),
+    ("unsaved_seconds", "unsaved_s", "How old its last save is; 0 while all is saved or appended"),
+    ("save_failed", "save_failed", "1 while its last save or append failed"),
+    ("evicted_keys_total", "evicted_keys", "Keys that it evicted since it started: hits that are lost"),
+    ("scripts_total", "scripts", "Scripts that it ran since it started"),
+    ("script_seconds_total", "script_us", "Seconds that those scripts took"),
+)
 LABELS = ("store", "server")
 BREAKER = "capline_server_breaker_open"
 
@@ -57,9 +65,15 @@ class ServerMetrics:
         except ValueError:
             raise InvalidValueError("this registry has server metrics already; show it the states") from None
         self._broken: set[tuple[str, str]] = set()
+        self.script_us: dict[tuple[str, str], float] = {}
+        """What a script takes by store and server: of those since the states before, or of all."""
 
     def show(self, states: Sequence[ServerState], store: str = "main") -> None:
         """Export these states of the store from now on."""
+        before = {state.server: state for state in self.states.get(store, ())}
+        for state in states:
+            if mean_us := script_mean_us(state, before.get(state.server)):
+                self.script_us[store, state.server] = mean_us
         self.states[store] = states
         broken = {(store, state.server): state.breaker != "closed" for state in states if state.breaker is not None}
         for gone in self._broken - broken.keys():
@@ -71,21 +85,22 @@ class ServerMetrics:
 
     def collect(self) -> Iterable[Metric]:
         """The last states; prometheus-client calls it."""
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
 
         up = GaugeMetricFamily("capline_server_up", "1 if the server answered when last asked", labels=LABELS)
-        gauges = [up]
+        families: list[Metric] = [up]
         states = [(store, state) for store, states in self.states.items() for state in states]
         for store, state in states:
             up.add_metric([store, state.server], state.up)
-        for name, what in _FIGURES.items():
-            gauge = GaugeMetricFamily(f"capline_server_{name}", what, labels=LABELS)
+        for name, field, what in _FIGURES:
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(f"capline_server_{name}", what, labels=LABELS)
             for store, state in states:
-                figure: int | None = getattr(state, name)
+                figure: float | None = getattr(state, field)
                 if figure is not None:
-                    gauge.add_metric([store, state.server], figure)
-            gauges.append(gauge)
-        return gauges
+                    family.add_metric([store, state.server], figure / 1e6 if field.endswith("_us") else figure)
+            families.append(family)
+        return families
 
     def describe(self) -> Iterable[Metric]:
         """The metrics, so that the registry can refuse duplicates."""

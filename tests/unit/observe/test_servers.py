@@ -10,12 +10,13 @@ from typing import Literal
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.kit.server import soon
-from tests.kit.servers import KINDS, shared, single
+from tests.kit.servers import KINDS, Server, shared, single
 
 from capline import AsyncLimiter, Configuration, InvalidValueError, Limiter, Policy
-from capline.model.server_state import ServerState
+from capline.model.server_state import ServerState, script_mean_us
 from capline.observe import ServerMetrics
 from capline.service.metrics import registry as service_metrics
+from capline.store.redis.servers import figures_of
 
 POLICY = Policy("p", ["3/day"])
 
@@ -45,7 +46,91 @@ def test_of_a_cluster_those_that_hold_logs() -> None:
             return await limiter.servers()
 
     states = asyncio.run(ask())
-    assert [(state.up, state.replicas) for state in states] == [(True, 1)] * 3
+    assert [(state.up, state.replicas, state.evicted_keys) for state in states] == [(True, 1, 0)] * 3
+    assert all(state.replica_lag_s is not None and state.replica_lag_s <= 2 for state in states)
+
+
+def replicated(kind: str, *options: str) -> tuple[Server, Server]:
+    primary = single(kind, *options)
+    replica = single(kind, f"replicaof 127.0.0.1 {primary.port}")
+    assert soon(lambda: primary.info("replication")["connected_slaves"] == "1" and primary.is_replicated())
+    return primary, replica
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replica_that_stands_still_lags_and_goes_on_without_lag(kind: str) -> None:
+    primary, replica = replicated(kind)
+    with primary, replica, Limiter(primary.url, [POLICY]) as limiter:
+        assert soon(lambda: limiter.servers()[0].replica_lag_bytes == 0)
+        replica.pause()
+        limiter.decide("p", "u")
+        # Its lag grows by the primary's clock, a second for each.
+        assert soon(lambda: (limiter.servers()[0].replica_lag_s or 0) >= 2, 20)
+        assert (limiter.servers()[0].replica_lag_bytes or 0) > 50
+        replica.resume()
+        assert soon(lambda: (limiter.servers()[0].replica_lag_s, limiter.servers()[0].replica_lag_bytes) <= (1, 0), 20)
+        replica.kill()
+        assert soon(lambda: (limiter.servers()[0].replicas, limiter.servers()[0].replica_lag_s) == (0, None))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_that_a_full_server_evicts_are_counted(kind: str) -> None:
+    full = "maxmemory 4mb", "maxmemory-policy allkeys-lru"
+    with single(kind, *full) as server, Limiter(server.url, [POLICY]) as limiter:
+        assert limiter.servers()[0].evicted_keys == 0
+        for number in range(60):
+            server.command("SET", f"filler {number}", "x" * 100_000)
+        assert (limiter.servers()[0].evicted_keys or 0) >= 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_on_the_disk_and_whether_saving_fails(kind: str) -> None:
+    with single(kind, "save 3600 1") as server, Limiter(server.url, [POLICY]) as limiter:
+        before = limiter.servers()[0]
+        assert (before.unsaved_s, before.save_failed) == (0, False)  # nothing was written
+        limiter.decide("p", "u")
+        assert soon(lambda: (limiter.servers()[0].unsaved_s or 0) >= 1)
+        server.command("SAVE")
+        assert limiter.servers()[0].unsaved_s == 0
+        (server.directory / "gone").mkdir()
+        server.command("CONFIG", "SET", "dir", str(server.directory / "gone"))
+        (server.directory / "gone").rmdir()
+        limiter.decide("p", "u")
+        server.command("BGSAVE")
+        assert soon(lambda: limiter.servers()[0].save_failed is True)
+        server.command("CONFIG", "SET", "dir", str(server.directory))
+
+
+def test_what_is_appended_is_saved() -> None:
+    with single("redis", "appendonly yes") as server, Limiter(server.url, [POLICY]) as limiter:
+        limiter.decide("p", "u")
+        assert (limiter.servers()[0].unsaved_s, limiter.servers()[0].save_failed) == (0, False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_scripts_that_a_server_ran_and_their_time(kind: str) -> None:
+    with single(kind) as server, Limiter(server.url, [POLICY]) as limiter:
+        limiter.decide("p", "u")
+        before = limiter.servers()[0]
+        for number in range(20):
+            limiter.decide("p", number)
+        state = limiter.servers()[0]
+        assert (state.scripts or 0) - (before.scripts or 0) == 20
+        told = server.info("commandstats")["cmdstat_evalsha"]
+        assert f"usec={state.script_us}," in told or "cmdstat_eval" in str(server.info("commandstats"))
+        assert script_mean_us(state, before) == ((state.script_us or 0) - (before.script_us or 0)) / 20
+
+
+def test_the_time_of_a_script_is_of_those_since_the_state_before() -> None:
+    first, later = (ServerState("a:1", True, None, scripts=n, script_us=us) for n, us in ((10, 500), (30, 900)))
+    assert [script_mean_us(first), script_mean_us(later, first), script_mean_us(first, later)] == [50, 20, 50]
+    assert script_mean_us(later, later) is None
+    assert script_mean_us(ServerState("a:1", False, None), first) is None
+
+
+@pytest.mark.parametrize("said", ["", "lag", "lag=x,offset=,state=online", "state=online"])
+def test_what_a_server_says_in_another_form_is_no_error(said: str) -> None:
+    assert figures_of({"slave0": said, "cmdstat_evalsha": said, "rdb_last_save_time": "x"})["keys"] == 0
 
 
 def test_a_store_of_this_machine_has_none() -> None:
@@ -114,6 +199,14 @@ def test_what_was_shown_last_is_what_is_read() -> None:
         1,
     ]
     assert [sample(registry, name, "b:1") for name in ("up", "breaker_open", "memory_bytes")] == [0, 1, None]
+    lagging = ServerState(
+        "d:1", True, "closed", replica_lag_s=3, evicted_keys=5, unsaved_s=60, save_failed=True, scripts=4, script_us=100
+    )
+    metrics.show([lagging])
+    named = ("replica_lag_seconds", "evicted_keys_total", "unsaved_seconds", "save_failed", "scripts_total")
+    assert [sample(registry, name, "d:1") for name in named] == [3, 5, 60, 1, 4]
+    assert sample(registry, "script_seconds_total", "d:1") == 100 / 1e6
+    assert metrics.script_us == {("main", "d:1"): 25}
     metrics.show([ServerState("c:1", True, "half-open")])
     assert [sample(registry, "up", server) for server in ("a:1", "b:1", "c:1")] == [None, None, 1]
     assert [sample(registry, "breaker_open", server) for server in ("b:1", "c:1")] == [0, 1]

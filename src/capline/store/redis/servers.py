@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -25,17 +26,19 @@ WITHIN_S = 2.0
 
 TIMES = 20
 """Round trips for each figure of a server that is examined."""
-_INFO, _TIME = pack(b"INFO"), pack(b"TIME")
+_INFO, _TIME = pack(b"INFO") + pack(b"INFO", b"commandstats"), pack(b"TIME")
 _FIGURES = {
     "memory_bytes": "used_memory",
     "max_memory_bytes": "maxmemory",
     "clients": "connected_clients",
     "max_clients": "maxclients",
     "replicas": "connected_slaves",
+    "evicted_keys": "evicted_keys",
 }
-
-
 _KEYS = re.compile(r"keys=([0-9]+)")
+_REPLICA = re.compile(r"slave[0-9]+$")
+_SCRIPT = re.compile(r"cmdstat_(eval|fcall)")
+_SAVES = "rdb_last_bgsave_status", "aof_last_write_status"
 
 
 def servers(session: Session) -> Steps[list[ServerState]]:
@@ -45,8 +48,9 @@ def servers(session: Session) -> Steps[list[ServerState]]:
         yield from router.run([Call(0, _TIME, repeatable=True)], session.until())  # any call reads it
     states: list[ServerState] = []
     for node in router.topology.primaries():
-        [[reply]] = yield Exchange([Request(node, _INFO, 1)], time.monotonic() + WITHIN_S)
-        figures = figures_of(info_of(reply))  # it may refuse INFO to this user, and an old server says less
+        [[reply, commands]] = yield Exchange([Request(node, _INFO, 2)], time.monotonic() + WITHIN_S)
+        # It may refuse INFO to this user, and an old server says less.
+        figures = figures_of(info_of(reply) | info_of(commands))
         breaker = _state(router.breaker(node), time.monotonic())
         states.append(ServerState(f"{node[0]}:{node[1]}", not isinstance(reply, NoReply), breaker, **figures))
     return states
@@ -107,9 +111,34 @@ def _state(breaker: Breaker, now: float) -> BreakerState:
     return "closed" if not until else "open" if now < until else "half-open"
 
 
-def figures_of(info: Mapping[str, object]) -> dict[str, int]:
+def figures_of(info: Mapping[str, str]) -> dict[str, Any]:
     """The figures of a `ServerState` in what INFO says."""
-    said = {name: str(info.get(key, "")) for name, key in _FIGURES.items()}
-    found = {name: int(figure) for name, figure in said.items() if figure.isdecimal()}
-    keys = [_KEYS.match(str(said)) for name, said in info.items() if name.startswith("db")]
-    return found | ({"keys": sum(int(one[1]) for one in keys if one)} if info else {})
+    found: dict[str, Any] = {name: int(info[key]) for name, key in _FIGURES.items() if info.get(key, "").isdecimal()}
+    if not info:
+        return found
+    keys = [_KEYS.match(said) for name, said in info.items() if name.startswith("db")]
+    found["keys"] = sum(int(each[1]) for each in keys if each)
+    replicas = [_pairs(said) for name, said in info.items() if _REPLICA.match(name) and "state=online" in said]
+    if replicas:
+        written = _whole(info, "master_repl_offset")
+        found["replica_lag_s"] = max(_whole(replica, "lag") for replica in replicas)
+        found["replica_lag_bytes"] = max(0, written - min(_whole(replica, "offset") for replica in replicas))
+    if "rdb_last_save_time" in info:
+        is_saved = info.get("aof_enabled") == "1" or info.get("rdb_changes_since_last_save") == "0"
+        now_s = _whole(info, "server_time_usec") // 1_000_000
+        found["unsaved_s"] = 0 if is_saved else max(0, now_s - _whole(info, "rdb_last_save_time"))
+        found["save_failed"] = any(info.get(status) == "err" for status in _SAVES)
+    scripts = [_pairs(said) for name, said in info.items() if _SCRIPT.match(name)]
+    if scripts:
+        found["scripts"] = sum(_whole(command, "calls") for command in scripts)
+        found["script_us"] = sum(_whole(command, "usec") for command in scripts)
+    return found
+
+
+def _whole(said: Mapping[str, str], name: str) -> int:
+    number = said.get(name, "")
+    return int(number) if number.isdecimal() else 0
+
+
+def _pairs(said: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in said.split(",") if "=" in pair)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -137,19 +136,20 @@ def _server(found: Examined, waits: int) -> Iterator[Finding]:
     from capline.store.redis.servers import figures_of  # noqa: PLC0415 - as the store
 
     info, figures, name = found.info, figures_of(found.info), found.server
+    evicted = figures.get("evicted_keys", 0)
     if not info:
         yield wrong("rights", f"{name}: this user may not ask INFO; allow it", _RIGHTS)
     brand = "Valkey" if "valkey_version" in info else "Redis"
     aof, saved = info.get("aof_enabled") == "1", instant_text(int(info.get("rdb_last_save_time", "0")) * 1_000_000)
     good = {
         "version": f"{brand} {version_of(info)}",
-        "eviction": f"none ({info.get('maxmemory_policy')}); {info.get('evicted_keys', '0')} key(s) evicted so far",
+        "eviction": f"none ({info.get('maxmemory_policy')}); {evicted} key(s) evicted so far",
         "persistence": "appendonly yes" if aof else f"saved to disk last at {saved}",
     }
     for about, said in good.items() if info else ():
         advice = found.advice.get(about)
-        if advice is None and about == "eviction" and info.get("evicted_keys", "0") != "0":
-            advice = f"{info['evicted_keys']} key(s) were evicted: their hits are lost; give it more memory"
+        if advice is None and about == "eviction" and evicted:
+            advice = f"{evicted} key(s) were evicted: their hits are lost; give it more memory"
         yield wrong(about, f"{name}: {advice}", _SET) if advice else Finding(about, f"{name}: {said}", ok=True)
     used, most = figures.get("memory_bytes", 0), figures.get("max_memory_bytes", 0)
     said = f"{name}: {size(used)} used of {size(most) if most else 'what there is (maxmemory 0)'}"
@@ -164,9 +164,7 @@ def _server(found: Examined, waits: int) -> Iterator[Finding]:
     else:
         yield Finding("clock", said, ok=True)
     replicas = figures.get("replicas", 0)
-    lags = [re.findall(r"lag=(\d+)", said) for key, said in info.items() if key.startswith("slave")]
-    lag = max((int(number) for numbers in lags for number in numbers), default=0)
-    said = f"{name}: {replicas} connected" + f", at most {lag} s behind" * bool(replicas)
+    said = f"{name}: {replicas} connected" + f", at most {figures.get('replica_lag_s', 0)} s behind" * bool(replicas)
     if waits > replicas:
         mend = f"a policy waits for {waits} (wait_replicas); start them, or lower it"
         yield wrong("replicas", f"{said}; {mend}", "docs/reference/stores.md#failover")

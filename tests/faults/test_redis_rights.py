@@ -110,7 +110,10 @@ async def _all_of(limiter: AsyncLimiter) -> list[Any]:
 @each_layout
 def test_the_line_in_the_docs_is_enough(server: Server, limiters: Limiters, layout: str, caplog: Any) -> None:
     server.command("SCRIPT", "FLUSH")
-    use_every_verb(limiters(address(server), *policies(layout), namespace="capline"))
+    limiter = limiters(address(server), *policies(layout), namespace="capline")
+    use_every_verb(limiter)
+    (state,) = limiter.servers()
+    assert None not in (state.memory_bytes, state.evicted_keys, state.unsaved_s, state.scripts, state.script_us)
     with closing(open_hours(address(server), 3600)) as hours:
         hours.put(1, b"a", b"row")
         assert hours.get([1]) == [{b"a": b"row"}]

@@ -92,13 +92,11 @@ def test_what_is_not_on_the_disk_and_whether_saving_fails(kind: str) -> None:
         assert soon(lambda: (limiter.servers()[0].unsaved_s or 0) >= 1)
         server.command("SAVE")
         assert limiter.servers()[0].unsaved_s == 0
-        (server.directory / "gone").mkdir()
-        server.command("CONFIG", "SET", "dir", str(server.directory / "gone"))
-        (server.directory / "gone").rmdir()
+        (server.directory / "dump.rdb").unlink()
+        (server.directory / "dump.rdb" / "in the way").mkdir(parents=True)
         limiter.decide("p", "u")
         server.command("BGSAVE")
         assert soon(lambda: limiter.servers()[0].save_failed is True)
-        server.command("CONFIG", "SET", "dir", str(server.directory))
 
 
 def test_what_is_appended_is_saved() -> None:
@@ -116,8 +114,8 @@ def test_the_scripts_that_a_server_ran_and_their_time(kind: str) -> None:
             limiter.decide("p", number)
         state = limiter.servers()[0]
         assert (state.scripts or 0) - (before.scripts or 0) == 20
-        told = server.info("commandstats")["cmdstat_evalsha"]
-        assert f"usec={state.script_us}," in told or "cmdstat_eval" in str(server.info("commandstats"))
+        told = [said for name, said in server.info("commandstats").items() if name.startswith("cmdstat_eval")]
+        assert state.script_us == sum(int(said.partition("usec=")[2].partition(",")[0]) for said in told) > 0
         assert script_mean_us(state, before) == ((state.script_us or 0) - (before.script_us or 0)) / 20
 
 

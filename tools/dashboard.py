@@ -35,6 +35,7 @@ def _rate(metric: str, by: str, matching: str = "") -> str:
 
 
 _DECISIONS = "capline_decisions_total"
+_EVICTED, _SCRIPTS = "capline_server_evicted_keys_total", "capline_server_script_seconds_total"
 _REFUSED = _rate(_DECISIONS, "policy", ',verdict="refused"')
 
 PANELS = (
@@ -72,6 +73,30 @@ PANELS = (
         "CaplineServerConnections",
         "none",
         ((f"max by (store, server) (capline_server_clients{{{_OF}}})", "{{store}} {{server}}"),),
+    ),
+    Panel(
+        "How far behind are replicas?",
+        "CaplineReplicaBehind: a failover loses what a replica has not confirmed",
+        "s",
+        ((f"max by (store, server) (capline_server_replica_lag_seconds{{{_OF}}})", "{{store}} {{server}}"),),
+    ),
+    Panel(
+        "Are keys evicted?",
+        "CaplineServerEvicts. Never: `maxmemory-policy noeviction`",
+        "none",
+        ((f"max by (store, server) (increase({_EVICTED}{{{_OF}}}[$__rate_interval]))", "{{store}} {{server}}"),),
+    ),
+    Panel(
+        "How old is the last save?",
+        "CaplineServerUnsaved. 0 while all is saved or appended",
+        "s",
+        ((f"max by (store, server) (capline_server_unsaved_seconds{{{_OF}}})", "{{store}} {{server}}"),),
+    ),
+    Panel(
+        "How busy are servers with scripts?",
+        "CaplineServerBusy. Of one core: plan for half",
+        "percentunit",
+        ((f"max by (store, server) (rate({_SCRIPTS}{{{_OF}}}[$__rate_interval]))", "{{store}} {{server}}"),),
     ),
     Panel(
         "How many processes run?",

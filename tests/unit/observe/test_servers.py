@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from msgspec.structs import asdict
 from prometheus_client import CollectorRegistry
 from tests.kit.server import soon
 from tests.kit.servers import KINDS, Server, shared, single
 
 from capline import AsyncLimiter, Configuration, InvalidValueError, Limiter, Policy
-from capline.model.server_state import ServerState, script_mean_us
+from capline.model.server_state import ServerState, script_mean_us, told_of
 from capline.observe import ServerMetrics
 from capline.service.metrics import registry as service_metrics
 from capline.store.redis.servers import figures_of
@@ -183,6 +184,18 @@ def test_a_user_who_may_not_ask_gets_no_figures() -> None:
         with Limiter(url, [POLICY]) as limiter:
             (state,) = limiter.servers()
     assert state == ServerState(state.server, up=True, breaker="closed")
+
+
+def test_what_somebody_should_look_at_is_named_by_its_figure() -> None:
+    well = ServerState("a:1", True, "closed", replica_lag_s=10, evicted_keys=0, unsaved_s=9_000, save_failed=False)
+    ill = ServerState("b:1", False, "half-open", replica_lag_s=11, evicted_keys=1_000, save_failed=True)
+    assert told_of(well, 25.0) == {**asdict(well), "script_mean_us": 25.0, "faults": {}}
+    assert told_of(ill, None)["faults"] == {
+        "breaker": "calls fail at once, as it did not answer",
+        "replica_lag_s": "a replica has not confirmed for 11 s",
+        "evicted_keys": "1,000 keys were evicted, their hits are lost",
+        "unsaved_s": "its last save failed",
+    }
 
 
 def test_what_was_shown_last_is_what_is_read() -> None:

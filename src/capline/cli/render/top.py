@@ -9,6 +9,7 @@ from rich.console import Group
 from capline.cli.render.console import plain, table
 from capline.model.limit import duration_text
 from capline.support.instant import instant_text
+from capline.support.quantity import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,8 @@ _MOST_ROWS, _MOST_LIMITED = 30, 10
 def screen(seen: Mapping[str, Any], url: str) -> Group:
     """What was seen of the service there; its `away` says why it does not answer any more."""
     head = _head(seen, url) if "rates" in seen else _store_head(seen, url)
-    parts = head, _policies(seen), _limited(seen.get("limited", ())), _campaigns(seen.get("campaigns")), _subject(seen)
+    limited, campaigns = _limited(seen.get("limited", ())), _campaigns(seen.get("campaigns"))
+    parts = head, _servers(seen["servers"]), _policies(seen), limited, campaigns, _subject(seen)
     return Group(*(line for part in parts for line in part))
 
 
@@ -29,11 +31,10 @@ def _store_head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
     yield _title(seen, url)
     figures = seen["figures"]
     if "logs" in figures:
-        yield f"{figures['logs']:,} subjects' logs, {figures['file_bytes'] / 1e6:,.1f} MB"
+        yield f"{figures['logs']:,} subjects' logs, {size(figures['file_bytes'])}"
     for each in seen["servers"]:
-        told = [f"{each['keys']:,} keys"] if each["keys"] is not None else []
-        told += [f"{each['memory_bytes'] / 1e6:,.1f} MB"] if each["memory_bytes"] is not None else []
-        yield f"{plain(each['server'])} {_server(each)}   {', '.join(told)}"
+        for fault in each["faults"].values():
+            yield f"[yellow]{plain(each['server'])}: {fault}[/]"
 
 
 def _head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
@@ -43,9 +44,7 @@ def _head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
     lost = f", [bold red]{rates['errors']:,.1f} without an answer[/]" if rates["errors"] else ""
     took = f"   half within {_ms(seconds['median'])}, 99 % within {_ms(seconds['p99'])}" if seconds["median"] else ""
     yield f"a second: {rates['allowed']:,.1f} allowed, {refused}{lost}{took}"
-    servers = "".join(f"   {plain(each['server'])} {_server(each)}" for each in seen["servers"])
-    known = f"{seen['policy_count']:,} policies"
-    yield f"store {'[green]up[/]' if store['up'] else '[bold red]away[/]'}{servers}   {known}"
+    yield f"store {_state(store)}   {seen['policy_count']:,} policies"
     for each in seen["attention"]:
         yield f"[yellow]{plain(each['what'])}[/]"
 
@@ -54,6 +53,21 @@ def _title(seen: Mapping[str, Any], url: str) -> str:
     at = instant_text(int(seen["at"]) * 1_000_000, "seconds")[11:19]
     title = f"[bold]capline[/] {plain(url)}   as of {at} UTC"
     return f"{title}\n[bold red]it does not answer:[/] {plain(seen['away'])}" if seen["away"] else title
+
+
+def _servers(servers: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    if servers:
+        figures = ("keys", "memory", "of", "replicas", "lag", "evicted", "unsaved", "script")
+        shown = table("\nserver", "", numbers=(f"\n{figure}" for figure in figures))
+        for each in servers:
+            counts = [_known(each[name], "{:,}") for name in ("keys", "replicas", "evicted_keys")]
+            memory = [size(each[name]) if each[name] else "" for name in ("memory_bytes", "max_memory_bytes")]
+            unsaved = "[bold red]fails[/]" if each["save_failed"] else _known(each["unsaved_s"] or None, "{:,} s")
+            took = _known(each["script_mean_us"], "{:,.0f} us")
+            lag = _known(each["replica_lag_s"], "{} s")
+            row = counts[0], *memory, counts[1], lag, counts[2], unsaved, took
+            shown.add_row(plain(each["server"]), _state(each), *row)
+        yield shown
 
 
 def _policies(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -107,8 +121,12 @@ def _subject(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield shown
 
 
-def _server(state: Mapping[str, Any]) -> str:
+def _state(state: Mapping[str, Any]) -> str:
     return "[green]up[/]" if state["up"] else "[bold red]away[/]"
+
+
+def _known(figure: float | None, form: str) -> str:
+    return "" if figure is None else form.format(figure)
 
 
 def _ms(seconds: float | None) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from capline.model.errors import InvalidValueError, StoreError, quoted
+from capline.model.server_state import told_of
 from capline.service.console.charts import HEIGHT, WIDTH, areas
 from capline.service.console.history import Latest
-from capline.service.console.render import span
 from capline.service.record.counted import SPANS, VERDICTS
 from capline.service.verbs.configuration import configuration_state
 from capline.service.verbs.segments import figures
+from capline.support.quantity import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +52,7 @@ class Overview:
         counted = await self._history.over(over, scope)
         lately = self._history.lately(scope)
         median_s, slow_s = self._history.share_within((0.5, 0.99))
-        store, configuration = self._metrics.store, self._limiter.configuration
+        store, configuration, servers = self._metrics.store, self._limiter.configuration, self._metrics.servers
         workers = None
         if self._verbs.may(token, "GET", WORKERS):
             await self._workers.renew(lambda: self._verbs(token, "GET", WORKERS))
@@ -75,9 +74,9 @@ class Overview:
             },
             "store": {"up": store.up, "at": store.at, "why": store.why, "figures": self._store_figures()},
             "servers": [
-                {"store": name, **msgspec.structs.asdict(server)}
-                for name, servers in self._metrics.servers.states.items()
-                for server in servers
+                {"store": name, **told_of(server, servers.script_us.get((name, server.server)))}
+                for name, states in servers.states.items()
+                for server in states
             ],
             "instances": sorted(there, key=lambda one: not one["is_silent"] and not one["lags"])[:_MOST_INSTANCES],
             "instance_count": len(there),
@@ -138,8 +137,8 @@ def _of_store(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if state["rates"]["errors"]:
         yield "Attempts have no answer", "reference/failures.html"
     for server in state["servers"]:
-        if server["breaker"] not in (None, "closed"):
-            yield f"{server['server']}: calls fail at once, as it did not answer", "reference/operating.html"
+        for fault in server["faults"].values():
+            yield f"{server['server']}: {fault}", "howto/production.html"
 
 
 def chart(state: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from capline import __version__
 from capline.service.http.app import Reply
 from capline.service.http.body import JSON
 from capline.support.instant import instant_text
+from capline.support.quantity import size, span
 
 if TYPE_CHECKING:
     from capline.service.http.app import Request
@@ -39,7 +40,6 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _FILES = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def shown(request: Request, template: str, view: Mapping[str, Any], *, status: int = 200, **around: Any) -> Reply:
@@ -110,27 +110,9 @@ def clock(at: float) -> str:
     return instant_text(int(at) * 1_000_000, "seconds")[11:19]
 
 
-def span(seconds: float | None) -> str:
-    """Seconds in one or two units, as people say them: `3 h 20 min`; None is never."""
-    if seconds is None:
-        return "never"
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    whole = round(seconds)
-    for unit, name, below, below_name in (
-        (_DAY, "d", _HOUR, "h"),
-        (_HOUR, "h", _MINUTE, "min"),
-        (_MINUTE, "min", 1, "s"),
-    ):
-        if whole >= unit:
-            rest = whole % unit // below
-            return f"{whole // unit} {name}{f' {rest} {below_name}' if rest else ''}"
-    return f"{whole} s"
-
-
-def number(value: float) -> str:
-    """A whole number with its thousands apart."""
-    return f"{value:,.0f}"
+def number(value: float | None) -> str:
+    """A whole number with its thousands apart; None is what nobody said."""
+    return "\N{EN DASH}" if value is None else f"{value:,.0f}"
 
 
 def rate(value: float) -> str:
@@ -138,12 +120,3 @@ def rate(value: float) -> str:
     if value >= 100 or value == 0:  # noqa: PLR2004 - three digits
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
-
-
-def size(value: float) -> str:
-    """Bytes in the largest unit of which there is one."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:  # noqa: PLR2004 - the unit's
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"

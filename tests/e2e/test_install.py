@@ -46,7 +46,7 @@ NEEDS = {
     "prometheus": ["from capline.observe import PrometheusObserver; PrometheusObserver()"],
     "otel": ["from capline.observe import OpenTelemetryObserver; OpenTelemetryObserver()"],
     "serve": ["from capline.service.parts import check_service_parts; check_service_parts()"],
-    "grpc": ["from capline.service.envoy.messages import check_grpc_parts; check_grpc_parts()"],
+    "grpc": ["from capline.service.parts import check_grpc_parts; check_grpc_parts()"],
 }
 """What asks for an extra's packages, by extra."""
 
@@ -111,6 +111,16 @@ def test_who_needs_an_extra_says_what_to_install(extra: str, code: str, tmp_path
 @pytest.mark.parametrize("extra", ["redis", "segments", "serve"])
 def test_an_extra_that_counts_on_arrays_says_so_without_numpy(extra: str, tmp_path: Path) -> None:
     says_what_to_install(run(sys.executable, WITHOUT.format(hidden=("numpy",)) + NEEDS[extra][-1], tmp_path), extra)
+
+
+def test_the_service_needs_no_extra_that_its_settings_do_not_use(tmp_path: Path) -> None:
+    (tmp_path / "policies.yaml").write_text("policies: {p: {limits: [1/day]}}", encoding="utf-8")
+    asked = asked_for("serve")
+    hidden = tuple(name for names in HIDDEN.values() for name in names if canonicalize_name(name) not in asked)
+    assert "envoy" in hidden
+    start = "sys.argv[1:] = ['serve', '--check']; from capline.cli.start import main; main()"
+    done = run(sys.executable, WITHOUT.format(hidden=hidden) + start, tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 COMMANDS = {

@@ -1,7 +1,9 @@
-"""The packages that the service needs: an extra, not always installed."""
+"""The packages that the service needs: extras, not always installed."""
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from capline.model.errors import CaplineError
 from capline.support.system import ELSEWHERE
@@ -23,3 +25,18 @@ def check_service_parts() -> None:
             found = None
         if found is None:
             raise CaplineError(f'the service needs {name}: pip install "capline[serve]"')
+
+
+def part(name: str) -> Any:
+    """A module of the extra `grpc`; raises the `CaplineError` that says what to install."""
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise CaplineError(f'Envoy\'s service needs {package}: pip install "capline[grpc]"') from None
+
+
+def check_grpc_parts() -> None:
+    """Raise where a package of the extra is missing."""
+    for name in ("grpc.aio", "grpc_health.v1.health", "grpc_reflection.v1alpha.reflection"):
+        part(name)

@@ -210,7 +210,8 @@ async def test_a_rule_of_a_route_reads_the_body_beside_the_route() -> None:
     async def raw(request: Request) -> int:
         return await units(request)
 
-    assert typed and raw
+    assert typed
+    assert raw
     for path, left_over in (("/typed", 2), ("/raw", 1)):
         parts, answers = [b'{"units"', b": 1}"], list[Any]()
 

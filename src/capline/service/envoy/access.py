@@ -11,9 +11,10 @@ from http import HTTPStatus
 from typing import Any
 
 from capline.service.access.guard import Guard
-from capline.service.envoy.messages import SERVICE, part
+from capline.service.envoy.messages import SERVICE
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.http.problems import Problem
+from capline.service.parts import part
 from capline.service.settings.last_good import last_good_tls
 from capline.service.settings.tls import Contents, contents, renewed
 from capline.service.settings.values import Tls

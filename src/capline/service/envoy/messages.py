@@ -1,25 +1,8 @@
 """Envoy's messages. Their packages have no types, so they are used as `Any`, and imported here alone."""
 
-from importlib import import_module
 from typing import Any
 
-from capline.model.errors import CaplineError
-
-
-def part(name: str) -> Any:
-    """A module of the extra `grpc`; raises the `CaplineError` that says what to install."""
-    try:
-        return import_module(name)
-    except ImportError:
-        package = name.partition(".")[0]
-        raise CaplineError(f'Envoy\'s service needs {package}: pip install "capline[grpc]"') from None
-
-
-def check_grpc_parts() -> None:
-    """Raise where a package of the extra is missing."""
-    for name in ("grpc.aio", "grpc_health.v1.health", "grpc_reflection.v1alpha.reflection"):
-        part(name)
-
+from capline.service.parts import part
 
 rls = part("envoy.service.ratelimit.v3.rls_pb2")
 DecodeError: type[Exception] = part("google.protobuf.message").DecodeError

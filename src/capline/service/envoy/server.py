@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError, StoreVersionError
 from capline.service.envoy.access import Certificate, checked_by
-from capline.service.envoy.messages import SERVICE, part
+from capline.service.envoy.messages import SERVICE
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.service import Service
+from capline.service.parts import part
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter

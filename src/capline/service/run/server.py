@@ -31,13 +31,13 @@ from capline.service.access.new_subjects import NAMESPACE, POLICY, NewSubjects
 from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
 from capline.service.envoy.files import Files, followed_files, load
-from capline.service.envoy.messages import check_grpc_parts
 from capline.service.gateways.check import check_route
 from capline.service.gateways.spoe import spoe_server
 from capline.service.http.app import App, Observer, Route
 from capline.service.http.openapi import described
 from capline.service.http.table import routes_of
 from capline.service.metrics.registry import Metrics, watch_servers
+from capline.service.parts import check_grpc_parts
 from capline.service.probes import probes
 from capline.service.record import instances
 from capline.service.record.kept import Record

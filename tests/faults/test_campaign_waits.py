@@ -7,12 +7,12 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from tests.faults import test_clocks
@@ -27,13 +27,21 @@ from capline.campaign.queue.enqueue import begin
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.store.open import open_store
 from capline.model.clock import SystemClock
-from capline.model.errors import UnknownNameError
+from capline.model.errors import CampaignError, UnknownNameError
 from capline.support.instant import instant_text, instant_us
 
 SECOND_US, HOUR_US = 1_000_000, 3_600_000_000
 USERS = list(range(60))
 library = test_clocks.library
 pytestmark = pytest.mark.deep
+NIGHTS = pytest.mark.parametrize(
+    ("evening", "ends", "opens"),
+    [
+        ("2027-03-27T22:30:00Z", "2027-03-28T05:30:00Z", "2027-03-28T06:00:00Z"),
+        ("2027-10-30T22:30:00Z", "2027-10-31T06:30:00Z", "2027-10-31T07:00:00Z"),
+    ],
+)
+"""In each the clocks of Berlin change; the middle is half an hour before its 8 o'clock."""
 
 
 @dataclass
@@ -63,14 +71,17 @@ class World:
         text = f"namespace: marketing\npolicies: {{promo: {{limits: [{limits}], zone: Europe/Berlin}}}}"
         (self.site.path / "policies.yaml").write_text(text)
 
-    def begin(self, name: str, ids: list[int] = USERS, **settings: str | None) -> None:
+    def write(self, name: str, ids: list[int], **settings: str | None) -> Path:
         users = self.site.path / f"{name}.csv"
         if not users.exists():
             users.write_text("id\n" + "".join(f"{user}\n" for user in ids))
         self.site.settings |= {"audience": f"{{csv: {name}.csv}}"}
         sender = f"{{webhook: {{url: '{self.far.url}', concurrency: 2}}}}"
         self.site.settings |= {"sender": sender, "batch": "20"}
-        self.site.write(**{"segments": None, "as_of": None, "campaign": name, **settings})
+        return self.site.write(**{"segments": None, "as_of": None, "campaign": name, **settings})
+
+    def begin(self, name: str, ids: list[int] = USERS, **settings: str | None) -> None:
+        self.write(name, ids, **settings)
         with closing(open_store(self.url, make=True)) as store:
             begin(accept(load_campaign(self.site.file)), store)
 
@@ -106,6 +117,41 @@ class World:
         assert soon(is_so, WITHIN_S), (self.report(name), messages)
 
 
+@dataclass
+class Alone:
+    """A `campaign run` in a thread of this process."""
+
+    directory: Path
+    thread: threading.Thread
+
+    @classmethod
+    def begun(cls, world: World, name: str, say: Callable[[str], object] = print, **settings: str | None) -> Self:
+        job = prepare(load_campaign(world.write(name, USERS, **settings)))
+        directory = world.site.path / f"{name}.run"
+
+        def work() -> None:
+            with closing(Stop()) as stop, open_run(job, directory) as (limiter, ledger):
+                run(job, limiter, ledger, stop, waits=True, say=say)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        return cls(directory, thread)
+
+    def report(self) -> Report:
+        with Ledger.read(self.directory) as ledger:
+            return report_of(ledger)
+
+    def holds(self, messages: int) -> bool:
+        with suppress(CampaignError):  # it has not begun
+            return self.report().total.held == messages
+        return False
+
+    def is_put_off(self) -> bool:
+        """Whether each of its batches waits for longer than a second."""
+        with Ledger.read(self.directory) as ledger:
+            return ledger.state().next_us > SystemClock().now_us() + SECOND_US
+
+
 @pytest.fixture(params=["sqlite", "redis"])
 def world(
     request: pytest.FixtureRequest,
@@ -136,13 +182,7 @@ def world(
         yield World(Site(tmp_path), url, far, step_all)
 
 
-@pytest.mark.parametrize(
-    ("evening", "ends", "opens"),
-    [
-        ("2027-03-27T22:30:00Z", "2027-03-28T05:30:00Z", "2027-03-28T06:00:00Z"),
-        ("2027-10-30T22:30:00Z", "2027-10-31T06:30:00Z", "2027-10-31T07:00:00Z"),
-    ],
-)
+@NIGHTS
 def test_what_is_held_over_a_night_of_changed_clocks_goes_in_the_morning_or_ends(
     world: World, evening: str, ends: str, opens: str
 ) -> None:
@@ -163,6 +203,29 @@ def test_what_is_held_over_a_night_of_changed_clocks_goes_in_the_morning_or_ends
     assert world.got() == {user: ["stays"] for user in USERS}
     assert world.report("ends").total.refused == 60
     assert sum(world.report("stays").total.delays.values()) == 60
+
+
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+@NIGHTS
+def test_what_runs_hold_over_a_night_of_changed_clocks_goes_in_the_morning_or_ends(
+    world: World, evening: str, ends: str, opens: str
+) -> None:
+    world.limits("5/week, not between 22:00 and 08:00")
+    world.go_to(evening)
+    until = {"ends": ends, "stays": instant_text(instant_us(opens) + HOUR_US)}
+    runs = {name: Alone.begun(world, name, quiet="hold", until=until[name]) for name in until}
+    for each in runs.values():
+        assert soon(lambda each=each: each.holds(60), WITHIN_S)
+    world.go_to(instant_text(instant_us(ends) - SECOND_US))
+    world.wait_for(0)
+    runs["ends"].thread.join(WITHIN_S)
+    assert runs["ends"].report().state == "cancelled"
+    world.go_to(instant_text(instant_us(opens) - 5 * SECOND_US))
+    runs["stays"].thread.join(WITHIN_S)
+    assert SystemClock().now_us() > instant_us(opens)
+    assert world.got() == {user: ["stays"] for user in USERS}
+    assert (runs["ends"].report().total.refused, runs["stays"].report().state) == (60, "finished")
+    assert sum(runs["stays"].report().total.delays.values()) == 60
 
 
 def test_workers_that_decide_the_same_users_held_messages_send_them_in_their_order(world: World) -> None:
@@ -349,40 +412,25 @@ def test_campaigns_wait_for_a_receiver_that_is_down_for_an_hour_and_others_go_on
 @pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 def test_a_run_waits_for_a_receiver_that_is_down_for_an_hour(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks once a minute, a hand-over of 16 twice, says so, and then each of its users gets one message."""
-    said, reports = list[str](), list[Report]()
+    said = list[str]()
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + world.offset_us / SECOND_US)
     monkeypatch.setattr(worker, "time", clock)
     monkeypatch.setattr(worker, "_POLL_S", 0.02)
     world.limits("9/day")
     world.far.status = lambda _id, _tries: 503
-    sender = f"{{webhook: {{url: '{world.far.url}', concurrency: 2}}}}"
-    site, retry = world.site, "{attempts: 2, wait: 0.001, longest: 0.002}"
-    site.audience(USERS)
-    job = prepare(load_campaign(site.write(segments=None, as_of=None, sender=sender, retry=retry)))
-
-    def work() -> None:
-        with closing(Stop()) as stop, open_run(job, site.path / "run") as (limiter, ledger):
-            run(job, limiter, ledger, stop, waits=True, say=said.append)
-            reports.append(report_of(ledger))
-
-    def is_put_off() -> bool:
-        with Ledger.read(site.path / "run") as ledger:
-            return ledger.state().next_us > SystemClock().now_us() + SECOND_US
-
-    working = threading.Thread(target=work)
-    working.start()
+    alone = Alone.begun(world, "spring", said.append, batch="60", retry="{attempts: 2, wait: 0.001, longest: 0.002}")
     assert soon(lambda: bool(said), WITHIN_S)
     while world.offset_us < HOUR_US:
-        assert soon(is_put_off, WITHIN_S)
+        assert soon(alone.is_put_off, WITHIN_S)
         world.go_on(31 * SECOND_US)
-        soon(lambda: not is_put_off(), 0.3)
+        soon(lambda: not alone.is_put_off(), 0.3)
     assert not world.far.taken
     assert world.far.requests <= 40 * 61, "one batch asks"
     world.far.status = lambda _id, _tries: 200
-    while working.is_alive():
+    while alone.thread.is_alive():
         world.go_on(31 * SECOND_US)
-        working.join(1)
-    [report] = reports
+        alone.thread.join(1)
+    report = alone.report()
     assert (report.state, report.total.sent, report.total.failed) == ("finished", 60, 0)
     assert set(world.got()) == {*USERS}
     assert {len(keys) for keys in world.far.keys.values()} == {1}

@@ -35,7 +35,7 @@ def make(path: Path, **settings: str | None) -> Site:
     site = Site(path)
     site.audience(range(SIZE))
     site.settings |= {key: value for key, value in settings.items() if value is not None}
-    site.write(segments=None, batch="20000", **settings)
+    site.write(**{"segments": None, "batch": "20000", **settings})
     with site.limiter() as limiter:  # the store is there already, and every fifth one had two messages
         limiter.decide_many("promo", list(range(0, SIZE, 5)), segment="active")
         limiter.decide_many("promo", list(range(0, SIZE, 5)), segment="active")
@@ -195,3 +195,46 @@ def test_a_disk_that_is_full(tmp_path: Path, expected: tuple[Any, list[int]], wh
     after = json.loads((results / "plan.out").read_text())
     assert after["total"]["sent"] == 0
     assert after["total"]["refused"] == SIZE
+
+
+APART = """
+mount -t tmpfs -o size=100k none "$place"
+"$@" 2> "$results/err"; echo $? > "$results/code"
+cp -r "$place/." "$results"
+"""
+
+
+@pytest.mark.deep
+def test_a_worker_whose_own_disk_is_full_ends_and_the_others_deliver_its_batch(
+    tmp_path: Path, expected: tuple[Any, list[int]]
+) -> None:
+    if why_no_mounts():
+        pytest.skip(why_no_mounts())
+    site = make(tmp_path / "site", sender="{file: out, format: csv}", batch="1000")
+    out, results = site.path / "out", tmp_path / "results"
+    out.mkdir()
+    results.mkdir()
+    queue = ("--queue", f"sqlite://{site.path}/campaigns.sqlite")
+    answer("campaign", "enqueue", site.file, *queue)
+    work = command("worker", *queue, "--takeover", "1", "--until-idle", "--quiet")
+    named = environment(place=str(out), results=str(results))
+    full = subprocess.Popen([UNSHARE, "--mount", "sh", "-c", APART, "sh", *work], env=named)
+    free = subprocess.Popen(work, env=environment())
+    try:
+        assert [full.wait(60), free.wait(60)] == [0, 0]
+    finally:
+        for process in (full, free):
+            process.kill()
+            process.wait()
+    error = (results / "err").read_text()
+    assert (results / "code").read_text().strip() == "2"
+    assert "cannot be written: no space left on device" in error
+    assert error.count("\n") == 1
+    parts = [part for place in (out, results) for part in place.glob("part-*.csv")]
+    assert len({part.name for part in parts}) == len(parts) == SIZE // 1000
+    assert any(part.parent == results for part in parts)
+    sent = [int(line.partition(",")[0]) for part in parts for line in part.read_text().splitlines()[1:]]
+    report = comparable(answer("campaign", "status", site.file, *queue))
+    assert len(set(sent)) == len(sent) == report["total"]["sent"] == expected[0]["total"]["sent"]
+    with site.limiter() as limiter:
+        assert limiter.peek_many("promo", list(range(SIZE))).retry_after_us.tolist() == expected[1]

@@ -19,6 +19,7 @@ from capline import AsyncLimiter, Attempt, CaplineError, Decision, Joint, Limite
 from capline.limiter.policies.rules import Rules
 from capline.model.policy import BoundPolicy
 from capline.model.subject import Subject
+from capline.policy.joint import JointPolicy
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
 from capline.store.local.pace import Pace
@@ -182,7 +183,7 @@ class General(Limiter):
 
         def without_fast_path(rule: BoundPolicy) -> CompiledRule:
             bound: Any = compiled(rule)
-            bound.unit = bound.quick = bound.ask = None
+            bound.unit = bound.units = bound.quick = bound.ask = None
             bound.decide_one = partial(general, bound)
             return bound
 
@@ -434,6 +435,39 @@ def test_what_is_refused_leaves_a_reservation_that_ended_to_be_given_back() -> N
         assert limiter.peek("p", "one", channel="c").limits[1].remaining == 29
 
 
+ASKS: list[Callable[[Limiter], object]] = [
+    lambda limiter: limiter.decide("p", "s"),
+    lambda limiter: limiter.decide("p", "s", id="i"),
+    lambda limiter: limiter.peek("p", "s"),
+    lambda limiter: limiter.decide_all([Attempt("p", "s")]),
+    lambda limiter: limiter.decide_many("p", ["s"])[0],
+    lambda limiter: limiter.peek_many("p", ["s"])[0],
+]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_who_knows_no_reservations_gives_back_those_that_ended(ask: Callable[[Limiter], object]) -> None:
+    clock = ManualClock(START_US)
+    with Limiter("memory://", [Policy("p", ["2/day"])], clock=clock) as limiter:
+        assert limiter.decide("p", "s")
+        reserving = limiter.beside([Policy("p", ["2/day"], reservations=True)])
+        assert reserving.reserve("p", "s", ttl=1)
+        assert not ask(limiter)
+        clock.advance_us(1_000_001)
+        assert ask(limiter)
+
+
+def test_a_unit_beside_what_must_stay_free_is_decided_in_order() -> None:
+    """A row that the rule is asked for comes before the later one of its subject."""
+    clock = ManualClock(START_US)
+    with Limiter("memory://", [Policy("p", ["3/day"])], clock=clock) as limiter:
+        assert limiter.decide("p", 7)
+        clock.advance_us(1)
+        first, second = limiter.decide_many("p", [7, 7], keep_free=[2, 0])
+        assert (first.allowed, first.remaining) == (False, 2)
+        assert (second.allowed, second.remaining) == (True, 1)
+
+
 def test_a_peek_at_numbers_that_take_over_from_hits_counts_them() -> None:
     with Limiter("memory://", [Policy("p", ["2/day"])], clock=ManualClock(START_US)) as limiter:
         assert [limiter.decide("p", "one").allowed for _ in range(3)] == [True, True, False]
@@ -478,3 +512,67 @@ def test_rows_of_one_subject_stay_in_order_whatever_their_segments(limit: str) -
     with Limiter("memory://", [policy], clock=ManualClock(START_US)) as limiter:
         many = limiter.decide_many("p", [7] * 5, segment=[None, "s"], codes=[1, 0, 1, 0, 1])
         assert [one.remaining for one in many] == ([1, 1, 0, 0, 0] if limit[0] == "2" else [2, 1, 0, 0, 0])
+
+
+BATCHES = {
+    "one log": [Policy("p", ["4/300us", "9/900us"], by_segment={"s": ["2/200us"]})],
+    "several logs": [
+        Policy("p", ["4/300us"], by_segment={"s": ["2/300us", "6/700us"]}),
+        Policy("q", ["7/900us", "3/100us"]),
+        Policy("r", ["5/200us"], by_segment={"s": ["4/200us"]}),
+    ],
+}
+
+
+@pytest.mark.parametrize("url", ["memory://", "lmdb://{}/{}"])
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_a_batch_are_answered_as_one_by_one(  # noqa: C901 - each verb a case
+    name: str, url: str, seed: int, tmp_path: Path
+) -> None:
+    """Whatever is on the logs: slots ahead, costs, ids, refunds, a clock that steps back, a subject twice."""
+    random, clock = Random(f"{name} {seed}"), ManualClock(START_US)
+    policies = BATCHES[name]
+    asked = policies[0].name if len(policies) == 1 else "+".join(policy.name for policy in policies)
+    with (
+        Limiter(url.format(tmp_path, "fast"), [], clock=clock) as fast,
+        General(policies[0], clock, url.format(tmp_path, "general")) as general,
+    ):
+        for limiter in fast, general:
+            limiter.use(policies if len(policies) == 1 else [*policies, JointPolicy(policies)])
+        hits: list[tuple[str, int, int]] = []
+        allowed = refused = 0
+        for step in range(STEPS // 5):
+            clock.advance_us(random.choice([0, 1, 20, 60, 90, 200, -2, 1500 * (step % 31 == 0)]))
+            policy, subject = random.choice(policies).name, random.randrange(40)
+            number = random.randrange(9)
+            rows = random.sample(range(40), 24) + [subject] * (step % 3)
+            named: dict[str, Any] = {"segment": [None, "s"], "codes": [random.randrange(2) for _ in rows]}
+            if step % 4 == 0:
+                named["keep_free"] = [random.choice([0, 0, 1, 2]) for _ in rows]
+            receipt = None if step % 5 else f"{step}"
+            answers: list[Any] = []
+            for limiter in fast, general:
+                match number:
+                    case 0:
+                        answers.append(limiter.schedule(policy, subject).hit)
+                    case 1 if hits:
+                        answers.append(limiter.refund(*hits[-1 - step % min(9, len(hits))]))
+                    case 2 | 5:
+                        answers.append(limiter.decide(policy, subject, 2 if number == 2 else 1).hit)
+                    case 3:
+                        answers.append(limiter.decide(policy, subject, id=f"{step % 9}").hit)
+                    case 4:
+                        answers.append([*limiter.peek_many(asked, rows, **named)])
+                    case _:
+                        many = limiter.decide_many(asked, rows, receipt=receipt, **named)
+                        answers.append([*many])
+                        allowed, refused = allowed + int(many.allowed.sum()), refused + int((~many.allowed).sum())
+            assert answers[0] == answers[1], step
+            if number in (0, 2, 3, 5) and answers[0]:
+                hits.append((policy, subject, answers[0]))
+            elif number > 5:
+                hits += [(policies[0].name, row, one.hit) for row, one in zip(rows, answers[0], strict=True) if one.hit]
+        assert min(allowed, refused) > STEPS // 5
+        names = [policy.name for policy in policies]
+        assert sorted(fast.export(names), key=repr) == sorted(general.export(names), key=repr)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
@@ -183,7 +183,7 @@ class LocalStore(Store, ABC):
         def work(transaction: LogTransaction, rows: slice, errors: dict[int, CaplineError]) -> list[Any]:
             return self._answers(transaction, operations[rows], rows.start, errors)
 
-        answers = [answer for part in self._parts(len(operations), work, errors) for answer in part]
+        answers = [*chain(*chain(*self._parts(len(operations), work, errors)))]
         for row, error in errors.items():
             answers[row] = error
         return answers
@@ -191,20 +191,24 @@ class LocalStore(Store, ABC):
     @override
     def columns(self, batch: Batch, mode: Mode, /) -> Any:
         """With a receipt one transaction for all, else one for every few thousand rows."""
-        errors: dict[int, CaplineError] = {}
 
-        def work(transaction: LogTransaction, rows: slice, errors: dict[int, CaplineError]) -> list[Any]:
+        def work(transaction: LogTransaction, rows: slice, errors: dict[int, CaplineError]) -> Any:
             return self._batch_answers(transaction, batch, mode, rows, errors)
 
         if mode == "decide" and batch.receipt is not None:
             return self._decided_once(batch, batch.receipt, work)
-        parts = self._parts(len(batch.subjects), work, errors)
         if mode != "refund":
-            return as_columns(batch, parts, errors)
-        given_back = [answer for part in parts for answer in part]
+            return self._columns(batch, mode, work)
+        errors: dict[int, CaplineError] = {}
+        given_back = [*chain(*chain(*self._parts(len(batch.subjects), work, errors)))]
         if errors:
             raise errors[min(errors)]
         return np.array(given_back, np.bool_)
+
+    def _columns(self, batch: Batch, mode: Mode, work: Work) -> Decisions:  # noqa: ARG002 - for stores
+        """The answers to decisions or peeks, a transaction a part."""
+        errors: dict[int, CaplineError] = {}
+        return as_columns(batch, self._parts(len(batch.subjects), work, errors), errors)
 
     def _decided_once(self, batch: Batch, receipt: str, work: Work) -> Decisions:
         """The answers to a batch with a receipt."""
@@ -219,7 +223,7 @@ class LocalStore(Store, ABC):
         return past_damage(self._transact, answer, slice(0, count), work, {})
 
     def _parts(self, count: int, work: Work, errors: dict[int, CaplineError]) -> Iterator[list[Any]]:
-        """The answers to so many rows, a transaction a part."""
+        """The answers to so many rows, a transaction a part, which comes in blocks."""
         for part in parts_of(count):
             yield past_damage(
                 self._transact,
@@ -231,8 +235,8 @@ class LocalStore(Store, ABC):
 
     def _batch_answers(
         self, transaction: LogTransaction, batch: Batch, mode: Mode, rows: slice, errors: dict[int, CaplineError]
-    ) -> list[Any]:
-        """The answers to these rows of a batch, in this transaction."""
+    ) -> Any:
+        """The answers to these rows of a batch, in this transaction; see `Work`."""
         compiled, cost, stamps = batch.compiled, batch.cost, plain(batch.stamps_us[rows]) or repeat(0)
         operations = (
             Operation(mode, compiled[code], subject, cost, 0, stamp_us)

@@ -28,8 +28,9 @@ from capline.store.protocol import Batch
 from capline.store.receipts import DIGEST_BYTES, batch_digest, limits_of_texts, receipt_conflict, receipt_name
 
 _T = TypeVar("_T")
-Work = Callable[[LogTransaction, slice, dict[int, CaplineError]], list[Any]]
-"""Answers these rows in this transaction; a row that fails alone goes to the errors, and has `NO_ANSWER`."""
+Work = Callable[[LogTransaction, slice, dict[int, CaplineError]], Any]
+"""Answers these rows in this transaction, as a list or as `Decisions`; a row that fails alone goes to the errors, and
+has `NO_ANSWER`."""
 
 ROWS_A_TRANSACTION, _FEWEST_ROWS = 8192, 256
 """The most rows of a batch in one transaction, and the fewest."""
@@ -49,26 +50,28 @@ class _DroppedError(Exception):
     """Ends a transaction of which nothing is to stay."""
 
 
-def as_columns(batch: Batch, parts: Iterable[list[Decision]], errors: dict[int, CaplineError]) -> Decisions:
+def as_columns(batch: Batch, parts: Iterable[list[Any]], errors: dict[int, CaplineError]) -> Decisions:
     """The answers part by part, each turned into columns at once: ten million row objects would fill the memory.
 
     `errors` has the rows without an answer when all parts are done.
     """
     limits = limits_of(batch)
-    decided = Decisions.joined([Decisions.of(answers, limits) for answers in parts], limits)
+    blocks = [
+        block if isinstance(block, Decisions) else Decisions.of(block, limits) for part in parts for block in part
+    ]
+    decided = Decisions.joined(blocks, limits)
     decided.errors = errors
     return decided
 
 
 def undamaged(work: Work, transaction: LogTransaction, rows: slice, errors: dict[int, CaplineError]) -> list[Any]:
-    """The answers to these rows but those that have an error."""
-    answers: list[Any] = []
+    """The answers to these rows but those that have an error, block by block."""
+    blocks: list[Any] = []
     first = rows.start
     for row in sorted(row for row in errors if rows.start <= row < rows.stop):
-        answers += work(transaction, slice(first, row), errors)
-        answers.append(NO_ANSWER)
+        blocks += work(transaction, slice(first, row), errors), [NO_ANSWER]
         first = row + 1
-    return answers + work(transaction, slice(first, rows.stop), errors)
+    return [*blocks, work(transaction, slice(first, rows.stop), errors)]
 
 
 def past_damage(

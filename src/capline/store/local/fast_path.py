@@ -212,11 +212,14 @@ def _units_path(compiled: FastRule, rule: BoundPolicy) -> Quick:
     refuses, eager = not (rule.zone or rule.denied_units), bool(rule.zone)
     kept = log_limits.retention_us, log_limits.grain_us
     # One tuple, where a closure is an object a name.
-    return partial(_units_step, (compiled, windows, log_limits, *kept, widest_us, least_quota, refuses, eager))
+    knows = bool(rule.reserved)
+    return partial(_units_step, (compiled, windows, log_limits, *kept, widest_us, least_quota, refuses, eager, knows))
 
 
 def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
-    facts: tuple[FastRule, list[tuple[int, int, Limit, int, Period | None]], LogLimits, int, int, int, int, bool, bool],
+    facts: tuple[
+        FastRule, list[tuple[int, int, Limit, int, Period | None]], LogLimits, int, int, int, int, bool, bool, bool
+    ],
     log: Any,
     cost: int,
     fingerprint: int,
@@ -228,8 +231,8 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
 
     O(1) a limit while no hit is out of its window. States of limits are built at once where hits may change.
     """
-    compiled, windows, log_limits, retention_us, grain_us, widest_us, least_quota, refuses, eager = facts
-    if not cost or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
+    compiled, windows, log_limits, retention_us, grain_us, widest_us, least_quota, refuses, eager, knows = facts
+    if not cost or (log.reserved and not knows) or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
         return None
     if type(log) is not ColumnLog:
         return _slowly(log, compiled, cost, fingerprint, kind, now_us) if refuses else None

@@ -20,9 +20,9 @@ from capline.model.decision import Joint
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import Subject, check_subject
-from capline.store.columns import Decisions
+from capline.store.columns import NO_HIT, Decisions
 from capline.store.local.base import LocalStore
-from capline.store.local.batches import NO_ANSWER, Work, as_columns, decided_once, limits_of, parts_of, rows_of
+from capline.store.local.batches import NO_ANSWER, Work, decided_once, limits_of, parts_of, rows_of
 from capline.store.local.fast_path import decide_one, first_decision, states_of_each
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
@@ -146,7 +146,7 @@ class MemoryStore(LocalStore, LogTransaction):
                     stamps = log.stamps
                     start = log.start
                     n = len(stamps)
-                    if log.before is not None or n == start or stamps[-1] != log.high_water_us:
+                    if log.before is not None or n == start or stamps[-1] != log.high_water_us or log.reserved:
                         quick: Any = compiled.quick
                         decision = quick(log, 1, 0, "decide", None, now_us)
                         return (
@@ -382,23 +382,22 @@ class MemoryStore(LocalStore, LogTransaction):
                 yield left, subject, log
 
     @override
-    def columns(self, batch: Batch, mode: Mode, /) -> Any:
-        """Decisions of one unit without a receipt are so many calls of the fast path, each a step of its own."""
-        if mode != "decide" or batch.cost != 1 or batch.receipt is not None:
-            return super().columns(batch, mode)
+    def _columns(self, batch: Batch, mode: Mode, work: Work) -> Decisions:
+        """Single units are calls of the fast path, each a step of its own."""
+        if batch.cost != 1:
+            return super()._columns(batch, mode, work)
         errors: dict[int, CaplineError] = {}
-        parts = [self._units(batch, rows, errors) for rows in parts_of(len(batch.subjects))]
+        parts = [self._units(batch, mode, rows, errors) for rows in parts_of(len(batch.subjects))]
         decided = Decisions.joined(parts, limits_of(batch))
         decided.errors = errors
         return decided
 
-    def _units(  # noqa: C901, PLR0915 - one flat step
-        self, batch: Batch, rows: slice, errors: dict[int, CaplineError]
+    def _units(  # noqa: C901, PLR0912, PLR0915 - one flat step
+        self, batch: Batch, mode: Mode, rows: slice, errors: dict[int, CaplineError]
     ) -> Decisions:
-        """Single units, a few under one lock and at one instant.
+        """Single units, a few under one lock and at one instant, without an object each.
 
-        A log with fewer hits than the least edge has room: that answer needs no object. Those that `decide_one` is not
-        for come after the few, each by itself.
+        A log with fewer hits than the least edge has room. What the rule is asked for comes after the few, one by one.
         """
         limits, asked = limits_of(batch), [*rows_of(batch, rows)]
         others: dict[int, Decision] = {}
@@ -406,64 +405,77 @@ class MemoryStore(LocalStore, LogTransaction):
         def alone(late: Iterable[int]) -> None:
             for row in late:
                 code, subject = asked[row]
+                compiled = batch.compiled[code]
                 try:
-                    others[row] = batch.compiled[code].decide_one(subject)
+                    ask = compiled.ask
+                    others[row] = ask(subject, 1, 0, mode) if ask else self.step(Operation(mode, compiled, subject))
                 except InvalidValueError as error:
                     self._clock.now_us()  # raises where the clock is what is wrong: then no row has an answer
                     errors[rows.start + row], others[row] = error, NO_ANSWER
 
-        units = [compiled.single for compiled in batch.compiled]
-        if None in units:  # two rules may be of one log: its rows stay in order
-            alone(range(len(asked)))
+        if any(compiled.units is None for compiled in batch.compiled):
+            alone(range(len(asked)))  # two rules may be of one log: its rows stay in order
             return Decisions.of([*others.values()], limits)
         place_of = {id(limit): place for place, limit in enumerate(limits)}
         bound: list[Any] = [
-            (
-                unit,
-                ref := compiled.refs[0],
-                ref.retention_us,
-                _logs(ref),
-                [(quota, window_us, place_of[id(limit)]) for _, window_us, limit, quota in unit[0]],
-                min(unit[0])[0],
-            )
-            for unit, compiled in zip(units, batch.compiled, strict=True)
-            if unit
+            [
+                (
+                    _logs(ref),
+                    ref,
+                    unit[1],
+                    [(edge, quota, window_us, place_of[id(limit)]) for edge, window_us, limit, quota in unit[0]],
+                    unit[4].keep_free,
+                )
+                for ref, unit in zip(compiled.refs, compiled.units, strict=True)
+            ]
+            for compiled in batch.compiled
         ]
+        firsts = [(len(parts) == 1, *parts[0][:4], min(parts[0][3])[0]) for parts in bound]
         hits, lefts, places, resets_us = list[int](), list[int](), list[int](), list[int]()
-        most, latest_us = LARGEST_QUOTA + 1, LATEST_US - 1
+        refused: dict[int, int] = {}
+        most, records = LARGEST_QUOTA + 1, mode == "decide"
         for first in range(0, len(asked), ROWS_A_TURN):
-            late: list[int] = []
+            late: dict[int, Subject] = {}
             with self._lock:
                 now_us = self._clock.now_us()
                 for code, subject in asked[first : first + ROWS_A_TURN]:
-                    unit, ref, retention_us, logs, windows, least_edge = bound[code]
-                    known = logs.get(subject)
-                    log = ColumnLog() if known is None else known
-                    stamps, start, time_us = log.stamps, log.start, log.high_water_us
-                    n, left, place, reset_us = len(stamps), most, 0, 0
-                    stamp_us: int | None = None
-                    oldest_us = stamps[start] if n > start else latest_us
-                    if log.before is not None or (n > start and stamps[-1] != time_us):
-                        late.append(len(hits))
-                    elif n - start >= least_edge or time_us >= latest_us:
-                        decision = others[len(hits)] = decide_one(stamps, start, n, oldest_us, time_us, unit, now_us)
-                        stamp_us = decision.hit
-                    else:
-                        stamp_us = now_us if now_us > time_us else time_us + (n > start)
-                        reset_us = stamp_us + unit[1] - now_us
-                        for quota, window_us, limit in windows:
-                            cutoff_us, free = stamp_us - window_us, quota - n
-                            free += start if oldest_us > cutoff_us else bisect_right(stamps, cutoff_us, start)
-                            if free < left:
-                                left, place = free, limit
-                    if stamp_us is not None:
-                        if oldest_us <= stamp_us - retention_us:
-                            log.trim(max(now_us, time_us) - retention_us)
-                        log.stamps.append(stamp_us)
-                        log.high_water_us = stamp_us
-                        if known is None:
-                            self.save(ref, subject, log)
-                    hits.append(stamp_us or 0)
+                    single, logs, ref, widest_us, windows, least_edge = firsts[code]
+                    log = logs.get(subject) if single and not late else None
+                    if log is not None:
+                        stamps, start = log.stamps, log.start
+                        n = len(stamps)
+                        if (
+                            start < n < least_edge + start
+                            and stamps[-1] == log.high_water_us < now_us
+                            and log.before is None
+                            and not log.reserved
+                        ):
+                            oldest_us, left, place = stamps[start], most, 0
+                            for _, quota, window_us, limit in windows:
+                                cutoff_us, free = now_us - window_us, quota - n
+                                free += start if oldest_us > cutoff_us else bisect_right(stamps, cutoff_us, start)
+                                if free < left:
+                                    left, place = free, limit
+                            if records:
+                                if oldest_us <= now_us - ref.retention_us:
+                                    log.trim(now_us - ref.retention_us)
+                                log.stamps.append(now_us)
+                                log.high_water_us = now_us
+                            hits.append(now_us)
+                            lefts.append(left - 1)
+                            places.append(place)
+                            resets_us.append(widest_us)
+                            continue
+                    answer = None
+                    if not late or subject not in late.values():
+                        answer = self._unit(subject, bound[code], now_us, records=records)
+                    if answer is None:
+                        late[len(hits)] = subject
+                        answer = 0, 0, 0, 0, 0
+                    hit_us, left, place, reset_us, wait_us = answer
+                    if wait_us:
+                        refused[len(hits)] = wait_us
+                    hits.append(hit_us)
                     lefts.append(left - 1)
                     places.append(place)
                     resets_us.append(reset_us)
@@ -475,19 +487,75 @@ class MemoryStore(LocalStore, LogTransaction):
             np.array(lefts, np.int64),
             np.zeros(len(asked), np.int64),
             np.array(resets_us, np.int64),
-            np.array(hits, np.int64),
+            np.array(hits, np.int64) if records else np.full(len(asked), NO_HIT),
         )
+        if refused:
+            rows_refused = [*refused]
+            decided.allowed[rows_refused] = False
+            decided.retry_after_us[rows_refused] = [*refused.values()]
         if others:
             decided.put(np.array([*others]), Decisions.of([*others.values()], limits))
         return decided
 
+    def _unit(  # noqa: C901, PLR0912 - one flat step
+        self, subject: Subject, parts: Sequence[tuple[Any, ...]], now_us: int, *, records: bool
+    ) -> tuple[Any, ...] | None:
+        """What `decide_one` says, on several logs if they are all behind now, and records; None: ask the rule.
+
+        As (hit, units left before it, place of the limit that binds, when all is empty, wait).
+        """
+        found: list[ColumnLog] = []
+        fresh: list[tuple[LogRef, ColumnLog]] = []
+        fits_us: Any = now_us
+        stamp_us = now_us
+        left, place, binds, newest_us, longest_us, keeps = LARGEST_QUOTA + 1, 0, -1, 0, 0, None
+        windows: list[tuple[int, int, int, int]]
+        for logs, ref, widest_us, windows, keep_free in parts:
+            log: Any = logs.get(subject)
+            if log is None:
+                log = ColumnLog()
+                fresh.append((ref, log))
+            stamps, start, time_us = log.stamps, log.start, log.high_water_us
+            n = len(stamps)
+            if log.before is not None or log.reserved or (n > start and stamps[-1] != time_us):
+                return None
+            if time_us >= now_us:
+                if len(parts) > 1 or time_us >= LATEST_US - 1:
+                    return None
+                stamp_us = fits_us = time_us + (n > start)
+            if n > start and time_us > newest_us:
+                newest_us = time_us
+            for edge, quota, window_us, limit in windows:
+                i, cutoff_us = n - edge, stamp_us - window_us
+                if i >= start and (at_us := stamps[i]) > cutoff_us:
+                    if at_us + window_us > fits_us:
+                        fits_us, binds = at_us + window_us, limit
+                elif binds < 0:
+                    free = quota - n
+                    free += start if n == start or stamps[start] > cutoff_us else bisect_right(stamps, cutoff_us, start)
+                    if free < left:
+                        left, place = free, limit
+            longest_us, keeps = max(longest_us, widest_us), keeps or keep_free
+            found.append(log)
+        if binds >= 0:
+            if fits_us >= LATEST_US or keeps:
+                return None
+            return NO_HIT, 1, binds, newest_us + longest_us - now_us, fits_us - now_us
+        if records:
+            retention_us = parts[0][1].retention_us
+            for log in found:
+                log.trim(max(now_us, log.high_water_us) - retention_us)
+                log.stamps.append(stamp_us)
+                log.high_water_us = stamp_us
+            for ref, log in fresh:  # when all are recorded: a sweep takes what is old
+                self.save(ref, subject, log)
+        return stamp_us, left, place, stamp_us + longest_us - now_us, 0
+
     @override
     def _decided_once(self, batch: Batch, receipt: str, work: Work) -> Decisions:
         """One batch at a time, so that the logs' lock is free between its parts."""
-        errors: dict[int, CaplineError] = {}
-        parts = self._parts(len(batch.subjects), work, errors)
         with self._keeping:
-            return decided_once(self, batch, receipt, self._clock.now_us, lambda: as_columns(batch, parts, errors))
+            return decided_once(self, batch, receipt, self._clock.now_us, lambda: self._columns(batch, "decide", work))
 
     @override
     def receipt(self, name: bytes) -> bytes | None:

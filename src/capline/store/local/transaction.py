@@ -98,7 +98,9 @@ class LocalRule(msgspec.Struct, dict=True):
 
     @made_once
     def units(self) -> tuple[FastRule, ...] | None:
-        """The rule of each of several logs for the fast path of one unit; None where that does not apply."""
+        """The rule of each of its logs for the fast path of one unit; None where that does not apply."""
+        if len(self.refs) == 1:
+            return None if self.single is None else (self.single,)
         return unit_rules(self.rule) if self._is_plain and self.record is None else None
 
     @made_once

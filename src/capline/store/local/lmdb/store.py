@@ -25,16 +25,15 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.clock import Clock
 from capline.model.decision import Decision
 from capline.model.errors import CaplineError, StoreClosedError, StoreError
 from capline.model.subject import Subject, check_subject
+from capline.store.columns import NO_HIT, Decisions
 from capline.store.local.base import LocalStore
-from capline.store.local.batches import ROWS_A_TRANSACTION, rows_of
+from capline.store.local.batches import ROWS_A_TRANSACTION, limits_of, rows_of
 from capline.store.local.fast_path import FastRule, Quick, decide_one, first_decision
 from capline.store.local.lmdb.environment import Environment, Transaction, open_environment
 from capline.store.local.lmdb.keys import (
@@ -67,9 +66,15 @@ from capline.store.local.numbers import StoredNumbers
 from capline.store.local.operations import step
 from capline.store.local.pace import GRACE
 from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
+from capline.store.local.unit_columns import judge_columns
 from capline.store.protocol import Batch, Kind, Mode, Operation, operation_of
 from capline.support.override import override
 from capline.window.carry import NumberRow
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from capline.model.arrays import np
 
 _T = TypeVar("_T")
 MOST_NUMBERS = 4096
@@ -78,6 +83,9 @@ NO_LOG = LOG_NUMBER.pack(2**32 - 1)
 """The number of a log that a reader does not find; logs are numbered from 0."""
 ROOM_PAGES = 32
 """What must be free for a store to be ready: a log takes a few, and so does removing old ones, which needs them too."""
+FEWEST_IN_COLUMNS = 16
+"""Rows that are as fast one by one."""
+NO_STAMPS = array("Q")
 MOST_LONG_LOGS = 64
 """Long logs whose pages a process caches: at most 64 pages of half a kilobyte each."""
 
@@ -308,106 +316,76 @@ class LmdbStore(LocalStore):
     @override
     def _batch_answers(
         self, transaction: LogTransaction, batch: Batch, mode: Mode, rows: slice, errors: dict[int, CaplineError]
-    ) -> list[Any]:
-        """Many rows of one unit in one transaction, so at one instant: then all first hits are the same."""
-        bound = batch.compiled
-        if isinstance(transaction, LmdbTransaction) and batch.cost == 1 and mode == "decide" and bound[0].units:
-            return self._several_answers(transaction, batch, rows)
-        if (
-            not isinstance(transaction, LmdbTransaction)
-            or batch.cost != 1
-            or mode == "refund"
-            or any(compiled.single is None for compiled in bound)
-        ):
+    ) -> Any:
+        """Rows of one unit at one instant, in columns where their logs are short and plain; the others one by one."""
+        bound, asked = batch.compiled, [*rows_of(batch, rows)]
+        rules: list[Any] = [compiled.units for compiled in bound]
+        if not isinstance(transaction, LmdbTransaction) or batch.cost != 1 or mode == "refund" or None in rules:
             return super()._batch_answers(transaction, batch, mode, rows, errors)
-        record = mode == "decide"
-        txn, logs, now_us = transaction.txn, self._table(b"logs"), self._clock.now_us()
-        prefix, retention_us = log_prefix(bound[0].refs[0]), bound[0].refs[0].retention_us
-        firsts = [first_decision(compiled.unit, now_us) for compiled in bound]
-        first_value = pack_first_hit(now_us)
-        # A cursor stays on its page: neighbouring subjects, as in campaigns, cost half a search each.
-        cursor = txn.cursor(logs)
-        get, put, integer_key = cursor.get, cursor.put, INTEGER_KEY.pack
-        answers: list[Decision] = []
-        fresh = 0
-        for code, subject in rows_of(batch, rows):
-            key = integer_key(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
-            value = get(key)
-            if value is None:
-                if record:
+        if len(asked) < FEWEST_IN_COLUMNS:
+            return super()._batch_answers(transaction, batch, mode, rows, errors)
+        table, now_us = self._table(b"logs"), self._clock.now_us()
+        late = _repeated([subject for _, subject in asked])
+        places: list[tuple[Any, list[bytes], list[array[int]]]] = []
+        for ref in bound[0].refs:
+            # A cursor stays on its page: neighbouring subjects, as in campaigns, cost half a search each.
+            cursor, prefix, pack = transaction.txn.cursor(table), log_prefix(ref), INTEGER_KEY.pack
+            get, found = cursor.get, list[Any]()
+            keys = [
+                pack(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
+                for _, subject in asked
+            ]
+            for row, key in enumerate(keys):
+                value = get(key)
+                stamps = NO_STAMPS if value is None else read_plain(value, key)
+                if stamps is None or len(stamps) >= TAIL_HITS:
+                    stamps = NO_STAMPS
+                    late.add(row)
+                found.append(stamps)
+            places.append((cursor, keys, found))
+        codes = np.zeros(len(asked), np.uint16) if batch.codes is None else batch.codes[rows]
+        answers, left = judge_columns([found for _, _, found in places], rules, codes, limits_of(batch), now_us)
+        late.update(np.flatnonzero(left).tolist())
+        if mode == "decide":
+            chosen = [row for row in np.flatnonzero(answers.allowed).tolist() if row not in late]
+            self._put_units(places, chosen, answers.hit.tolist(), now_us, now_us - bound[0].refs[0].retention_us)
+        else:
+            answers.hit[:] = NO_HIT
+        others = sorted(late)
+        decided = [
+            answer
+            for row in others
+            for answer in self._answers(
+                transaction, [Operation(mode, bound[asked[row][0]], asked[row][1])], rows.start + row, errors
+            )
+        ]
+        if others:
+            answers.put(np.array(others), Decisions.of(decided, answers.limits))
+        return answers
+
+    def _put_units(
+        self,
+        places: Sequence[tuple[Any, list[bytes], list[array[int]]]],
+        rows: Sequence[int],
+        hits: Sequence[int],
+        now_us: int,
+        cutoff_us: int,
+    ) -> None:
+        """Record a unit with its stamp in the logs of each of these rows."""
+        first_value, fresh = pack_first_hit(now_us), 0
+        for cursor, keys, found in places:
+            put = cursor.put
+            for row in rows:
+                key, stamps = keys[row], found[row]
+                if not stamps:
                     put(key, first_value(key))
                     fresh += 1
-                answers.append(firsts[code])
-                continue
-            stamps = read_plain(value, key)
-            if stamps is None or len(stamps) >= TAIL_HITS:
-                answers.append(step(transaction, Operation(mode, bound[code], subject), now_us))
-                continue
-            oldest_us, last_us = stamps[0], stamps[-1]
-            decision = decide_one(stamps, 0, len(stamps), oldest_us, last_us, bound[code].unit, now_us)
-            stamp_us = decision.hit
-            if stamp_us is not None and record:
-                if oldest_us <= stamp_us - retention_us:
-                    stamps = stamps[bisect_right(stamps, max(now_us, last_us) - retention_us) :]
-                stamps.append(stamp_us)
-                put(key, pack_unit_log(stamps, key))
-            answers.append(decision)
-        if record:
-            self._sweeper.pace.fresh += fresh
-            return answers
-        return [
-            msgspec.structs.replace(decision, hit=None) if decision.hit is not None else decision
-            for decision in answers
-        ]
-
-    def _several_answers(self, transaction: LmdbTransaction, batch: Batch, rows: slice) -> list[Any]:  # noqa: C901 - one flat step
-        """The same on several plain logs of each subject that are all behind now; others by the general rule."""
-        bound, now_us = batch.compiled, self._clock.now_us()
-        cursors = [transaction.txn.cursor(self._table(b"logs")) for _ in bound[0].refs]
-        places = [*zip(cursors, map(log_prefix, bound[0].refs), strict=True)]
-        firsts = [[first_decision(unit, now_us) for unit in compiled.units or ()] for compiled in bound]
-        first_value, cutoff_us = pack_first_hit(now_us), now_us - bound[0].refs[0].retention_us
-        answers: list[Decision] = []
-        fresh = 0
-        for code, subject in rows_of(batch, rows):
-            found: list[Any] = []
-            least = refused = None
-            newest_us = reset_us = widest_us = longest_us = 0
-            for (cursor, prefix), unit, first in zip(places, bound[code].units or (), firsts[code], strict=False):
-                key = INTEGER_KEY.pack(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
-                value, answer = cursor.get(key), first
-                stamps: Any = None if value is None else read_plain(value, key)
-                if value is not None:
-                    if stamps is None or not stamps[-1] < now_us or len(stamps) >= TAIL_HITS or unit[4].keep_free:
-                        break
-                    answer = decide_one(stamps, 0, len(stamps), stamps[0], stamps[-1], unit, now_us)
-                    newest_us = max(newest_us, stamps[-1])
-                if (wait_us := answer.retry_after_us) is None:
-                    break
-                found.append((cursor, key, stamps))
-                widest_us, reset_us = max(widest_us, unit[1]), max(reset_us, answer.reset_after_us or 0)
-                if wait_us > longest_us:
-                    refused, longest_us = answer, wait_us
-                if least is None or answer.remaining < least.remaining:
-                    least = answer
-            if least is None or len(found) < len(places) or not bound[code].units:
-                answers.append(step(transaction, Operation("decide", bound[code], subject), now_us))
-                continue
-            if refused is not None:
-                reset_us = newest_us + widest_us - now_us
-                answers.append(Decision(False, refused.limit, 0, longest_us, reset_us, None))
-                continue
-            for cursor, key, stamps in found:
-                if stamps is None:
-                    cursor.put(key, first_value(key))
-                    fresh += 1
                     continue
-                kept = stamps[bisect_right(stamps, cutoff_us) :] if stamps[0] <= cutoff_us else stamps
-                kept.append(now_us)
-                cursor.put(key, pack_unit_log(kept, key))
-            answers.append(Decision(True, least.limit, least.remaining, 0, reset_us, now_us))
+                if stamps[0] <= cutoff_us:
+                    stamps = stamps[bisect_right(stamps, cutoff_us) :]
+                stamps.append(hits[row])
+                put(key, pack_unit_log(stamps, key))
         self._sweeper.pace.fresh += fresh
-        return answers
 
     def _walk(
         self, transaction: LogTransaction, ref: LogRef, after: object
@@ -471,3 +449,11 @@ class LmdbStore(LocalStore):
         if self._environment is not None:
             self._environment.leave()
             self._environment = None
+
+
+def _repeated(subjects: Sequence[Subject]) -> set[int]:
+    """The rows whose subject has come before."""
+    if len({*subjects}) == len(subjects):
+        return set()
+    seen = set[Subject]()
+    return {row for row, subject in enumerate(subjects) if subject in seen or seen.add(subject)}

@@ -576,3 +576,20 @@ def test_rows_of_a_batch_are_answered_as_one_by_one(  # noqa: C901 - each verb a
         assert min(allowed, refused) > STEPS // 5
         names = [policy.name for policy in policies]
         assert sorted(fast.export(names), key=repr) == sorted(general.export(names), key=repr)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_units_of_a_channel_are_answered_as_by_the_rule(seed: int) -> None:
+    random, clock, quick = Random(seed), ManualClock(START_US), 0
+    policy = Policy("p", ["4/300us", "9/900us"], channels={"c": ["2/200us"], "d": ["8/900us"]})
+    fast, general = Limiter("memory://", [policy], clock=clock), General(policy, clock, "memory://")
+    for step in range(STEPS):
+        clock.advance_us(random.choice([0, 1, 20, 40, 60, -2, 1500 * (step % 31 == 0)]))
+        subject, channel = random.randrange(3), random.choice([None, "c", "d"])
+        free, verb = random.choice([0, 0, 0, 1]), random.choice(["decide", "decide", "peek"])
+        answers = [getattr(one, verb)("p", subject, channel=channel, keep_free=free) for one in (fast, general)]
+        assert answers[0] == answers[1], step
+        assert answers[0].limits == answers[1].limits, step
+        quick += not answers[0] and channel is not None
+    assert quick > STEPS // 20
+    assert sorted(fast.export(), key=repr) == sorted(general.export(), key=repr)

@@ -424,6 +424,15 @@ def states_of_each(found: Sequence[Any]) -> tuple[tuple[LimitStatus, ...], ...]:
     return tuple([_states(*seen) for seen in found])
 
 
+def states_of_logs(
+    units: Sequence[FastRule], found: Sequence[tuple[Any, ...]], stamp_us: int, now_us: int, allowed: bool
+) -> tuple[LimitStatus, ...]:
+    """The states of all, told of each log as `_states` is: (log, stamps, start, n)."""
+    told = zip(units, found, strict=True)
+    parts = [_states(unit, stamps, start, n, stamp_us, now_us, allowed) for unit, (_, stamps, start, n) in told]
+    return tuple([state for part in parts for state in part])
+
+
 def _numbers(
     compiled: FastRule,
     stamps: Stamps,
@@ -436,7 +445,7 @@ def _numbers(
 ) -> list[int]:
     """Three numbers for each limit, as `states_of` takes them."""
     numbers: list[int] = []
-    last_us = stamp_us if allowed else stamps[n - 1]
+    last_us = stamp_us if allowed or n == start else stamps[n - 1]
     for _, window_us, _, quota in compiled[0]:
         # Stamps recorded since are after n.
         used = n - min(n, position(stamps, stamp_us - window_us, start)) + allowed

@@ -16,14 +16,14 @@ import msgspec
 
 from capline.model.attempt import Attempt
 from capline.model.clock import LATEST_US, SystemClock
-from capline.model.decision import Joint
+from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import NO_HIT, Decisions
 from capline.store.local.base import LocalStore
 from capline.store.local.batches import NO_ANSWER, Work, decided_once, limits_of, parts_of, rows_of
-from capline.store.local.fast_path import decide_one, first_decision, states_of_each
+from capline.store.local.fast_path import decide_one, first_decision, states_of_each, states_of_logs
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
 from capline.store.local.numbers_path import first_hit
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.limit import Limit
     from capline.store.local.fast_path import FastRule, Quick
 else:
     from capline.model.arrays import np
@@ -65,6 +65,20 @@ class _LogTable(msgspec.Struct, weakref=True):
 
 def _logs(ref: LogRef) -> dict[Subject, Any]:
     return ref.handle.logs  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType] - what `_handle` put there
+
+
+def _parts(compiled: LocalRule, named: Callable[[Limit], Any]) -> list[tuple[Any, ...]]:
+    """Each log of a rule for `MemoryStore._unit`: its table, its widest window, its limits, what must stay free."""
+    return [
+        (
+            _logs(ref),
+            ref,
+            unit[1],
+            [(edge, quota, window_us, named(limit)) for edge, window_us, limit, quota in unit[0]],
+            unit[4].keep_free,
+        )
+        for ref, unit in zip(compiled.refs, compiled.units or (), strict=True)
+    ]
 
 
 class MemoryStore(LocalStore, LogTransaction):
@@ -306,6 +320,7 @@ class MemoryStore(LocalStore, LogTransaction):
         """The same on several logs, as the policy's and the channel's."""
         refs, record = compiled.refs, compiled.record
         tables, pending = [_logs(ref) for ref in refs], {} if record is None else _logs(record)
+        units, parts = compiled.units, _parts(compiled, lambda limit: limit) if compiled.units else ()
         now_us_of, lock = self._clock.now_us, self._lock
         try_acquire, wait, release = lock.try_acquire, lock.wait, lock.release
 
@@ -317,6 +332,13 @@ class MemoryStore(LocalStore, LogTransaction):
                 wait()
             try:
                 now_us = now_us_of()
+                if units and cost == 1 and not fingerprint and kind != "schedule":
+                    answer = self._unit(subject, parts, now_us, records=kind == "decide")
+                    if answer is not None:
+                        hit_us, left, limit, reset_us, wait_us, stamp_us, found = answer
+                        seen = states_of_logs, units, found, stamp_us, now_us, not wait_us
+                        hit_us = None if wait_us or kind == "peek" else hit_us
+                        return Decision(not wait_us, limit, left - 1, wait_us, reset_us, hit_us, "store", 0, 0, seen)
                 if subject not in pending:
                     known = [table.get(subject) for table in tables]
                     logs: Any = known if None not in known else [ColumnLog() if log is None else log for log in known]
@@ -417,19 +439,7 @@ class MemoryStore(LocalStore, LogTransaction):
             alone(range(len(asked)))  # two rules may be of one log: its rows stay in order
             return Decisions.of([*others.values()], limits)
         place_of = {id(limit): place for place, limit in enumerate(limits)}
-        bound: list[Any] = [
-            [
-                (
-                    _logs(ref),
-                    ref,
-                    unit[1],
-                    [(edge, quota, window_us, place_of[id(limit)]) for edge, window_us, limit, quota in unit[0]],
-                    unit[4].keep_free,
-                )
-                for ref, unit in zip(compiled.refs, compiled.units, strict=True)
-            ]
-            for compiled in batch.compiled
-        ]
+        bound = [_parts(compiled, lambda limit: place_of[id(limit)]) for compiled in batch.compiled]
         firsts = [(len(parts) == 1, *parts[0][:4], min(parts[0][3])[0]) for parts in bound]
         hits, lefts, places, resets_us = list[int](), list[int](), list[int](), list[int]()
         refused: dict[int, int] = {}
@@ -471,8 +481,8 @@ class MemoryStore(LocalStore, LogTransaction):
                         answer = self._unit(subject, bound[code], now_us, records=records)
                     if answer is None:
                         late[len(hits)] = subject
-                        answer = 0, 0, 0, 0, 0
-                    hit_us, left, place, reset_us, wait_us = answer
+                        answer = 0, 0, 0, 0, 0, 0, ()
+                    hit_us, left, place, reset_us, wait_us, _, _ = answer
                     if wait_us:
                         refused[len(hits)] = wait_us
                     hits.append(hit_us)
@@ -502,13 +512,14 @@ class MemoryStore(LocalStore, LogTransaction):
     ) -> tuple[Any, ...] | None:
         """What `decide_one` says, on several logs if they are all behind now, and records; None: ask the rule.
 
-        As (hit, units left before it, place of the limit that binds, when all is empty, wait).
+        As (hit, units left before it, place of the limit that binds, when all is empty, wait), then the stamp, and of
+        each log (itself, its stamps, the places of the first and behind the last).
         """
-        found: list[ColumnLog] = []
+        found: list[tuple[ColumnLog, array[int], int, int]] = []
         fresh: list[tuple[LogRef, ColumnLog]] = []
         fits_us: Any = now_us
         stamp_us = now_us
-        left, place, binds, newest_us, longest_us, keeps = LARGEST_QUOTA + 1, 0, -1, 0, 0, None
+        left, place, binds, newest_us, longest_us, keeps = LARGEST_QUOTA + 1, None, None, 0, 0, None
         windows: list[tuple[int, int, int, int]]
         for logs, ref, widest_us, windows, keep_free in parts:
             log: Any = logs.get(subject)
@@ -530,26 +541,27 @@ class MemoryStore(LocalStore, LogTransaction):
                 if i >= start and (at_us := stamps[i]) > cutoff_us:
                     if at_us + window_us > fits_us:
                         fits_us, binds = at_us + window_us, limit
-                elif binds < 0:
+                elif binds is None:
                     free = quota - n
                     free += start if n == start or stamps[start] > cutoff_us else bisect_right(stamps, cutoff_us, start)
                     if free < left:
                         left, place = free, limit
             longest_us, keeps = max(longest_us, widest_us), keeps or keep_free
-            found.append(log)
-        if binds >= 0:
+            found.append((log, stamps, start, n))
+        if binds is not None:
             if fits_us >= LATEST_US or keeps:
                 return None
-            return NO_HIT, 1, binds, newest_us + longest_us - now_us, fits_us - now_us
+            reset_us = newest_us + longest_us - now_us
+            return NO_HIT, 1, binds, reset_us, fits_us - now_us, stamp_us, found
         if records:
             retention_us = parts[0][1].retention_us
-            for log in found:
+            for log, _, _, _ in found:
                 log.trim(max(now_us, log.high_water_us) - retention_us)
                 log.stamps.append(stamp_us)
                 log.high_water_us = stamp_us
             for ref, log in fresh:  # when all are recorded: a sweep takes what is old
                 self.save(ref, subject, log)
-        return stamp_us, left, place, stamp_us + longest_us - now_us, 0
+        return stamp_us, left, place, stamp_us + longest_us - now_us, 0, stamp_us, found
 
     @override
     def _decided_once(self, batch: Batch, receipt: str, work: Work) -> Decisions:

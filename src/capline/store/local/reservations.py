@@ -14,7 +14,8 @@ from capline.model.errors import InvalidValueError
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import OpenNumbers
 from capline.window.bound_log import BoundLog
-from capline.window.reservation import commit, end_all, mark_of, pending_in
+from capline.window.log import NEVER
+from capline.window.reservation import end_all, mark_of, pending_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,10 +113,14 @@ def commit_hit(transaction: LogTransaction, operation: Operation, now_us: int) -
     record, ref, subject = compiled.record, compiled.refs[0], operation.subject
     if record is None:
         raise InvalidValueError(f"policy {compiled.rule.policy!r} has no reservations; give it reservations=True")
-    own = BoundLog(transaction.load(ref, subject), ref.log_limits, (), 1)
-    stored = pending_in(transaction.load(record, subject).recorded())
-    pending = [*stored]
-    committed = commit(own, pending, operation.stamp_us, now_us)
-    if len(pending) < len(stored):
-        keep_pending(transaction, record, subject, pending)
-    return committed
+    own, kept, stamp_us = transaction.load(ref, subject), transaction.load(record, subject), operation.stamp_us
+    time_us = max(now_us, own.high_water_us)
+    if stamp_us <= time_us - ref.retention_us or not own.units_at(stamp_us):
+        return False
+    holds_us = kept.units_at(stamp_us)
+    if holds_us and stamp_us + holds_us <= time_us:
+        return False
+    if holds_us:
+        pending = pending_in(kept.recorded()) if kept.units_after(NEVER) > holds_us else []
+        keep_pending(transaction, record, subject, [entry for entry in pending if entry.stamp_us != stamp_us])
+    return True

@@ -1,20 +1,20 @@
 """The answer to an attempt, and what the logs say together for it.
 
-A new attempt is answered from the time of its logs, its stamp, when it fits, and when quiet hours let it be. The
-commonest answer, that it is allowed now, takes one look at each limit. An id that is known is answered as its hit was.
+A new attempt is answered from the time of its logs, its stamp, when it fits, and when quiet hours let it be. An id
+that is known is answered as its hit was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from operator import itemgetter, lt
+from operator import itemgetter
 
 from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit import LARGEST_QUOTA, Limit
-from capline.model.limit_status import NUMBERS, states_of
+from capline.model.limit_status import states_of
 from capline.window.bound_log import BoundLog
 from capline.window.limit_reader import QuietReader
 from capline.window.log import NEVER
@@ -218,33 +218,3 @@ def answer_then(logs: Sequence[BoundLog], stamp_us: int, time_us: int, now_us: i
         late_us=max(0, now_us - stamp_us) if slot else 0,
         _seen=(states_of, [bound.log_limits for bound in logs], numbers),
     )
-
-
-def allowed_now(logs: Sequence[BoundLog], now_us: int) -> Decision | None:
-    """The answer to an attempt of no known id that is allowed now; None where it may be another. Records nothing."""
-    time_us, last_us = now_us, NEVER
-    cost, table = logs[0].cost, logs[0].table
-    for log in [bound.log for bound in logs]:
-        if (at_us := log.high_water_us) > time_us:
-            time_us = at_us
-        if (at_us := log.last_us()) > last_us:
-            last_us = at_us
-    stamp_us = time_us if time_us > last_us else last_us + 1
-    if not cost or last_us > time_us or stamp_us >= LATEST_US:
-        return None
-    left, limit, empty_us = LARGEST_QUOTA + 1, None, now_us
-    states: list[int] = []
-    for reader, log in [(reader, bound.log) for bound in logs for reader in bound.readers]:
-        after, more_us, full_us, _ = reader.after_hit(log, stamp_us, cost, table)
-        if after < 0:
-            return None
-        if after < left:
-            left, limit = after, reader.limit
-        states += after, max(0, more_us - now_us), max(0, full_us - now_us)
-        empty_us = max(empty_us, full_us)
-    if logs[0].log_limits.keep_free is not None:
-        kept = [units for bound in logs for units in bound.log_limits.keep_free or ()]
-        if any(map(lt, states[::NUMBERS], kept)):
-            return None
-    seen = (states_of, [bound.log_limits for bound in logs], states)
-    return Decision(True, limit, left, 0, empty_us - now_us, stamp_us, _seen=seen)

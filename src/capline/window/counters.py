@@ -90,8 +90,8 @@ class CounterReader(NumberReader, frozen=True):
     def _empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         return last_us - last_us % self.limit.window_us + 2 * self.limit.window_us
 
-    @override
-    def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
+    def after_hit(self, log: LogView, at_us: int, cost: int) -> tuple[int, int, int, int]:
+        """`left`, `more_us` and `full_us` just after a hit of `cost`, above 0, later than all; then its level."""
         quota, window_us = self.limit.quota, self.limit.window_us
         start_us = at_us - at_us % window_us
         ends_us = start_us + window_us
@@ -136,8 +136,8 @@ class FixedReader(NumberReader, frozen=True):
     def _more_us(self, log: LogView, at_us: int, left: int, cost: int, table: ZoneTable) -> int:
         return NEVER if left - cost >= self.limit.quota else self.frees_us(at_us, table)
 
-    @override
-    def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
+    def after_hit(self, log: LogView, at_us: int, cost: int) -> tuple[int, int, int, int]:
+        """As `CounterReader.after_hit`."""
         window_us = self.limit.window_us
         start_us = at_us - at_us % window_us
         left, ends_us = self.limit.quota - log.units_after(start_us - 1) - cost, start_us + window_us
@@ -181,8 +181,8 @@ class LevelReader(NumberReader, frozen=True):
         over = level - (self.brim - (max(0, self.brim - level) // self.rise + 1) * self.rise)
         return max(at_us, log.newest_us()) - (-over // self.fall)
 
-    @override
-    def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
+    def after_hit(self, log: LogView, at_us: int, cost: int) -> tuple[int, int, int, int]:
+        """As `CounterReader.after_hit`."""
         rise, fall = self.rise, self.fall
         newest_us, level = log.newest_us(), cost * rise
         if newest_us != NEVER:

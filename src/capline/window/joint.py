@@ -11,7 +11,7 @@ import msgspec
 from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit_status import NUMBERS, LimitStatus, states_of
-from capline.window.answer import allowed_now, replayed_answer, time_of
+from capline.window.answer import replayed_answer, time_of
 from capline.window.bound_log import BoundLog
 from capline.window.charge import check_room
 from capline.window.log import NEVER
@@ -41,7 +41,7 @@ def joint(
         least = min(answers, key=lambda answer: answer.remaining)
         parts[answers.index(least)][0].binds = True
         return _by_part(least, parts, replayed, []), [answer.hit or 0 for answer in answers]
-    decision, stamps_us = _all_now(new, now_us) or judge(new, now_us)
+    decision, stamps_us = judge(new, now_us)
     numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `build_answer` put it there
     decision = _by_part(decision, parts, replayed, numbers)
     if not decision.allowed:
@@ -52,22 +52,6 @@ def joint(
         new_hits = [NEVER if answer else hit for answer, hit in zip(replayed, hits, strict=True)]
         _record(parts, now_us, fingerprints, new_hits)
     return decision, hits
-
-
-def _all_now(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, list[int]] | None:
-    """The answer of `judge` where every part is allowed now; None where it may be another."""
-    answers: list[Decision] = []
-    for logs in parts:
-        answer = allowed_now(logs, now_us)
-        if answer is None:
-            return None
-        answers.append(answer)
-    least = min(answers, key=lambda answer: answer.remaining)
-    parts[answers.index(least)][0].binds = True
-    numbers = [number for answer in answers for number in answer._seen[-1]]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `allowed_now` put it there
-    reset_us = max(answer.reset_after_us or 0 for answer in answers)
-    hits = [answer.hit or 0 for answer in answers]
-    return msgspec.structs.replace(least, reset_after_us=reset_us, hit=hits[0], _seen=(tuple, numbers)), hits
 
 
 def joint_slot(

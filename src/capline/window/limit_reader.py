@@ -81,15 +81,6 @@ class LimitReader(msgspec.Struct, frozen=True):
         full_us = empty_us if newest_us == last_us else self._empty_us(log, newest_us, cost, table)
         return Reading(left - cost, more_us, NEVER if more_us == NEVER else full_us, empty_us)
 
-    def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
-        """`left`, `more_us` and `full_us` just after a hit of `cost`, above 0, later than all; then the hit's level.
-
-        Where `left` is below 0 nothing else means anything. Only a log that is a level has one.
-        """
-        left = self.left(log, at_us, table)
-        more_us = self._more_us(log, at_us, left, cost, table)
-        return left - cost, more_us, self._empty_us(log, at_us, cost, table), 0
-
     def read_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> Reading:
         """Read the limit as it was when the hit with this stamp was recorded, counting hits later than the horizon.
 
@@ -158,14 +149,6 @@ class WindowReader(LimitReader, frozen=True):
         return self.frees_us(at_us, table) if cost else NEVER
 
     @override
-    def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
-        used = log.units_after(self.cutoff_us(at_us, table))
-        left, empty_us = self.limit.quota - used - cost, self.frees_us(at_us, table)
-        if left < 0 or not used:
-            return left, empty_us, empty_us, 0
-        return left, self.frees_us(log.stamp_of_unit(used), table), empty_us, 0
-
-    @override
     def _left_then(
         self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable
     ) -> tuple[int, int]:
@@ -232,10 +215,6 @@ class QuietReader(LimitReader, frozen=True):
     @override
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
         return LARGEST_QUOTA if self.opens_us(at_us, table) == at_us else 0
-
-    @override
-    def after_hit(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> tuple[int, int, int, int]:
-        return self.left(log, at_us, table) - cost, NEVER, NEVER, 0
 
     @override
     def read(self, log: LogView, at_us: int, cost: int, last_us: int, table: ZoneTable) -> Reading:

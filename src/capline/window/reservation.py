@@ -106,10 +106,9 @@ def commit(own: BoundLog, pending: list[Pending], stamp_us: int, now_us: int) ->
     time_us = max(now_us, own.log.high_water_us)
     if stamp_us <= time_us - own.log_limits.retention_us or not own.log.units_at(stamp_us):
         return False
-    own_entries = [entry for entry in pending if entry.stamp_us == stamp_us]
-    if ended(own_entries, time_us):
-        return False
-    for entry in own_entries:
+    for entry in [entry for entry in pending if entry.stamp_us == stamp_us]:
+        if stamp_us + entry.holds_us <= time_us:
+            return False
         pending.remove(entry)
     return True
 

@@ -35,7 +35,6 @@ from capline.model.policy import BoundPolicy
 from capline.window.answer import (
     Binding,
     Stamped,
-    allowed_now,
     answer_then,
     build_answer,
     fits_all,
@@ -66,11 +65,6 @@ def take_slot(parts: Sequence[Sequence[BoundLog]], now_us: int, slot: Slot) -> D
     One instant for all parts, at the time of the log that is furthest ahead. Nothing is taken after the last slot, so
     every later instant is free as well. Records nothing.
     """
-    at_once = allowed_now(parts[0], now_us) if len(parts) == 1 and not slot.not_before_us else None
-    if at_once is not None and at_once.hit is not None:
-        wait_us = max(0, at_once.hit - now_us)
-        if slot.max_wait_us is None or wait_us <= slot.max_wait_us:
-            return msgspec.structs.replace(at_once, wait_us=wait_us) if wait_us else at_once
     logs = [bound for part in parts for bound in part]
     time_us, newest_us = time_of(logs, now_us), newest_of(logs)
 
@@ -223,7 +217,7 @@ def _judged(logs: Sequence[BoundLog], now_us: int) -> Decision:
     """
     parts = parts_of(logs, now_us)
     if len(parts) == 1:
-        return allowed_now(logs, now_us) or judge(parts, now_us)[0]
+        return judge(parts, now_us)[0]
     decision, hits = judge(parts, now_us)
     if not hits:
         return decision

@@ -29,7 +29,7 @@ from capline.store.local.numbers import StoredNumbers
 from capline.store.local.numbers_path import first_hit
 from capline.store.local.operations import joint_step, step
 from capline.store.local.pace import GRACE, Pace
-from capline.store.local.reservations import keep_first
+from capline.store.local.reservations import keep_reserved
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog, take_up
 from capline.store.protocol import Batch, Kind, Mode, Operation, operation_of
 from capline.support.fork import wait_at_fork
@@ -308,7 +308,7 @@ class MemoryStore(LocalStore, LogTransaction):
                             self.save(numbers or own, subject, value)
                         if kind == "reserve" and hit_us is not None:
                             value.reserved = True
-                            keep_first(self, compiled, subject, hit_us, bound_us or 0)
+                            keep_reserved(self, compiled, subject, hit_us, bound_us or 0)
                         return decision
                 return step(self, operation_of(kind, compiled, subject, cost, fingerprint, bound_us), now_us)
             finally:

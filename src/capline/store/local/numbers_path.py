@@ -186,7 +186,7 @@ def _fixed(reader: FixedReader) -> Judge:
         if i < log.start or stamps[i] < start_us:
             return quota - cost, ends_us, ends_us, 0
         if before is None or (i > log.start and stamps[i - 1] >= start_us):
-            return reader.after_hit(log, at_us, cost, ())
+            return reader.after_hit(log, at_us, cost)
         return quota - log.total + before[i] - cost, ends_us, ends_us, SAME
 
     return judge
@@ -203,7 +203,7 @@ def _counter(reader: CounterReader) -> Judge:
             units, place = units + log.total - before[i], SAME
             i -= 1
         if i >= log.start and stamps[i] >= start_us - window_us:
-            return reader.after_hit(log, at_us, cost, ())
+            return reader.after_hit(log, at_us, cost)
         frees_us = ends_us + window_us
         more_us = frees_us - (units - 1) * ticks // units * tick_us
         return quota - units, max(more_us, ends_us), frees_us, place
@@ -220,7 +220,7 @@ def _level(reader: LevelReader) -> Judge:
         if i >= log.start:
             rest = 0 if before is None else log.total - before[i]
             if not rest:  # refunded, or a single unit
-                return reader.after_hit(log, at_us, cost, ())
+                return reader.after_hit(log, at_us, cost)
             rest -= (at_us - stamps[i]) * fall
             if rest > 0:
                 level += rest

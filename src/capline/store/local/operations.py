@@ -16,7 +16,7 @@ from capline.model.limit import LARGEST_QUOTA
 from capline.store.local.fast_path import record
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import StoredNumbers
-from capline.store.local.reservations import OpenRecord, commit_hit, save_changed
+from capline.store.local.reservations import OpenRecord, all_hold, commit_hit, keep_reserved, may_reserve, save_changed
 from capline.store.local.whole_logs import counted
 from capline.store.protocol import Kind, Operation
 from capline.window.bound_log import BoundLog, table_of
@@ -60,7 +60,7 @@ _RULES: dict[Kind, _Rule] = {
         logs, operation.stamp_us, now_us, operation.fingerprint, operation.not_before_us
     ),
 }
-_QUICK = frozenset[Kind](["decide", "peek", "schedule"])
+_QUICK = frozenset[Kind](["decide", "peek", "schedule", "reserve"])
 
 
 def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
@@ -83,15 +83,19 @@ def step(transaction: LogTransaction, operation: Operation, now_us: int) -> Any:
 
 
 def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) -> Decision | None:
-    """A decision, a peek or a slot that is now, where the fast path has the answer."""
+    """A decision, a peek, a reservation or a slot that is now, where the fast path has the answer."""
     compiled, subject, kind = operation.compiled, operation.subject, operation.kind
     if compiled.numbers is not None:
         return _numbers_step(transaction, operation, kind, now_us)
-    logs = _logs_of(transaction, compiled, subject)
-    if logs is None:
+    logs = _logs_of(transaction, compiled, subject, now_us)
+    if logs is None or (kind == "reserve" and not may_reserve(transaction, operation)):
         return None
     decision = compiled.quick(logs, operation.cost, operation.fingerprint, kind, operation.max_wait_us, now_us)
     if decision is not None and decision.hit is not None:
+        if kind == "reserve":
+            own: Any = logs if len(compiled.refs) == 1 else logs[0]
+            own.reserved = True
+            keep_reserved(transaction, compiled, subject, decision.hit, operation.ttl_us)
         _keep(transaction, compiled.refs, subject, logs)
     return decision
 
@@ -136,11 +140,11 @@ def _numbers_step(transaction: LogTransaction, operation: Operation, kind: Kind,
     return decision
 
 
-def _logs_of(transaction: LogTransaction, compiled: LocalRule, subject: Subject) -> Any:
+def _logs_of(transaction: LogTransaction, compiled: LocalRule, subject: Subject, now_us: int) -> Any:
     """The log, or the logs, as a fast path takes them; None where a reservation may be pending."""
     refs = compiled.refs
     log = transaction.load(refs[0], subject)
-    if log.reserved:
+    if log.reserved and not all_hold(transaction, compiled, subject, max(now_us, log.high_water_us)):
         return None
     return log if len(refs) == 1 else [log, *[transaction.load(ref, subject) for ref in refs[1:]]]
 
@@ -225,7 +229,7 @@ def _part(
         return None, None
     if compiled.numbers is not None:
         return _numbers_step(transaction, operation, kind, now_us), None
-    if log is None and (log := _logs_of(transaction, compiled, operation.subject)) is None:
+    if log is None and (log := _logs_of(transaction, compiled, operation.subject, now_us)) is None:
         return None, None
     return compiled.quick(log, operation.cost, operation.fingerprint, kind, None, now_us), log
 

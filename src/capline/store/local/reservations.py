@@ -8,14 +8,15 @@ has ended since the last hit.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import InvalidValueError
+from capline.model.limit import LARGEST_QUOTA
 from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import OpenNumbers
 from capline.window.bound_log import BoundLog
 from capline.window.log import NEVER
-from capline.window.reservation import end_all, mark_of, pending_in
+from capline.window.reservation import Pending, commit, end_all, ended, mark_of, pending_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
     from capline.store.protocol import Operation
-    from capline.window.reservation import Pending
 
 
 class OpenRecord:
@@ -99,12 +99,27 @@ def save_changed(
             transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
 
 
-def keep_first(transaction: LogTransaction, compiled: LocalRule, subject: Subject, hit_us: int, ttl_us: int) -> None:
-    """Note that this hit, just recorded in the only log, is reserved; nothing else of the subject is."""
-    if compiled.record is not None:
-        log = ColumnLog(array("Q", (hit_us,)), 0, array("Q", (0,)), ttl_us, hit_us)
-        log.name(hit_us, mark_of(compiled.refs[0].log_limits.log, hit_us))
-        transaction.save(compiled.record, subject, log)
+def all_hold(transaction: LogTransaction, compiled: LocalRule, subject: Subject, time_us: int) -> bool:
+    """Whether nothing that is pending has ended, so that the logs are as they count; O(pending)."""
+    record = compiled.record
+    return record is not None and not ended(pending_in(transaction.load(record, subject).recorded()), time_us)
+
+
+def may_reserve(transaction: LogTransaction, operation: Operation) -> bool:
+    """Whether the record can count one more."""
+    record: LogRef = operation.compiled.record
+    return transaction.load(record, operation.subject).units_after(NEVER) + operation.ttl_us <= LARGEST_QUOTA
+
+
+def keep_reserved(transaction: LogTransaction, compiled: LocalRule, subject: Subject, hit_us: int, ttl_us: int) -> None:
+    """Note that this hit, just recorded in all the logs, is reserved."""
+    record: Any = compiled.record
+    log, mark = transaction.stored(record, subject), mark_of(compiled.refs[-1].log_limits.log, hit_us)
+    if log is None:
+        log = ColumnLog(array("Q", (hit_us,)), 0, array("Q", (0,)), ttl_us, hit_us, {mark: hit_us})
+    else:
+        log.record(hit_us, ttl_us, hit_us, mark)
+    transaction.save(record, subject, log)
 
 
 def commit_hit(transaction: LogTransaction, operation: Operation, now_us: int) -> bool:
@@ -114,13 +129,10 @@ def commit_hit(transaction: LogTransaction, operation: Operation, now_us: int) -
     if record is None:
         raise InvalidValueError(f"policy {compiled.rule.policy!r} has no reservations; give it reservations=True")
     own, kept, stamp_us = transaction.load(ref, subject), transaction.load(record, subject), operation.stamp_us
-    time_us = max(now_us, own.high_water_us)
-    if stamp_us <= time_us - ref.retention_us or not own.units_at(stamp_us):
-        return False
     holds_us = kept.units_at(stamp_us)
-    if holds_us and stamp_us + holds_us <= time_us:
-        return False
-    if holds_us:
-        pending = pending_in(kept.recorded()) if kept.units_after(NEVER) > holds_us else []
-        keep_pending(transaction, record, subject, [entry for entry in pending if entry.stamp_us != stamp_us])
-    return True
+    pending = [Pending(stamp_us, holds_us, 0)] if holds_us else []
+    committed = commit(BoundLog(own, ref.log_limits, (), 1), pending, stamp_us, now_us)
+    if holds_us and not pending:
+        others = pending_in(kept.recorded()) if kept.units_after(NEVER) > holds_us else []
+        keep_pending(transaction, record, subject, [entry for entry in others if entry.stamp_us != stamp_us])
+    return committed

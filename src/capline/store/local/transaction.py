@@ -108,9 +108,7 @@ class LocalRule(msgspec.Struct, dict=True):
         """Its fast path on a log, or on numbers, in hand."""
         if self.meters:
             return numbers_path(self.meters, self.rule.logs)
-        # In memory what is pending of a subject is looked for before its log.
-        looked_for = self.rule.reserved and self.store.keeps_rows
-        return logs_path(self.rule) if self._is_plain and (self.record is None or looked_for) else None
+        return logs_path(self.rule) if self._is_plain and (self.record is None or self.rule.reserved) else None
 
     @made_once
     def ask(self) -> Callable[..., Decision] | None:

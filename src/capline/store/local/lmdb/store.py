@@ -197,7 +197,7 @@ class LmdbStore(LocalStore):
     def ask_path(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision] | None:  # noqa: C901 - one flat step
         """Each log read, the fast path, each written; the general rule where it has no answer."""
         numbers = compiled.numbers
-        if numbers is None and compiled.refs[1:]:  # a channel
+        if compiled.record is not None or (numbers is None and compiled.refs[1:]):  # reservations, a channel
             return None
         refs = compiled.refs[1:] if numbers else compiled.refs
         prefixes, run, now_us_of = [*map(log_prefix, refs)], self._run, self._clock.now_us

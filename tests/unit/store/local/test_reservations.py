@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from capline import Limiter, ManualClock, Policy
+from capline import InvalidValueError, Limiter, ManualClock, Policy
+from capline.model.limit import LARGEST_QUOTA
 from capline.window.reservation import Pending, pending_in
 
 SECOND_US = 1_000_000
@@ -59,3 +60,17 @@ def test_what_ended_on_a_channel_stays_until_that_is_written_or_it_ages() -> Non
         clock.advance_us(3601 * SECOND_US)
         assert limiter.decide("p", "s")
         assert recorded(limiter) == []
+
+
+def test_more_than_the_record_can_count_is_not_reserved() -> None:
+    clock = ManualClock(1_700_000_000 * SECOND_US)
+    with Limiter("memory://", [Policy("p", ["9/day"], reservations=True)], clock=clock) as limiter:
+        hit = limiter.reserve("p", "s", ttl=60).hit
+        store: Any = limiter._store
+        compiled: Any = limiter._bound(("p", None, None, None))
+        store.load(compiled.record, "s").amend(hit, LARGEST_QUOTA - 59 * SECOND_US)
+        with pytest.raises(InvalidValueError):
+            limiter.reserve("p", "s", ttl=60)
+        assert len(recorded(limiter)) == 1
+        assert limiter.usage("p", "s")[0].used == 1
+        assert limiter.reserve("p", "s", ttl=59)

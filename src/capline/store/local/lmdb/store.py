@@ -320,12 +320,14 @@ class LmdbStore(LocalStore):
         """Rows of one unit at one instant, in columns where their logs are short and plain; the others one by one."""
         bound, asked = batch.compiled, [*rows_of(batch, rows)]
         rules: list[Any] = [compiled.units for compiled in bound]
-        if not isinstance(transaction, LmdbTransaction) or batch.cost != 1 or mode == "refund" or None in rules:
-            return super()._batch_answers(transaction, batch, mode, rows, errors)
-        if len(asked) < FEWEST_IN_COLUMNS:
+        usual = batch.cost == 1 and mode != "refund" and None not in rules and len(asked) >= FEWEST_IN_COLUMNS
+        if not usual or not isinstance(transaction, LmdbTransaction):
             return super()._batch_answers(transaction, batch, mode, rows, errors)
         table, now_us = self._table(b"logs"), self._clock.now_us()
-        late = _repeated([subject for _, subject in asked])
+        late, subjects = set[int](), [subject for _, subject in asked]
+        if len({*subjects}) < len(subjects):
+            firsts = dict(zip(reversed(subjects), reversed(range(len(subjects))), strict=True))
+            late = {row for row, subject in enumerate(subjects) if firsts[subject] < row}
         places: list[tuple[Any, list[bytes], list[array[int]]]] = []
         for ref in bound[0].refs:
             # A cursor stays on its page: neighbouring subjects, as in campaigns, cost half a search each.
@@ -333,7 +335,7 @@ class LmdbStore(LocalStore):
             get, found = cursor.get, list[Any]()
             keys = [
                 pack(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
-                for _, subject in asked
+                for subject in subjects
             ]
             for row, key in enumerate(keys):
                 value = get(key)
@@ -352,14 +354,11 @@ class LmdbStore(LocalStore):
         else:
             answers.hit[:] = NO_HIT
         others = sorted(late)
-        decided = [
-            answer
-            for row in others
-            for answer in self._answers(
-                transaction, [Operation(mode, bound[asked[row][0]], asked[row][1])], rows.start + row, errors
-            )
-        ]
         if others:
+            found = dict[int, CaplineError]()
+            operations = [Operation(mode, bound[asked[row][0]], asked[row][1]) for row in others]
+            decided = self._answers(transaction, operations, 0, found)
+            errors.update({rows.start + others[at]: error for at, error in found.items()})
             answers.put(np.array(others), Decisions.of(decided, answers.limits))
         return answers
 
@@ -449,11 +448,3 @@ class LmdbStore(LocalStore):
         if self._environment is not None:
             self._environment.leave()
             self._environment = None
-
-
-def _repeated(subjects: Sequence[Subject]) -> set[int]:
-    """The rows whose subject has come before."""
-    if len({*subjects}) == len(subjects):
-        return set()
-    seen = set[Subject]()
-    return {row for row, subject in enumerate(subjects) if subject in seen or seen.add(subject)}

@@ -16,6 +16,7 @@ from capline.limiter.aio import SLOTS_A_TURN
 from capline.limiter.base import Options
 from capline.model.errors import StoreClosedError, StoreUnavailableError
 from capline.store.local.aio import AsyncLocalStore
+from capline.store.local.memory import MemoryStore
 from capline.store.open import open_async_store, open_store
 from capline.store.protocol import Operation
 
@@ -227,8 +228,9 @@ class HeldStore:
         store = limiter._store
         self.inside, self.let = threading.Event(), threading.Event()
         self.was_let = False
-        self._rows = store.store._batch_answers
-        store.store._batch_answers = self.rows
+        step = "_unit" if isinstance(store.store, MemoryStore) else "_batch_answers"
+        self._rows = getattr(store.store, step)
+        setattr(store.store, step, self.rows)
 
     def rows(self, *args: Any, **named: Any) -> Any:
         self.inside.set()

@@ -23,6 +23,7 @@ from capline.policy.joint import JointPolicy
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
 from capline.store.local.pace import Pace
+from capline.store.local.transaction import LogTransaction
 from capline.store.protocol import CompiledRule, Operation
 from capline.support.override import override
 from capline.window.bound_log import BoundLog, readers_of
@@ -374,26 +375,45 @@ def test_what_is_refused_leaves_a_reservation_that_ended_to_be_given_back() -> N
         assert limiter.peek("p", "one", channel="c").limits[1].remaining == 29
 
 
-ASKS: list[Callable[[Limiter], object]] = [
+ASKS: list[Callable[[Limiter], Any]] = [
     lambda limiter: limiter.decide("p", "s"),
     lambda limiter: limiter.decide("p", "s", id="i"),
     lambda limiter: limiter.peek("p", "s"),
-    lambda limiter: limiter.decide_all([Attempt("p", "s")]),
+    lambda limiter: limiter.decide_all([Attempt("q", "s"), Attempt("p", "s")]),
     lambda limiter: limiter.decide_many("p", ["s"])[0],
     lambda limiter: limiter.peek_many("p", ["s"])[0],
 ]
 
 
+@pytest.mark.parametrize("quota", [2, 3])
 @pytest.mark.parametrize("ask", ASKS)
-def test_who_knows_no_reservations_gives_back_those_that_ended(ask: Callable[[Limiter], object]) -> None:
-    clock = ManualClock(START_US)
-    with Limiter("memory://", [Policy("p", ["2/day"])], clock=clock) as limiter:
+def test_who_knows_no_reservations_gives_back_those_that_ended(ask: Callable[[Limiter], Any], quota: int) -> None:
+    policy, clock = Policy("p", [f"{quota}/day"]), ManualClock(START_US)
+    with Limiter("memory://", [policy, Policy("q", ["9/day"])], clock=clock) as limiter:
         assert limiter.decide("p", "s")
-        reserving = limiter.beside([Policy("p", ["2/day"], reservations=True)])
+        assert limiter.decide("q", "s")
+        reserving = limiter.beside([Policy("p", [f"{quota}/day"], reservations=True)])
         assert reserving.reserve("p", "s", ttl=1)
-        assert not ask(limiter)
         clock.advance_us(1_000_001)
-        assert ask(limiter)
+        answer = ask(limiter)
+        assert (answer.allowed, answer.remaining) == (True, quota - 2)
+
+
+@pytest.mark.parametrize("url", ["memory://", "lmdb://{}"])
+def test_a_batch_forgets_what_is_out_of_every_window(url: str, tmp_path: Path) -> None:
+    clock = ManualClock(START_US)
+    with Limiter(url.format(tmp_path), [Policy("p", ["2/300us", "3/900us"])], clock=clock) as limiter:
+        for _ in range(3):
+            limiter.decide_many("p", range(40))
+            clock.advance_us(600)
+        inside: Any = limiter
+        store, ref = inside._store, inside._bound(("p", None, None, None)).refs[0]
+
+        def stored(transaction: LogTransaction) -> Any:
+            return transaction.stored(ref, 7)
+
+        log = store._transact(stored)
+        assert [*log.stamps[log.start :]] == [START_US + 600, START_US + 1200]
 
 
 def test_a_unit_beside_what_must_stay_free_is_decided_in_order() -> None:

@@ -18,7 +18,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from operator import sub
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -209,11 +209,10 @@ def _units_path(compiled: FastRule, rule: BoundPolicy) -> Quick:
         for edge, window_us, limit, quota in limits
     ]
     # A refusal that counts is recorded, and one of the calendar frees at midnight: the rule's.
-    refuses, eager = not (rule.zone or rule.denied_units), bool(rule.zone)
+    flags = not (rule.zone or rule.denied_units), bool(rule.zone), bool(rule.reserved)
     kept = log_limits.retention_us, log_limits.grain_us
     # One tuple, where a closure is an object a name.
-    knows = bool(rule.reserved)
-    return partial(_units_step, (compiled, windows, log_limits, *kept, widest_us, least_quota, refuses, eager, knows))
+    return partial(_units_step, (compiled, windows, log_limits, *kept, widest_us, least_quota, *flags))
 
 
 def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
@@ -231,8 +230,8 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
 
     O(1) a limit while no hit is out of its window. States of limits are built at once where hits may change.
     """
-    compiled, windows, log_limits, retention_us, grain_us, widest_us, least_quota, refuses, eager, knows = facts
-    if not cost or (log.reserved and not knows) or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
+    compiled, windows, log_limits, retention_us, grain_us, widest_us, least_quota, refuses, eager, reserves = facts
+    if not cost or (log.reserved and not reserves) or (fingerprint and log.find(fingerprint, NEVER) != NEVER):
         return None
     if type(log) is not ColumnLog:
         return _slowly(log, compiled, cost, fingerprint, kind, now_us) if refuses else None
@@ -428,9 +427,8 @@ def states_of_logs(
     units: Sequence[FastRule], found: Sequence[tuple[Any, ...]], stamp_us: int, now_us: int, allowed: bool
 ) -> tuple[LimitStatus, ...]:
     """The states of all, told of each log as `_states` is: (log, stamps, start, n)."""
-    told = zip(units, found, strict=True)
-    parts = [_states(unit, stamps, start, n, stamp_us, now_us, allowed) for unit, (_, stamps, start, n) in told]
-    return tuple([state for part in parts for state in part])
+    each = [(unit, *log[1:], stamp_us, now_us, allowed) for unit, log in zip(units, found, strict=True)]
+    return (*chain(*states_of_each(each)),)
 
 
 def _numbers(

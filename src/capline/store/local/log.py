@@ -5,7 +5,7 @@
              (total: units of all hits)      until then a hit's position is its units: a read by index
     ids      fingerprint -> stamp            only once an attempt had an id; under `REFUNDED` the newest stamp of such
     denied   stamps of refusals              only once one was counted
-    reserved whether a reservation may be pending: no fast path takes such a log
+    reserved whether a reservation may be pending: no fast path takes it unless the record says that all hold
 
 Trimming moves `start` forward and gives the memory back in strides, so that it costs O(1) a hit whatever the log's
 length.

@@ -91,7 +91,7 @@ class CounterReader(NumberReader, frozen=True):
         return last_us - last_us % self.limit.window_us + 2 * self.limit.window_us
 
     def after_hit(self, log: LogView, at_us: int, cost: int) -> tuple[int, int, int, int]:
-        """`left`, `more_us` and `full_us` just after a hit of `cost`, above 0, later than all; then its level."""
+        """`left`, `more_us` and `full_us` just after a hit of `cost`, above 0, later than all; then 0."""
         quota, window_us = self.limit.quota, self.limit.window_us
         start_us = at_us - at_us % window_us
         ends_us = start_us + window_us
@@ -136,13 +136,6 @@ class FixedReader(NumberReader, frozen=True):
     def _more_us(self, log: LogView, at_us: int, left: int, cost: int, table: ZoneTable) -> int:
         return NEVER if left - cost >= self.limit.quota else self.frees_us(at_us, table)
 
-    def after_hit(self, log: LogView, at_us: int, cost: int) -> tuple[int, int, int, int]:
-        """As `CounterReader.after_hit`."""
-        window_us = self.limit.window_us
-        start_us = at_us - at_us % window_us
-        left, ends_us = self.limit.quota - log.units_after(start_us - 1) - cost, start_us + window_us
-        return left, ends_us, ends_us, 0
-
     @override
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
         """At the end of its window."""
@@ -180,18 +173,6 @@ class LevelReader(NumberReader, frozen=True):
             return NEVER
         over = level - (self.brim - (max(0, self.brim - level) // self.rise + 1) * self.rise)
         return max(at_us, log.newest_us()) - (-over // self.fall)
-
-    def after_hit(self, log: LogView, at_us: int, cost: int) -> tuple[int, int, int, int]:
-        """As `CounterReader.after_hit`."""
-        rise, fall = self.rise, self.fall
-        newest_us, level = log.newest_us(), cost * rise
-        if newest_us != NEVER:
-            rest = log.units_after(newest_us - 1) - (at_us - newest_us) * fall
-            if rest > 0:
-                level += rest
-        room = self.brim - level
-        left = room // rise
-        return left, at_us - ((room % rise - rise) // fall), at_us - (-level // fall), level
 
     @override
     def fits_in(self, log: LogView, at_us: int, units: int, horizon_us: int) -> bool:

@@ -186,7 +186,7 @@ def _fixed(reader: FixedReader) -> Judge:
         if i < log.start or stamps[i] < start_us:
             return quota - cost, ends_us, ends_us, 0
         if before is None or (i > log.start and stamps[i - 1] >= start_us):
-            return reader.after_hit(log, at_us, cost)
+            return quota - log.units_after(start_us - 1) - cost, ends_us, ends_us, 0
         return quota - log.total + before[i] - cost, ends_us, ends_us, SAME
 
     return judge
@@ -218,10 +218,11 @@ def _level(reader: LevelReader) -> Judge:
         stamps, before, level = log.stamps, log.before, cost * rise
         i = len(stamps) - 1
         if i >= log.start:
-            rest = 0 if before is None else log.total - before[i]
+            rest, newest_us = 0 if before is None else log.total - before[i], stamps[i]
             if not rest:  # refunded, or a single unit
-                return reader.after_hit(log, at_us, cost)
-            rest -= (at_us - stamps[i]) * fall
+                newest_us = log.newest_us()
+                rest = log.units_after(newest_us - 1)
+            rest -= (at_us - newest_us) * fall
             if rest > 0:
                 level += rest
         room = brim - level
@@ -231,4 +232,5 @@ def _level(reader: LevelReader) -> Judge:
 
 
 _JUDGES: dict[Any, Callable[[Any], Judge]] = {FixedReader: _fixed, CounterReader: _counter, LevelReader: _level}
-"""`after_hit` of each algorithm, for a log in one piece whose last hit is this window's, or the level."""
+"""Of each algorithm, on a log in one piece: what is left, when there is more, and when all, just after a hit later than
+all; then the hit's level, 0 if it has none, or `SAME`."""

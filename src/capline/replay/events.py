@@ -4,7 +4,8 @@ The rule: every row is an event, or nothing is answered. A row that is short, or
 an error that names the file, the row and the fix; none is skipped or guessed.
 
 Times are ISO 8601 (`1997-01-12`, `2025-03-01T16:00:00+01:00`; without an offset they are UTC), or seconds since 1970,
-with or without a fraction. Subjects of digits alone are integers, as campaigns have them; everything else is text.
+with or without a fraction. Subjects of digits alone are integers, as campaigns have them; everything else is text, of
+which more than 512 bytes become the hash by which a limiter knows such a key of a request.
 
 The file is read as it is used, so memory does not grow with it. 1 to 2 µs a row; `blocks` reads plain files faster.
 """
@@ -26,7 +27,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError, InvalidValueError
-from capline.model.subject import LARGEST_ID, Subject, check_subject
+from capline.model.subject import LARGEST_ID, Subject, check_subject, short_subject
 from capline.model.zone import check_zone
 from capline.support.interruptible import interruptible
 
@@ -156,12 +157,12 @@ def instant_us(text: str) -> int:
 
 
 def subject_of(text: str) -> Subject:
-    """Read digits as the integer, anything else as text; raises where it can be neither."""
+    """Read digits as the integer, other text as itself, or as its hash if it is long; raises if it is empty."""
     if text.isascii() and text.isdecimal():
         digits = text.lstrip("0") or "0"
         if len(digits) <= _MOST_DIGITS and int(digits) <= LARGEST_ID:
             return int(digits)
-    return check_subject(text)
+    return check_subject(short_subject(text))
 
 
 def _place(path: Path, header: Sequence[str], column: str) -> int:

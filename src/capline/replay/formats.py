@@ -49,7 +49,6 @@ _ACCESS = {
     "agent": (b' "', _TEXT, b'"'),
 }
 """The fields of a line: what stands before each, the field, and what stands after it."""
-_COMBINED = ("referer", "agent")
 _HOUR = re.compile(rb"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d) ([+-])(\d\d)(\d\d)")
 _PAST_THE_HOUR_US = {b":%02d:%02d" % (at // 60, at % 60): at * 1_000_000 for at in range(3600)}
 _MONTHS = {month.encode(): number for number, month in enumerate(month_abbr)}
@@ -191,10 +190,12 @@ def _hour_us(text: bytes) -> int | None:
 
 
 def _access_pattern(captured: Sequence[str]) -> re.Pattern[bytes]:
+    names = [*_ACCESS]
+    needed = names[: max(names.index(name) for name in (*captured, "size")) + 1]
     parts = [
         before + (b"(%s)" if name in captured else b"%s") % field + after
         for name, (before, field, after) in _ACCESS.items()
-        if name not in _COMBINED or not set(captured).isdisjoint(_COMBINED)
+        if name in needed
     ]
     # The rest of the line is taken too, as the search for the next one is slower.
     return re.compile(b"".join([*parts, rb"[^\n]*"]), re.MULTILINE)

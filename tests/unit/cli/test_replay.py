@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from tests.kit.cli import CommandLine
 
+from capline.model.subject import short_subject
+
 pa: Any = import_module("pyarrow")  # it brings no types along
 pq: Any = import_module("pyarrow.parquet")
 
@@ -113,10 +115,34 @@ def test_a_row_of_parquet_that_is_no_event_is_named(tmp_path: Path, capline: Com
     assert (done.returncode, "events.parquet, row 2: a subject is 1 to 512 bytes" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_subjects_of_more_than_512_bytes_are_counted_like_any_other(
+    tmp_path: Path, capline: CommandLine, name: str
+) -> None:
+    """Each by its own history, by columns, by rows and by lines: a user agent may be as long."""
+    text = FORMS[name].replace("ann", "Mozilla/5.0-" + "a" * 600).replace("bob", "Mozilla/5.0-" + "a" * 601)
+    (tmp_path / name).write_text(text)
+    found = capline.json("replay", name, *LIMITS)["policies"]["default"]
+    assert {**found, "top_refused": 0} == {**EXPECTED, "top_refused": 0}
+    assert found["top_refused"] == [[short_subject("Mozilla/5.0-" + "a" * 600), 3]]
+
+
+def test_a_line_is_read_as_far_as_the_columns_need(tmp_path: Path, capline: CommandLine) -> None:
+    """A server that stops in the middle of a user agent has written the referer."""
+    text = FORMS["combined.log"]
+    (tmp_path / "a.log").write_text(text + text.splitlines()[0][:-3])
+    counts = {
+        column: (found["policies"]["default"]["events"], found["broken_lines"])
+        for column in ("address", "referer", "agent")
+        if (found := capline.json("replay", "a.log", *LIMITS, "--subject-column", column))
+    }
+    assert counts == {"address": (8, 0), "referer": (8, 0), "agent": (7, 1)}
+
+
 @pytest.mark.parametrize("name", ["events.jsonl", "combined.log"])
 def test_broken_lines_are_counted_and_the_first_five_told(tmp_path: Path, capline: CommandLine, name: str) -> None:
     first, *lines = FORMS[name].splitlines(keepends=True)
-    broken = ["{\n", "\n", first.replace("ann", "a" * 600), *["1.2.3.4 - - [oops\n"] * 5, first[:15] + "\xff"]
+    broken = ["{\n", "\n", "{\n", *["1.2.3.4 - - [oops\n"] * 5, first[:15] + "\xff"]
     (tmp_path / name).write_bytes("".join([first, *broken[:2], *lines, *broken[2:]]).encode("latin-1"))
     done = capline("replay", name, *LIMITS, "--json")
     found = json.loads(done.stdout)

@@ -244,14 +244,41 @@ def test_outcomes_of_campaigns_are_events(tmp_path: Path, capline: CommandLine) 
     for suffix in ("parquet", "csv"):
         files = [f"{hour}.{suffix}" for hour in range(3)]
         assert capline.json("suggest", *files, *words) == expected
+    assert capline.json("suggest", "run-0", "1.csv", "run-2", *words) == expected
     done = capline("suggest", *files, "--output", "p.yaml")
     left_out = f"{len(rows) - len(asked):,} that are excluded or held out are not"
     assert f"0.csv, 1.csv, 2.csv: outcomes of campaigns: {len(asked):,} messages are events, {left_out}" in done.stderr
     assert (tmp_path / "p.yaml").read_text().startswith("# Suggested by capline suggest from 3 campaigns.\n")
-    assert "2 files: name one, or outcomes of campaigns alone" in capline.refused("suggest", "0.csv", "events.csv")
+    assert "2 files: name one, or campaigns alone" in capline.refused("suggest", "0.csv", "events.csv")
     assert "name each campaign once" in capline.refused("suggest", "0.csv", "0.parquet")
     (tmp_path / "none.csv").write_text((tmp_path / "0.csv").read_text().partition("\n")[0] + "\n")
     assert "no outcomes; name campaigns" in capline.refused("suggest", "none.csv")
+
+
+def test_campaigns_are_events_by_file_directory_and_name(tmp_path: Path, capline: CommandLine) -> None:
+    (tmp_path / "users.csv").write_text("id\n" + "".join(f"{who}\n" for who in range(50)))
+    (tmp_path / "policies.yaml").write_text("policies: {promo: {limits: [1/day]}}")
+    settings = "policies: policies.yaml\npolicy: promo\nstore: lmdb://store\naudience: {csv: users.csv}\n"
+    queue = ("--queue", f"sqlite:///{tmp_path}/queue")
+    for name in ("mon", "tue"):
+        (tmp_path / f"{name}.yaml").write_text(f"campaign: {name}\n{settings}sender: {{file: out-{name}}}\n")
+    assert capline("campaign", "run", "mon.yaml").returncode == 0
+    assert capline("campaign", "enqueue", "tue.yaml", *queue).returncode == 0
+    assert capline("worker", *queue, "--until-idle", "--quiet").returncode == 0
+    assert capline("campaign", "outcomes", "mon.yaml", "--to", "mon.csv").returncode == 0
+    assert capline("campaign", "outcomes", "tue", *queue, "--to", "tue.csv").returncode == 0
+    rows = [row for day in ("mon", "tue") for row in csv.DictReader((tmp_path / f"{day}.csv").read_text().splitlines())]
+    assert [row["outcome"] for row in rows] == ["sent"] * 50 + ["refused"] * 50
+    lines = "".join(f"{row['id']},{row['decided']}\n" for row in rows)
+    (tmp_path / "events.csv").write_text("user,at\n" + lines)
+    expected = capline.json("suggest", "events.csv")
+    assert expected["windows"]["day"]["quotas"] == [[1, 50, 50], [2, 0, 0]]
+    for campaigns, words in ((("mon.run", "tue"), queue), (("mon.yaml", "tue.csv"), ()), (("mon.csv", "tue"), queue)):
+        done = capline("suggest", *campaigns, *words, "--json")
+        assert json.loads(done.stdout) == expected
+        assert f"{', '.join(campaigns)}: outcomes of campaigns: 100 messages are events" in done.stderr
+    assert "no run of a campaign 'wed'" in capline.refused("suggest", "tue", "wed", *queue)
+    assert "tue: no such file" in capline.refused("suggest", "tue")
 
 
 def test_in_json_and_in_a_table_the_same_is_said(capline: CommandLine, events: str) -> None:

@@ -79,10 +79,15 @@ def test_digits_are_the_integer_where_it_is_an_id_however_many_zeros_come_first(
     assert subject_of(text) == subject
 
 
-@pytest.mark.parametrize("text", ["9" * 5000, "0" * 40 + "9" * 5000, ""])
-def test_a_subject_that_can_be_neither_number_nor_text_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["9" * 5000, "0" * 40 + "9" * 5000, "\u00e9" * 257])
+def test_a_subject_of_more_than_512_bytes_is_its_hash_as_before_an_application(text: str) -> None:
+    assert str(subject_of(text)).startswith("long:")
+    assert len({subject_of(text), subject_of(text + "x"), subject_of("\u00e9" * 256)}) == 3
+
+
+def test_an_empty_subject_is_refused() -> None:
     with pytest.raises(CaplineError, match="a subject is 1 to 512 bytes"):
-        subject_of(text)
+        subject_of("")
 
 
 @pytest.mark.parametrize("name", ["events.csv.gz", "events.csv"])

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capline.campaign.response.messages import (
-    COLUMNS,
-    HELD,
-    NOT_KNOWN,
-    REFUSED,
-    SENT,
-    TRIED,
-    gathered,
-    messages_of_files,
-)
+from capline.campaign.response.messages import COLUMNS, HELD, NOT_KNOWN, REFUSED, SENT, TRIED, gathered
 from capline.model.errors import InvalidValueError, SegmentError
 from capline.replay.events import subject_of
 from capline.replay.suggest.events import Past
 from capline.segment.build import table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
     from capline.model.subject import Subject
@@ -38,15 +29,15 @@ def are_outcomes(path: Path) -> bool:
         return False
 
 
-def events_of(paths: Sequence[Path]) -> tuple[Past, list[Subject], str]:
-    """The events in files of outcomes, their subjects by code, and a line about what was taken.
+def events_of(parts: Iterable[Any], names: str) -> tuple[Past, list[Subject], str]:
+    """The events in messages of campaigns, their subjects by code, and a line about what was taken.
 
     `InvalidValueError` where no message was asked for.
     """
-    messages = gathered(messages_of_files(paths))
+    messages = gathered(parts)
     asked = np.flatnonzero(np.isin(messages.state, _ASKED_FOR))
     others = len(messages.state) - len(asked)
-    of = f"{', '.join(map(str, paths))}: outcomes of campaigns"
+    of = f"{names}: outcomes of campaigns"
     if not len(asked):
         raise InvalidValueError(f"{of}: all {others:,} are excluded or held out; no message was asked for")
     subjects, segments = (column[asked].astype(np.int32) for column in (messages.people, messages.segments))

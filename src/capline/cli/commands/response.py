@@ -2,14 +2,12 @@
 
 # ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from capline.cli.input.campaigns import Shared, Target
+from capline.cli.input.campaigns import Shared
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import Answer, warn
 from capline.cli.render.progress import progress_bar
@@ -18,8 +16,6 @@ from capline.model.errors import InvalidValueError
 from capline.model.limit import parse_span
 
 app = Commands()
-
-_FILES = (".parquet", ".csv")
 
 
 @app.answers(
@@ -63,27 +59,17 @@ def response(
     Every share and difference has its interval of 95 %. Refusals say which campaigns had taken the place.
     """
     from capline.campaign.response.measure import facts, measure
-    from capline.campaign.response.messages import gathered, messages_of_files, messages_of_tables
+    from capline.campaign.response.messages import gathered
     from capline.campaign.response.opt_outs import add_opt_outs
     from capline.campaign.response.page import render
     from capline.campaign.response.replies import EventColumns, Replies
     from capline.replay.page import write_page
-    from capline.segment.build.source import expand
 
     within_us, window_us = parse_span(within, "--within"), parse_span(window, "--window")
     if report is not None and not report.parent.is_dir():  # not after minutes of reading
         raise InvalidValueError(f"{report}: there is no folder {report.parent}; make it, or name another")
 
-    def parts() -> Iterator[Any]:
-        for campaign in campaigns:
-            if campaign.suffix in _FILES:
-                yield from messages_of_files(expand(campaign))
-                continue
-            with ExitStack() as stack:
-                target = Target(target=campaign, queue=of.queue, server=of.server, token_file=of.token_file)
-                yield from messages_of_tables(_tables(target, stack), campaign)
-
-    messages = gathered(parts())
+    messages = gathered(of.messages(campaigns))
     replies = Replies(messages, within_us, opt_out_event if opt_outs else None)
     with progress_bar("reading", None, "events") as advance:
         replies.read(events, EventColumns(id_column, time_column, event_column, key_column), advance)
@@ -97,12 +83,3 @@ def response(
         write_page(render(found, within, window), report)
         warn(f"wrote {report}")
     return Answer(facts(found, replies.told), lambda: show_response(found, window))
-
-
-def _tables(target: Target, stack: ExitStack) -> Any:
-    from capline.campaign.outcomes import tables_of
-
-    if (served := target.served) is not None:
-        return served.tables(target.name)
-    opened = stack.enter_context(target.opened())
-    return tables_of(opened.facts, opened.batches())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capline.cli.input.campaigns import Shared
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import NO_SEGMENT, Answer, warn
 from capline.cli.render.progress import progress_bar
@@ -37,6 +38,7 @@ class Of(StrEnum):
     "capline suggest access.log.gz --window minute --window hour --refuse-at-most 0.5% --report limits.html",
     "capline suggest sends.csv --refuse-at-most 5% --of subjects --output policies.yaml",
     "capline suggest sends.parquet --by-segment --segment-column tier --json",
+    "capline suggest sale.run autumn --queue redis://127.0.0.1:6379/0 --window week",
 )
 def suggest(
     events: Annotated[
@@ -44,7 +46,7 @@ def suggest(
         typer.Argument(
             metavar="EVENTS…",
             help="CSV, Parquet, JSON lines, an export or an access log; gzip or zstd; - is the input. "
-            "Or several files of campaigns' outcomes.",
+            "Or campaigns: files of outcomes, campaign files, runs' directories, names of queued campaigns.",
         ),
     ],
     window: Annotated[
@@ -74,6 +76,8 @@ def suggest(
         bool, typer.Option("--hash-subjects", help="Show subjects as hashes, by a key that nobody keeps.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse broken lines of a log.")] = False,
+    *,
+    place: Shared,
 ) -> Answer:
     """Suggest limits from past events: for every quota of a window, exactly what it would have refused.
 
@@ -95,13 +99,14 @@ def suggest(
         check_output(output)
     column = segment_column or ("segment" if by_segment else None)
     columns = subject_column, time_column, segment_column
-    if not any(columns) and all(map(are_outcomes, events)):
-        past, subjects, line = events_of(events)
+    names = ", ".join(map(str, events))
+    if not any(columns) and all(place.has_run(each) or are_outcomes(each) for each in events):
+        past, subjects, line = events_of(place.messages(events), names)
         told, broken_lines = [line], 0
     else:
         file, past = _of_file(events, subject_column, time_column, column, strict=strict)
         subjects, told, broken_lines = file.subjects(), file.told(), file.broken_lines
-    for line in [*told, *past.oddities(", ".join(map(str, events)))]:
+    for line in [*told, *past.oddities(names)]:
         warn(line)
     parts = past.segments() if column else {}
     with progress_bar("counting", (len(widths_us) + 2) * (1 + len(parts)), "windows") as advance:
@@ -145,7 +150,7 @@ def _of_file(events: list[Path], *columns: str | None, strict: bool) -> tuple[Ev
     from capline.replay.suggest.events import read  # noqa: PLC0415 - as above
 
     if len(events) > 1:
-        raise InvalidValueError(f"{len(events)} files: name one, or outcomes of campaigns alone, and no columns")
+        raise InvalidValueError(f"{len(events)} files: name one, or campaigns alone, and no columns")
     file = EventFile(events[0], *columns, strict=strict)
     with progress_bar("reading", events[0].stat().st_size if events[0].is_file() else None, "bytes") as advance:
         return file, read(file, advance)

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -76,6 +76,28 @@ class Shared(Service):
     """Where campaigns are that workers share: in a store, or behind a service."""
 
     queue: QueueOption = None
+
+    def has_run(self, place: Path) -> bool:
+        """Whether this is a campaign file, a run's directory, or may be the name of a campaign here."""
+        named = (self.queue or self.server) and not place.exists() and str(place) != "-"
+        return bool(named) or place.is_dir() or place.suffix in (".yaml", ".yml")
+
+    def messages(self, campaigns: Iterable[Path]) -> Iterator[Any]:
+        """The messages of these runs, batch by batch, and of files of outcomes or patterns of such files."""
+        from capline.campaign.outcomes import tables_of
+        from capline.campaign.response.messages import messages_of_files, messages_of_tables
+        from capline.segment.build.source import expand
+
+        for campaign in campaigns:
+            if campaign.suffix in (".parquet", ".csv"):
+                yield from messages_of_files(expand(campaign))
+                continue
+            target = Target(target=campaign, queue=self.queue, server=self.server, token_file=self.token_file)
+            if (served := target.served) is not None:
+                yield from messages_of_tables(served.tables(target.name), campaign)
+                continue
+            with target.opened() as run:
+                yield from messages_of_tables(tables_of(run.facts, run.batches()), campaign)
 
 
 @dataclass(slots=True, kw_only=True)

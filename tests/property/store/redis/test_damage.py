@@ -100,7 +100,12 @@ def written(kind: str, layout: str) -> dict[str, tuple[str, bytes]]:
         def many(subject: str) -> None:
             limiter.decide_many("long", [subject] * 300)
 
+        def units(subject: str) -> None:
+            limiter.decide_many("longest", [subject] * 500)
+            some("longest", 3)(subject)
+
         def blocks(subject: str, id: str | None) -> None:
+            limiter.decide("longest", subject, 2)  # else it would be one of units
             hits = limiter.decide_many("longest", [subject] * 1_090).hit
             limiter.decide("longest", subject, 3, id=id)
             limiter.refund("longest", subject, int(hits[7]))
@@ -115,6 +120,7 @@ def written(kind: str, layout: str) -> dict[str, tuple[str, bytes]]:
         take("refunded", "p", refunded)
         take("long", "long", many)
         take("long with ids", "long", lambda subject: [many(subject), some("long", 3, 2, id=True)(subject)] and None)  # noqa: SIM223
+        take("long, of units", "longest", units)
         take("blocks", "longest", lambda subject: blocks(subject, None))
         take("blocks with ids", "longest", lambda subject: blocks(subject, "first"))
         take("counters", "counter", some("counter", 4))
@@ -166,6 +172,7 @@ def spoiled(draw: random.Random, value: bytes) -> bytes:  # noqa: PLR0911 - one 
 def test_what_the_scripts_write_is_what_python_reads(kind: str, layout: str) -> None:
     forms = written(kind, layout)
     assert layout == "bucket" or (forms["blocks"][1][0], forms["blocks with ids"][1][0]) == (203, 235)
+    assert layout == "bucket" or forms["long, of units"][1][0] == 65
     for form, (_, value) in forms.items():
         mine = read_by_python(value)
         assert mine is not None

@@ -4,14 +4,15 @@
 -- A long log by blocks (see log.lua): entries in a block, and blocks that a value has numbers of.
 local IN_BLOCK, BLOCKS = 1024, 256
 local MOST_AHEAD = 2 ^ 52   -- units in such a log, and those that are added in a block; so an entry has less than 2^53
-local HEAD, BLOCKS_HEAD = 22, 28 + 8 * BLOCKS   -- bytes before the first entry of a long log, and of one by blocks
+-- Bytes before the first entry of a long log, of one of units, and of one by blocks.
+local HEAD, UNITS_HEAD, BLOCKS_HEAD = 22, 15, 28 + 8 * BLOCKS
 
 -- The head of the long log in this key, its tag as without blocks, and how its entries lie. `read`: its first bytes, where
 -- they were read.
 local function head_of(key, read)
   local head = read and byte(read) < 192 and read or call('GETRANGE', key, 0, BLOCKS_HEAD - 1)
   local tag = byte(head)
-  if tag < 192 then return head, tag, {start = HEAD, narrow = 0} end
+  if tag < 192 then return head, tag, {start = tag < 68 and UNITS_HEAD or HEAD, narrow = 0} end
   if #head < BLOCKS_HEAD then return head, 0, {} end
   local narrow, skipped = struct.unpack('>I4I2', head, HEAD + 1)
   return head, tag - 128, {start = BLOCKS_HEAD, narrow = narrow, skipped = skipped, ahead = string.sub(head, HEAD + 7)}

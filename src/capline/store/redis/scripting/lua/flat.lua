@@ -106,8 +106,8 @@ local function flat(static, cost, field, id)
             else
               used = total - low
             end
-            if used < 0 then return nil end   -- damaged: the general rule says what is wrong
           end
+          if used < 0 then return nil end   -- damaged: the general rule says what is wrong
           rest, gone, whole = quota - used - units, final + window, final_last + window
           -- The unit that has to leave first, then the oldest that counts: the entry with more units up to it than these.
           local target = total - quota + asks - 1

@@ -13,8 +13,8 @@
 --             an id it had stands REFUNDED. In place of a refusal's id stands DENIED.
 --             A log with pending reservations never has a floor of all ones, nor C = 0: so no fast path takes it, and a
 --             policy that gave up its reservations looks for them (`former_record`).
---             A long log (more than 128 hits) has first = 0, S = 3 and C = 2: hits are appended in place by SETRANGE,
---             and single entries are read by GETRANGE.
+--             A long log (more than 128 hits) is appended to in place by SETRANGE, and single entries are read by
+--             GETRANGE. It has first = 0, S = 3 and C = 2; or C = 0 and no ids, up to some thousands of hits (log.first).
 --   blocks    128 + tag   floor[7]  first[7]  base[7]  narrow[4]  skipped[2]  ahead[8] * 256   entries
 --             a long log in which a hit far back was changed, or that had thousands of hits before its first id. It begins
 --             with `forms=next` only. `ahead`, signed, is added to the units of each entry in a block of 1,024; the first
@@ -42,6 +42,7 @@ local BLOCK = 32    -- hits fetched at a time from a longer value
 local SEARCHED = 4096   -- the same, where an id is looked for
 local MOVED = 32768     -- bytes that move at a time
 local SPARE = 128       -- entries that a long log gets in front of its hits
+local FEW_UNITS, MOST_SINGLE = 2048, 3072   -- hits with which a long log becomes one of units, and up to which it stays
 local FIRST_BASE = 2 ^ 40   -- of a long log, so that a hit in front of slots can take its units off those before it
 local next_forms = false   -- whether a log may begin to be one by blocks
 
@@ -189,11 +190,13 @@ local function open_long(key, bytes)
   if bytes <= LONG_BYTES then return nil end
   local head, tag, stored = head_of(key)
   local stamp_bytes, sums, ids = shape(tag)
-  if stamp_bytes ~= 7 or sums ~= 7 then return nil end
+  local single = sums == 0 and ids == 0
+  if not single and (stamp_bytes ~= 7 or sums ~= 7) then return nil end
   local floor, first, base = struct.unpack('>I7I7I7', head, 2)
-  local size, start, narrow = 14 + ids, stored.start, stored.narrow
+  local size, start, narrow = stamp_bytes + sums + ids, stored.start, stored.narrow
+  if single then base = 0 end
   local n = (bytes - start + 8 * narrow) / size
-  if first ~= 0 or n % 1 ~= 0 or n <= SHORT or narrow > 0 and (ids == 0 or n < narrow) then return nil end
+  if not single and first ~= 0 or n % 1 ~= 0 or n <= SHORT or narrow > 0 and (ids == 0 or n < narrow) then return nil end
   stored.size = size
   local implied = string.sub(head, 2, 8) == AT_NEWEST
   if floor >= MOST_UNITS and not implied then return nil end
@@ -216,8 +219,9 @@ local function open_long(key, bytes)
       if id ~= NONE then return id end
     end})
   end
-  local s = setmetatable({}, {__index = function(_, i) return (struct.unpack('>I7', at(i, 0))) end})
-  local function sum(i) return struct.unpack('>I7', at(i, 7)) + ahead_of(stored, i) end
+  local fmt = '>I' .. stamp_bytes
+  local s = setmetatable({}, {__index = function(_, i) return first + struct.unpack(fmt, at(i, 0)) end})
+  local function sum(i) return single and i or struct.unpack('>I7', at(i, 7)) + ahead_of(stored, i) end
   local total = sum(n)
   if s[n] >= MOST_UNITS or total > MOST_UNITS or total < base then return nil end
   -- Few entries are read, so not all are checked: a damaged one counts no less than nothing and no more than all.
@@ -225,7 +229,7 @@ local function open_long(key, bytes)
   return {
     s = s, c = c, f = f, n = n, floor = implied and s[n] or floor,
     key = key, size = size, start = start, implied = implied, explicit = not implied,
-    narrow = narrow, skipped = stored.skipped, ahead = stored.ahead,
+    narrow = narrow, skipped = stored.skipped, ahead = stored.ahead, first = single and first,
   }
 end
 
@@ -264,7 +268,11 @@ local function encode(log, stamp_bytes)
   end
   local first, base, sums, span = s[1], c[0], 7, s[n] - s[1]
   stamp_bytes = span < 256 ^ 5 and 5 or span < 256 ^ 6 and 6 or 7
-  if n > SHORT then
+  local width = span * 1.5 < 256 ^ 5 and 5 or 6   -- with room for later hits
+  if n > SHORT and units and not ids and log.floor == s[n] and not log.reserved and n <= MOST_SINGLE
+    and UNITS_HEAD + n * width > LONG_BYTES then
+    sums, stamp_bytes = 0, width
+  elseif n > SHORT then
     first, stamp_bytes, base = 0, 7, base - (c[n] - base < MOST_AHEAD and FIRST_BASE or 0)
   elseif units and not log.reserved then
     sums = 0
@@ -357,7 +365,7 @@ end
 
 -- Forget the first m hits. If the log stays long, its bytes are copied and not decoded.
 local function forget(log, m)
-  if not log.key or log.n - m <= SHORT then
+  if not log.key or log.n - m <= SHORT or log.start + (log.n - m) * log.size <= LONG_BYTES then
     drop(log, m)
     log.key = nil
     return
@@ -379,9 +387,10 @@ local function forget(log, m)
   if log.new then log.dirty = log.new.at - m end
 end
 
--- Forget the hits that are as old as the cutoff or older; in a long log only if they are at least half of it.
+-- Forget the hits that are as old as the cutoff or older; in a long log only if they are at least half of it, in one of
+-- units an eighth: it is there to be small.
 local function trim(log, cutoff)
-  if log.key and log.s[math.floor(log.n / 2)] > cutoff then return end
+  if log.key and log.s[math.floor(log.n / (log.first and 8 or 2))] > cutoff then return end
   local m = upto(log.s, log.n, cutoff)
   if m > 0 then forget(log, m) end
 end
@@ -450,7 +459,8 @@ local function record(log, stamp, units, floor, id)
   make_room(log, units)
   local n = log.n
   local p = upto(log.s, n, stamp) + 1
-  if log.key and (p <= log.narrow or log.ahead and p <= n) then rewrite(log) end   -- before hits without bytes for an id
+  -- Before hits without bytes for an id, or entries that have none.
+  if log.key and (p <= log.narrow or log.ahead and p <= n or log.first and (id or p <= n)) then rewrite(log) end
   local s, c = log.s, log.c
   if id and not log.f then
     log.f = {}
@@ -479,7 +489,7 @@ end
 -- it, onto the first, where that is as old as the horizon. False if it has to be written anew (`record`).
 local function insert(log, stamp, units, floor, id, horizon)
   local at, n, ahead = upto(log.s, log.n, stamp) + 1, log.n, log.ahead
-  if not log.key or at > n or at <= log.narrow or id and not log.f or log.dirty or log.moved then return false end
+  if not log.key or log.first or at > n or at <= log.narrow or id and not log.f or log.dirty or log.moved then return false end
   local s, c, f, edges, gone = log.s, log.c, log.f, {}, 0
   if c[n] + units > (ahead and MOST_AHEAD - math.abs(ahead_of(log, math.huge)) - units or MOST_UNITS) then return false end
   if s[1] <= horizon and at < n / 2 and log.narrow == 0 and id ~= DENIED then gone = 1 end
@@ -632,18 +642,38 @@ local function save_new(log, new)
   call('SETRANGE', key, first, struct.pack('>I7I7', log.s[new.at], sum) .. id)
 end
 
+-- Whether a long log is to be written anew: it may become one of units, or can be that no more.
+local function changes_form(log)
+  local n, c, first = log.n, log.c, log.first
+  if not first then
+    return log.size == 14 and not log.ahead and n <= FEW_UNITS and UNITS_HEAD + 5 * n > LONG_BYTES
+      and (log.moved or n < 512) and c[n] - c[0] == n and log.floor == log.s[n]
+  end
+  for i = log.dirty, n do
+    if c[i] - c[i - 1] ~= 1 then return true end
+  end
+  return n > MOST_SINGLE or log.s[n] - first >= 256 ^ log.size or log.reserved
+end
+
 -- Write the changed part of a long log, to expire in `ttl` ms.
 local function save(log, ttl)
-  local ids, n, new = log.size - 14, log.n, log.new
+  local ids, n, new, first = log.size - 14, log.n, log.new, log.first
+  if changes_form(log) then
+    pieces[log.key] = nil
+    drop(log, 0)
+    call('SET', log.key, encode(log), 'PX', ttl)
+    return
+  end
   -- Early, as all of it is copied; or where it is copied anyway.
-  if next_forms and not log.ahead and n > IN_BLOCK and (log.moved or n < 4 * IN_BLOCK) and log.c[n] < MOST_AHEAD then
+  if next_forms and not (first or log.ahead) and n > IN_BLOCK and (log.moved or n < 4 * IN_BLOCK) and log.c[n] < MOST_AHEAD then
     begin_blocks(log)
   end
   if new and log.dirty then log.dirty, new = math.min(log.dirty, new.at), nil end   -- more was changed
   if log.moved or log.begun or new or log.dirty < log.n then pieces[log.key] = nil end
   if log.moved or log.begun then
-    local tag = 64 + (ids > 0 and 32 or 0) + 11 + (log.ahead and 128 or 0)
-    local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7I7', 0, log.c[0])
+    local tag = first and 60 + log.size or 64 + (ids > 0 and 32 or 0) + 11 + (log.ahead and 128 or 0)
+    local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7', first or 0)
+    if not first then head = head .. struct.pack('>I7', log.c[0]) end
     if log.ahead then head = head .. struct.pack('>I4I2', log.narrow, log.skipped) .. log.ahead end
     if log.moved then
       redis.call('SET', log.key, head .. log.moved.tail)
@@ -656,7 +686,8 @@ local function save(log, ttl)
   if new then
     save_new(log, new)
   else
-    redis.call('SETRANGE', log.key, place_of(log, log.dirty), entries(log, log.dirty, 0, 0, 7, 7, ids))
+    local widths = first and {log.size, 0, 0} or {7, 7, ids}
+    redis.call('SETRANGE', log.key, place_of(log, log.dirty), entries(log, log.dirty, first or 0, 0, unpack(widths)))
   end
   redis.call('PEXPIRE', log.key, ttl)
 end

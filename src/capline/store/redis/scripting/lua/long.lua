@@ -33,16 +33,22 @@ local function long_unit(key, bytes, limits, widest, max_wait, read, judged)
   if bytes <= LONG_BYTES then return false end
   local head, tag, log = head_of(key, read)
   local seen, first, base = unpack_at('>I7I7I7', head, 2)
-  local size = tag == 75 and 14 or tag == 107 and 22
+  local single = tag > 64 and tag < 68   -- each entry is one unit
+  local size, fmt = single and tag - 60 or tag == 75 and 14 or tag == 107 and 22, '>I7'
   local n = size and (bytes - log.start + 8 * log.narrow) / size or 0.5
   log.size = size
-  if n % 1 ~= 0 or n <= SHORT or first ~= 0 then return false end
-  -- Every 64th hit goes to the general rule, which trims the log or begins a next form.
-  if n % 64 == 0 and (begins_next or not read or unpack_at('>I7', read, HEAD + 1) <= now - retention) then return false end
+  if n % 1 ~= 0 or n <= SHORT or first ~= 0 and not single then return false end
+  if single then base, fmt = 0, '>I' .. size end
+  -- Every 64th hit goes to the general rule, which trims the log or begins another form.
+  if n % 64 == 0 and (begins_next or not read or n > 320 and n < 512 or first + unpack_at(fmt, read, (single and UNITS_HEAD or HEAD) + 1) <= now - retention) then
+    return false
+  end
   local function entries(i, count) return call('GETRANGE', key, place_of(log, i), place_of(log, i + count) - 1) end
   -- The stamp of hit i, and the units up to it; out of the entries from `from` on, if they are given.
   local function hit(i, many, from)
-    local stamp, units = unpack_at('>I7I7', many or entries(i, 1), many and place_of(log, i) - place_of(log, from) + 1)
+    local at = many and place_of(log, i) - place_of(log, from) + 1
+    if single then return first + unpack_at(fmt, many or entries(i, 1), at), i end
+    local stamp, units = unpack_at('>I7I7', many or entries(i, 1), at)
     return stamp, log.ahead and units + ahead_of(log, i) or units
   end
   local two = entries(n - 1, 2)
@@ -120,9 +126,10 @@ local function long_unit(key, bytes, limits, widest, max_wait, read, judged)
   if not allowed then
     return nil, 0, (binding - 1) / 2, judged ~= limits and left or 0, fits - now + 1, math.max(0, top + widest - now), states
   end
-  if not tightest then return false end
+  if not tightest or single and stamp - first >= 256 ^ size then return false end
   if stamp > time + 1 then call('SETRANGE', key, 1, pack('>I7', time)) end
   if stamp > last_stamp then last_stamp = stamp end
-  local new = pack('>I7I7', stamp, total + 1 - ahead_of(log, n + 1)) .. (size == 22 and '\0\0\0\0\0\0\0\0' or '')
+  local new = single and pack(fmt, stamp - first)
+    or pack('>I7I7', stamp, total + 1 - ahead_of(log, n + 1)) .. (size == 22 and '\0\0\0\0\0\0\0\0' or '')
   return new, 1, tightest, left - 1, stamp, stamp + widest - now, states
 end

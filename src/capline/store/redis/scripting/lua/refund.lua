@@ -41,7 +41,7 @@ local function open(key)
   if field == '' then
     v = redis.pcall('STRLEN', key)
     local log = type(v) == 'number' and open_long(key, v)
-    if log then return log end
+    if log and not log.first then return log end
     v = redis.pcall('GET', key)
   else
     v = redis.pcall('HGET', key, field)

@@ -11,12 +11,22 @@
 
 if bytes then
   -- A long log, of which v is the first bytes: where no quota binds, and each hit counts under each limit. Else long.lua.
-  local n = (bytes - 22) / 14
-  if byte(v) == 75 and n % 1 == 0 and sub(v, 2, 15) == '\255\255\255\255\255\255\255\0\0\0\0\0\0\0'
-    and not (begins_next and n % 64 == 0) then
-    local base, oldest, units = unpack_at('>I7I7I7', v, 16)
-    local top, total = unpack_at('>I7I7', call('GETRANGE', key, '-14', '-1'))
+  local size, from = byte(v) - 60, unpack_at('>I7', v, 9)
+  local single = size > 4 and size < 8   -- each entry is one unit
+  local n = single and (bytes - 15) / size or (bytes - 22) / 14
+  if (single or size == 15 and from == 0) and n % 1 == 0 and sub(v, 2, 8) == '\255\255\255\255\255\255\255'
+    and not (n % 64 == 0 and (begins_next or n > 320 and n < 512)) then
+    local base, oldest, units, top, total, fmt
+    if single then
+      fmt = size == 5 and '>I5' or size == 6 and '>I6' or '>I7'
+      base, oldest, units, total = 0, from + unpack_at(fmt, v, 16), 1, n
+      top = from + unpack_at(fmt, call('GETRANGE', key, size == 5 and '-5' or size == 6 and '-6' or '-7', '-1'))
+    else
+      base, oldest, units = unpack_at('>I7I7I7', v, 16)
+      top, total = unpack_at('>I7I7', call('GETRANGE', key, '-14', '-1'))
+    end
     local used, left, fits = total - base, MOST_UNITS, top < now and units > base and total >= units and total < MOST_UNITS
+    fits = fits and not (single and now - from >= 256 ^ size)
     for j = 1, fits and #limits or 0, 2 do
       local quota, window = limits[j], limits[j + 1]
       fits = fits and used < judged[j] and oldest > now - window
@@ -24,7 +34,8 @@ if bytes then
       states = states .. pack('>i8I8I8', quota - used - 1, math.max(0, oldest + window - now), window)
     end
     if fits then
-      new, kind, remaining, when, reset = pack('>I7I7', now, total + 1), 1, left - 1, now, widest
+      new = single and pack(fmt, now - from) or pack('>I7I7', now, total + 1)
+      kind, remaining, when, reset = 1, left - 1, now, widest
     end
   end
 elseif not v then

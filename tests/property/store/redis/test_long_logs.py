@@ -327,6 +327,42 @@ def test_a_log_by_blocks_is_trimmed(beside: Callable[..., Beside], kind: str) ->
     pair.same_history()
 
 
+CHANGES: dict[str, Callable[[Beside], None]] = {
+    "a cost": lambda pair: pair.ask("decide", 2),
+    "an id": lambda pair: pair.ask("decide", 1, "an id"),
+    "a slot": lambda pair: pair.ask("schedule", max_wait=1.0),
+    "a later slot": lambda pair: pair.ask("schedule", not_before=0.3),
+    "a charge": lambda pair: pair.ask("charge", 30),
+    "a refund": lambda pair: pair.refund(pair.hits[-200]),
+    "a settlement": lambda pair: pair.settle(pair.hits[-200], 3),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("forms", ["present", "next"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_a_long_log_of_units(beside: Callable[..., Beside], kind: str, forms: str, change: str) -> None:
+    """It is full and trimmed by eighths, then has one change, and units again."""
+    server = shared(kind)
+    pair = beside(server.url, ["450/450ms", "500/600ms"], "subject", START_US, forms)
+
+    def units(many: int) -> None:
+        for number in range(many):
+            pair.clock.advance_us((700, 1_300, 1_200)[number % 3])
+            pair.ask("decide")
+
+    units(1_100)
+    [key] = server.command("KEYS", f"{pair.namespace}*")
+    value: bytes = server.command("GET", key)
+    assert value[0] == 65
+    assert len(value) <= 15 + 5 * (600 + 64)
+    CHANGES[change](pair)
+    units(140)
+    pair.clock.advance_us(100_000)
+    units(20)
+    pair.same_history()
+
+
 @pytest.mark.parametrize("limits", first(2, LIMITS), ids=" ".join)
 @pytest.mark.parametrize("seed", first(1, [1, 2, 3]))
 def test_every_verb_on_a_long_log_by_blocks(beside: Callable[..., Beside], limits: list[str], seed: int) -> None:

@@ -339,28 +339,54 @@ CHANGES: dict[str, Callable[[Beside], None]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("forms", ["present", "next"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_a_long_log_of_units(beside: Callable[..., Beside], kind: str, forms: str, change: str) -> None:
-    """It is full and trimmed by eighths, then has one change, and units again."""
+@pytest.mark.parametrize(
+    ("limits", "unit_us", "tag"),
+    [(["450/7500 min", "500/10000 min"], 1_000_000, 65), (["450/2745 days", "500/3660 days"], 527_040_000, 67)],
+    ids=["days", "years"],
+)
+def test_a_change_of_a_long_log_of_units(
+    beside: Callable[..., Beside], kind: str, change: str, limits: list[str], unit_us: int, tag: int
+) -> None:
+    """It is full, trimmed by eighths and outlives its first stamp's 40 bits, then has one change, and units again.
+
+    A third of the callers lack the setting.
+    """
     server = shared(kind)
-    pair = beside(server.url, ["450/450ms", "500/600ms"], "subject", START_US, forms)
+    pair = beside(server.url, limits, "subject", START_US, "next")
+    older = Limiter(
+        f"{server.url}?deadline=20s", [*pair.limiter.policies.values()], clock=pair.clock, namespace=pair.namespace
+    )
 
-    def units(many: int) -> None:
+    def units(many: int, begun: bool = True) -> None:
         for number in range(many):
-            pair.clock.advance_us((700, 1_300, 1_200)[number % 3])
-            pair.ask("decide")
+            pair.clock.advance_us((700, 1_300, 1_200)[number % 3] * unit_us)
+            if begun and number % 50 > 33:
+                assert older.decide("p", "s") == pair.reference.decide("p", "s")
+            else:
+                pair.ask("decide")
 
-    units(1_100)
-    [key] = server.command("KEYS", f"{pair.namespace}*")
-    value: bytes = server.command("GET", key)
-    assert value[0] == 65
-    assert len(value) <= 15 + 5 * (600 + 64)
-    CHANGES[change](pair)
-    units(140)
-    pair.clock.advance_us(100_000)
-    units(20)
-    pair.same_history()
+    with older:
+        units(450, begun=False)
+        units(700)
+        [key] = server.command("KEYS", f"{pair.namespace}*")
+        value: bytes = server.command("GET", key)
+        assert value[0] == tag
+        assert len(value) <= 15 + (tag - 60) * (600 + 64)
+        CHANGES[change](pair)
+        units(140)
+        pair.clock.advance_us(100_000 * unit_us)
+        units(20)
+        pair.same_history()
+
+
+def test_units_of_a_long_log_are_as_before_without_the_setting(beside: Callable[..., Beside]) -> None:
+    pair = beside(shared("redis").url, ["500/600ms"], "subject")
+    for _ in range(1_100):
+        pair.clock.advance_us(1_100)
+        pair.ask("decide")
+    [key] = shared("redis").command("KEYS", f"{pair.namespace}*")
+    assert shared("redis").command("GET", key)[0] == 75
 
 
 @pytest.mark.parametrize("limits", first(2, LIMITS), ids=" ".join)
@@ -423,7 +449,7 @@ def begin_blocks(server: Server, pair: Beside, behind: int) -> bool:
     [key] = server.command("KEYS", f"{pair.namespace}*")
     value: bytes = server.command("GET", key)
     tag, at = value[0], 22
-    if tag in (65, 66) and len(value) > LONG_BYTES:  # of units
+    if tag in (65, 66) and len(value) > LONG_BYTES:
         stamps = [int.from_bytes(value[at : at + tag - 60]) for at in range(15, len(value), tag - 60)]
         first_us = int.from_bytes(value[8:15])
         long = [(first_us + stamp).to_bytes(7) + i.to_bytes(7) for i, stamp in enumerate(stamps, 1)]

@@ -14,7 +14,8 @@
 --             A log with pending reservations never has a floor of all ones, nor C = 0: so no fast path takes it, and a
 --             policy that gave up its reservations looks for them (`former_record`).
 --             A long log (more than 128 hits) is appended to in place by SETRANGE, and single entries are read by
---             GETRANGE. It has first = 0, S = 3 and C = 2; or C = 0 and no ids, up to some thousands of hits (log.first).
+--             GETRANGE. It has first = 0, S = 3 and C = 2; with `forms=next` also C = 0 and no ids, up to some
+--             thousands of hits (log.first): the release before reads that whole at each attempt.
 --   blocks    128 + tag   floor[7]  first[7]  base[7]  narrow[4]  skipped[2]  ahead[8] * 256   entries
 --             a long log in which a hit far back was changed, or that had thousands of hits before its first id. It begins
 --             with `forms=next` only. `ahead`, signed, is added to the units of each entry in a block of 1,024; the first
@@ -44,7 +45,7 @@ local MOVED = 32768     -- bytes that move at a time
 local SPARE = 128       -- entries that a long log gets in front of its hits
 local FEW_UNITS, MOST_SINGLE = 2048, 3072   -- hits with which a long log becomes one of units, and up to which it stays
 local FIRST_BASE = 2 ^ 40   -- of a long log, so that a hit in front of slots can take its units off those before it
-local next_forms = false   -- whether a log may begin to be one by blocks
+local next_forms = false   -- whether a long log may begin to be one by blocks, or of units
 
 -- How many of a[1..n], which never decrease, are at most `key`. An interpolation search, since traffic is mostly even;
 -- it bisects where that does not help. So few blocks of a long log are read.
@@ -268,8 +269,8 @@ local function encode(log, stamp_bytes)
   end
   local first, base, sums, span = s[1], c[0], 7, s[n] - s[1]
   stamp_bytes = span < 256 ^ 5 and 5 or span < 256 ^ 6 and 6 or 7
-  local width = span * 1.5 < 256 ^ 5 and 5 or 6   -- with room for later hits
-  if n > SHORT and units and not ids and log.floor == s[n] and not log.reserved and n <= MOST_SINGLE
+  local width = span * 1.5 < 256 ^ 5 and 5 or span * 1.5 < 256 ^ 6 and 6 or 7   -- with room for later hits
+  if next_forms and n > SHORT and units and not ids and log.floor == s[n] and not log.reserved and n <= MOST_SINGLE
     and UNITS_HEAD + n * width > LONG_BYTES then
     sums, stamp_bytes = 0, width
   elseif n > SHORT then
@@ -642,11 +643,11 @@ local function save_new(log, new)
   call('SETRANGE', key, first, struct.pack('>I7I7', log.s[new.at], sum) .. id)
 end
 
--- Whether a long log is to be written anew: it may become one of units, or can be that no more.
+-- Whether a long log is to be written anew: it becomes one of units, or can be that no more.
 local function changes_form(log)
   local n, c, first = log.n, log.c, log.first
   if not first then
-    return log.size == 14 and not log.ahead and n <= FEW_UNITS and UNITS_HEAD + 5 * n > LONG_BYTES
+    return next_forms and log.size == 14 and not log.ahead and n <= FEW_UNITS and UNITS_HEAD + 5 * n > LONG_BYTES
       and (log.moved or n < 512) and c[n] - c[0] == n and log.floor == log.s[n]
   end
   for i = log.dirty, n do

@@ -38,9 +38,10 @@ local function long_unit(key, bytes, limits, widest, max_wait, read, judged)
   local n = size and (bytes - log.start + 8 * log.narrow) / size or 0.5
   log.size = size
   if n % 1 ~= 0 or n <= SHORT or first ~= 0 and not single then return false end
-  if single then base, fmt = 0, '>I' .. size end
+  local oldest_at = HEAD
+  if single then base, fmt, oldest_at = 0, '>I' .. size, UNITS_HEAD end
   -- Every 64th hit goes to the general rule, which trims the log or begins another form.
-  if n % 64 == 0 and (begins_next or not read or n > 320 and n < 512 or first + unpack_at(fmt, read, (single and UNITS_HEAD or HEAD) + 1) <= now - retention) then
+  if n % 64 == 0 and (begins_next or not read or first + unpack_at(fmt, read, oldest_at + 1) <= now - retention) then
     return false
   end
   local function entries(i, count) return call('GETRANGE', key, place_of(log, i), place_of(log, i + count) - 1) end

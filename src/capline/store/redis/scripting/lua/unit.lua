@@ -15,7 +15,7 @@ if bytes then
   local single = size > 4 and size < 8   -- each entry is one unit
   local n = single and (bytes - 15) / size or (bytes - 22) / 14
   if (single or size == 15 and from == 0) and n % 1 == 0 and sub(v, 2, 8) == '\255\255\255\255\255\255\255'
-    and not (n % 64 == 0 and (begins_next or n > 320 and n < 512)) then
+    and not (begins_next and n % 64 == 0) then
     local base, oldest, units, top, total, fmt
     if single then
       fmt = size == 5 and '>I5' or size == 6 and '>I6' or '>I7'

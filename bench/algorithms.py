@@ -86,7 +86,11 @@ def weighed(report: Report) -> None:
 
 
 def unit_hits(report: Report) -> None:
-    """Bytes a hit of a long log of single units in steady use, with 1,000 hits in the window: the most at any time."""
+    """Bytes a hit of a long log of single units in steady use, with 1,000 hits in the window: the most at any time.
+
+    In the present form, of which nothing is wanted, an entry has 14 bytes, in the next 5. A string that grows doubles, and
+    hits that left wait for a trim.
+    """
     for kind in ("present", "next"):
         clock, most = ManualClock(1_700_000_000_000_000), 0
         with single("redis") as server:
@@ -101,8 +105,8 @@ def unit_hits(report: Report) -> None:
             check(all(strategy.hit(item, "user:42") for _ in range(1000)), "limits")
             [theirs] = [key for key in server.command("KEYS", "*") if b"p:" not in key]
             peers = {"limits": server.command("MEMORY", "USAGE", theirs) / 1000}
-        why = "an entry is 5 bytes; a string that grows doubles, and an eighth may have left"
-        report.add(f"sliding_log, forms={kind}: a hit of 1000", most / 1000, "bytes", at_most=11, peers=peers, why=why)
+        row, at_most = f"sliding_log, forms={kind}: a hit of 1000", 11 if kind == "next" else None
+        report.add(row, most / 1000, "bytes", at_most, peers=peers)
 
 
 def requests() -> list[tuple[int, str]]:

@@ -34,13 +34,13 @@ def headers_of(
     form: HeaderForm, states: Sequence[LimitStatus], limit: Limit | None, *, allowed: bool, retry_after_us: int | None
 ) -> dict[str, str]:
     """Header names to values; raises `InvalidValueError` for a form that is not known."""
-    if form not in HEADER_FORMS:  # pyright: ignore[reportUnnecessaryContains] - callers may be untyped
-        raise InvalidValueError(f"headers come as {' or '.join(HEADER_FORMS)}, not {quoted(form)}")
     if form == "draft-11" and len(states) == 1 and states[0].limit.quota and not states[0].shadow:
-        state = states[0]  # nearly every answer
+        (state,) = states  # nearly every answer
         item, policy = _fixed_one(state.name, state.limit)
         headers = {"RateLimit-Policy": policy, "RateLimit": _left(item, state)}
     else:
+        if form not in HEADER_FORMS:  # pyright: ignore[reportUnnecessaryContains] - callers may be untyped
+            raise InvalidValueError(f"headers come as {' or '.join(HEADER_FORMS)}, not {quoted(form)}")
         told = [state for state in states if not state.shadow]
         quotas = [state for state in told if state.limit.quota or not isinstance(state.limit, QuietHours)]
         headers = _draft_11(quotas) if form == "draft-11" else _legacy(quotas, limit)

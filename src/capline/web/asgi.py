@@ -125,7 +125,7 @@ class CaplineMiddleware:
             await self._apart(scope, receive, send)
             return
         gate = self._gate
-        exempt = gate.is_exempt(scope["path"])
+        exempt = gate.exempts and gate.is_exempt(scope["path"])
         visit = scope[IN_SCOPE] = Visit(gate, exempt=exempt)
         request = Request(scope, receive)
         if gate.rules and not exempt:

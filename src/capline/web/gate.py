@@ -26,6 +26,7 @@ import msgspec
 
 from capline.limiter.outage.outage import is_outage
 from capline.limiter.steps import run_awaited
+from capline.model.attempt import Attempt
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, StoreError, quoted
 from capline.model.headers import headers_of
@@ -36,7 +37,6 @@ from capline.web.rule import Round, Rule, check_rules, log_of, rounds_of
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.limiter import Limiter
-    from capline.model.attempt import Attempt
     from capline.model.headers import HeaderForm
     from capline.model.limit_status import LimitStatus
 
@@ -121,6 +121,7 @@ class Gate:
         exempt = _paths(exempt)
         self._exempt = frozenset(path for path in exempt if not path.endswith("*"))
         self._exempt_below = tuple(path[:-1] for path in exempt if path.endswith("*"))
+        self.exempts = bool(exempt)
         self.on_outcome = on_outcome
         self._log_from = -float("inf")
 
@@ -145,7 +146,8 @@ class Gate:
 
 
 class _Part(msgspec.Struct, gc=False):
-    round: Round
+    attempts: Sequence[Attempt]
+    rules: Sequence[Rule]
     answer: Decision | Joint
     given_back: frozenset[int] = frozenset()
     """Which of the attempts no longer count, by place."""
@@ -165,34 +167,34 @@ class Visit:
         self.gate = gate
         self.exempt = exempt
         self.subject: Any = None
-        self._parts: list[_Part] = []
+        self._parts: Sequence[_Part] = ()
         self.refusal: Refusal | None = None
         self.rules: tuple[Rule, ...] | None = None
         self.may_refund = False
 
     async def entered(self, request: Any, rules: tuple[Rule, ...]) -> Refusal | None:
         """`enter` with an `AsyncLimiter`; a first rule by itself that only awaits its decision takes 1 µs less."""
-        rule = rules[0] if len(rules) == 1 and self.rules is None and self.gate.on_outcome is None else None
-        if rule is None or rule.awaits or rule.limits is not None:
+        gate = self.gate
+        rule = rules[0]
+        if self.rules is not None or rule.is_slow or len(rules) > 1 or gate.on_outcome is not None:
             return await run_awaited(self.enter(request, rules))
         self.rules = rules
         attempt = rule.attempt_now(request)
         if attempt is None:
             return None
-        policy, subject, cost = attempt.policy, attempt.subject, attempt.cost
         try:
-            answer = await self.gate.limiter.decide(
-                policy, subject, cost, segment=attempt.segment, channel=attempt.channel
+            answer = await gate.limiter.decide(
+                attempt.policy, attempt.subject, attempt.cost, segment=attempt.segment, channel=attempt.channel
             )
         except StoreError as error:
             await run_awaited(self._failed(error))
         else:
-            round = Round([attempt], [rule])
+            part = _Part((attempt,), rules, answer)
             if answer.allowed:
-                self._parts.append(_Part(round, answer))
+                self._parts = [part]
                 self.may_refund = rule.refund_if is not None
             else:
-                await run_awaited(self._answered(round, answer))
+                await run_awaited(self._answered(part))
         return self.refusal
 
     def enter(self, request: Any, rules: Sequence[Rule]) -> Generator[Any, Any, Refusal | None]:
@@ -238,19 +240,20 @@ class Visit:
             # A later round's attempt is one that cannot be, as its cost.
             yield from self._give_back()
             raise
-        return (yield from self._answered(round, answer))
+        return (yield from self._answered(_Part(attempts, round.rules, answer)))
 
-    def _answered(self, round: Round, answer: Decision | Joint) -> Generator[Any, Any, Outcome]:
+    def _answered(self, part: _Part) -> Generator[Any, Any, Outcome]:
+        answer = part.answer
         if answer.allowed:
-            self._parts.append(_Part(round, answer))
-            for rule in round.rules:
+            self._parts = [*self._parts, part]
+            for rule in part.rules:
                 if rule.refund_if is not None:
                     self.may_refund = True
             return _ALLOWED.get(answer.origin, "allowed")
         if self.gate.shadow:
             return "shadow-refused"
         yield from self._give_back()
-        return self._refused(_Part(round, answer))
+        return self._refused(part)
 
     def _refused(self, part: _Part) -> Outcome:
         answer = part.answer
@@ -258,10 +261,10 @@ class Visit:
             # The limiter's own choice for an outage was to refuse.
             self.refusal = outage()
             return "failed-closed"
-        self._parts.append(part)
+        self._parts = [*self._parts, part]
         limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
         binds = answer.binds if isinstance(answer, Joint) else 0
-        self.refusal = quota_exceeded(part.round.attempts, limits, binds, answer.retry_after_us)
+        self.refusal = quota_exceeded(part.attempts, limits, binds, answer.retry_after_us)
         return "refused"
 
     def _failed(self, error: StoreError) -> Generator[Any, Any, Outcome]:
@@ -281,7 +284,7 @@ class Visit:
         for part in self._parts:
             if part.answer.allowed and not part.given_back:
                 yield from self._refund(
-                    part, [rule.refund_if is not None and rule.refund_if(answer) for rule in part.round.rules]
+                    part, [rule.refund_if is not None and rule.refund_if(answer) for rule in part.rules]
                 )
 
     @property
@@ -322,16 +325,16 @@ class Visit:
         consumed = [
             (log_of(attempt, limiter), attempt.subject, attempt.cost, place in part.given_back)
             for part in parts
-            for place, (attempt, hit) in enumerate(zip(part.round.attempts, _stamps(part.answer), strict=False))
+            for place, (attempt, hit) in enumerate(zip(part.attempts, _stamps(part.answer), strict=False))
             if hit is not None
         ]
         read = 0
         states: dict[tuple[Any, ...], LimitStatus] = {}
         for part in parts:
-            answer, round = part.answer, part.round
+            answer = part.answer
             read += sum(hit is not None for hit in _stamps(answer))
             limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
-            for attempt, of_attempt in zip(round.attempts, limits, strict=False):
+            for attempt, of_attempt in zip(part.attempts, limits, strict=False):
                 log, more = log_of(attempt, limiter), 0
                 for number, (other, subject, cost, given_back) in enumerate(consumed):
                     if given_back == (number < read) and (other, subject) == (log, attempt.subject):
@@ -344,10 +347,10 @@ class Visit:
         """Refund whatever was consumed."""
         for part in self._parts:
             if part.answer.allowed and not part.given_back:
-                yield from self._refund(part, [True] * len(part.round.attempts))
+                yield from self._refund(part, [True] * len(part.attempts))
 
     def _refund(self, part: _Part, which: Sequence[bool]) -> Generator[Any, Any, None]:
-        for place, (attempt, hit) in enumerate(zip(part.round.attempts, _stamps(part.answer), strict=False)):
+        for place, (attempt, hit) in enumerate(zip(part.attempts, _stamps(part.answer), strict=False)):
             if hit is None or not which[place]:
                 continue
             try:

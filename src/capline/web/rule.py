@@ -64,7 +64,7 @@ class Rule:
     is consumed, and the framework answers as if a view had raised it.
     """
 
-    __slots__ = ("awaits", "channel", "cost", "key", "limits", "policy", "refund_if", "segment")
+    __slots__ = ("awaits", "channel", "cost", "is_slow", "key", "limits", "policy", "refund_if", "segment")
 
     FIELDS: ClassVar[tuple[str, ...]] = ("key", "cost", "segment", "channel", "limits")
 
@@ -100,6 +100,7 @@ class Rule:
         self.refund_if = _refunds(refund_if)
         self.awaits = frozenset(name for name in self.FIELDS if is_async(getattr(self, name)))
         """The fields whose functions are async."""
+        self.is_slow = bool(self.awaits) or limits is not None
 
     def __repr__(self) -> str:
         return f"Rule({self.policy!r}, {self.key!r})"

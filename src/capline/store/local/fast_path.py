@@ -415,6 +415,13 @@ def _states(
     compiled: FastRule, stamps: array[int], start: int, n: int, stamp_us: int, now_us: int, allowed: bool
 ) -> tuple[LimitStatus, ...]:
     """The states after a unit was allowed, or was not, with this stamp on `stamps[start:n]`, an array."""
+    if allowed and len(compiled[0]) == 1:  # what headers tell of nearly every answer
+        ((_, window_us, limit, quota),) = compiled[0]
+        first = bisect_right(stamps, stamp_us - window_us, start, n)
+        left = quota - n + first - 1
+        if left >= 0:
+            frees_us = (stamps[first] if first < n else stamp_us) + window_us - now_us
+            return (LimitStatus(limit, left, frees_us, stamp_us + window_us - now_us, compiled[4].title),)
     return states_of(compiled[4:], _numbers(compiled, stamps, start, n, stamp_us, now_us, allowed, bisect_right))
 
 

@@ -513,9 +513,10 @@ class StoreMachine(RuleBasedStateMachine):
         """A process that has the policy before the change decides meanwhile, as in a rolling update.
 
         Where each number has a log of its own, a process of hits that never kept numbers does not find them; in a file
-        and in memory it looks for them only where there were any when it began.
+        and in memory it looks for them only where there were any when its policy came into force.
         """
-        if self.store_url().startswith(("lmdb:", "memory:")) and self.policy.keeps_log != self.before.keeps_log:
+        looks_once = self.kept_numbers and self.store_url().startswith(("lmdb:", "memory:"))
+        if looks_once and (self.policy.keeps_log or self.before.keeps_log):
             return
         self.limiter, self.behind = self.behind, self.limiter
         self.before, former = self.policy, self.before

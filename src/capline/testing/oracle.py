@@ -273,7 +273,7 @@ class Oracle:
         for attempt, (account, first) in zip(attempts, found, strict=True):
             if first is not None:
                 _check(slot_us == first.stamp_us, 4, attempt, f"{slot_us}, not {first} again")
-            elif slot_us > account.time_us(now_us) - account.retention_us:
+            elif len(new) == len(found) and slot_us >= now_us:  # else it is forgotten there, and not recorded again
                 self._granted(attempt, account, now_us, slot_us)
 
     def refunded(

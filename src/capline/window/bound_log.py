@@ -79,19 +79,18 @@ Readers = tuple[tuple[LimitReader, ...], ...]
 
 def readers_of(rule: BoundPolicy) -> Readers:
     """The reader of each limit of the rule, by log."""
-    counts_denied = rule.denied_units > 0
     return tuple(
-        tuple(_reader_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in log_limits.limits)
+        tuple(_reader_of(limit, rule.algorithm, rule.denied_units) for limit in log_limits.limits)
         for log_limits in rule.logs
     )
 
 
 def former_readers(rule: BoundPolicy) -> list[LimitReader]:
     """The reader of each of the rule's former numbers."""
-    return [_reader_of(log_limits.limits[0], log_limits.keeps, counts_denied=False) for log_limits in rule.former]
+    return [_reader_of(log_limits.limits[0], log_limits.keeps) for log_limits in rule.former]
 
 
-def _reader_of(limit: Limit, algorithm: str, *, counts_denied: bool) -> LimitReader:
+def _reader_of(limit: Limit, algorithm: str, denied_units: int = 0) -> LimitReader:
     if isinstance(limit, QuietHours):
         return QuietReader(limit)
     if isinstance(limit, CalendarLimit):
@@ -102,7 +101,7 @@ def _reader_of(limit: Limit, algorithm: str, *, counts_denied: bool) -> LimitRea
         return counter_of(limit)
     if algorithm == "gcra":
         return level_of(limit)
-    return RollingReader(limit, shifted=counts_denied)
+    return RollingReader(limit, denied_units)
 
 
 def table_of(rule: BoundPolicy, now_us: int) -> ZoneTable:

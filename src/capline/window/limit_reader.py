@@ -167,7 +167,7 @@ class RollingReader(WindowReader, frozen=True):
     between them and this no longer holds: `stamp_shift_us` is how much earlier than its stamp a hit may really be.
     """
 
-    shifted: bool = False
+    denied_units: int = 0
 
     @override
     def cutoff_us(self, at_us: int, table: ZoneTable) -> int:
@@ -179,10 +179,12 @@ class RollingReader(WindowReader, frozen=True):
 
     @override
     def stamp_shift_us(self, log: LogView, fits_us: int) -> int:
-        if not self.shifted or fits_us == NEVER:
+        if not self.denied_units or fits_us == NEVER:
             return 0
         first_us = last_us = fits_us - self.limit.window_us
-        while last_us - first_us < MOST_SHIFTED_US and log.next_stamp(first_us - 1) == first_us - 1:
+        # Older refusals are forgotten, sooner or later.
+        end_us = max(last_us - MOST_SHIFTED_US, log.stamp_of_unit(self.denied_units))
+        while first_us > end_us and log.next_stamp(first_us - 1) == first_us - 1:
             first_us -= 1
         return last_us - first_us
 

@@ -244,6 +244,8 @@ def _deny(logs: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int
     if stamp_us >= LATEST_US:
         return None
     for bound in logs:
+        if bound.log.units_after(stamp_us) >= denied_units:
+            continue  # it would be forgotten at once
         # More units than that change no answer, and would let sums grow.
         record_hit(bound, time_us, stamp_us, DENIED, min(bound.cost, denied_units))
         oldest_us = bound.log.stamp_of_unit(denied_units + 1)

@@ -294,27 +294,29 @@ class PagedLog:
     def forget(self, cutoff_us: int) -> None:
         """Forget refusals; a page with another hit stays until half of all hits can go.
 
-        That is looked for once in some sixteenth of the pages of a longer log, as it reads them all.
+        That is looked for once in some sixteenth of the pages of a longer log, as it reads them all. No answer depends
+        on it, but where the time of the log is not past their stamps: these may be another's.
         """
         while self._first < self._next and len((oldest := self._read(self._first)[0]).denied or ()) == PAGE_HITS:
             if oldest.stamps[-1] > cutoff_us:
-                return
+                break
             self._remove_first()
-        pages = self._next - self._first
+        pages, ahead = self._next - self._first, cutoff_us >= self.tail.high_water_us
         if not pages:
             self.tail.forget(cutoff_us)
             return
         step = 1 << max(0, pages.bit_length() - 4)
-        if step > 1 and (self._next % step or len(self.tail) != TAIL_HITS):
+        if step > 1 and not ahead and (self._next % step or len(self.tail) != TAIL_HITS):
             return
         loose = 0
         for number in range(self._first, self._next):
             page = self._read(number)[0]
+            loose += sum(stamp_us <= cutoff_us for stamp_us in page.denied or ())
             if page.stamps[-1] > cutoff_us:
                 break
-            loose += len(page.denied or ())
-        if loose * 2 >= pages * PAGE_HITS:
+        if loose and (ahead or loose * 2 >= pages * PAGE_HITS):
             self._dissolve(self._first)
+        if self._first == self._next or ahead:
             self.tail.forget(cutoff_us)
 
     def recorded(self, first_us: int = 0, last_us: int = LATEST_US) -> Iterator[Row]:

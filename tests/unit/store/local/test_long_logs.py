@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import lmdb
@@ -23,6 +24,7 @@ from capline.store.local.log_pages import (
     SeenPages,
     UnitPages,
 )
+from capline.testing.reference import Reference
 
 START_US = 1_700_000_000_000_000
 KEY = b"log"
@@ -202,3 +204,26 @@ def test_a_log_of_costs_goes_to_pages(tmp_path: Path) -> None:
         for _ in range(3 * PAGE_HITS):
             assert limiter.decide("p", "s", 2)
     assert check_store(tmp_path / "store").sealed_pages
+
+
+@pytest.mark.parametrize("seed", [14, 74, 84, 236])
+def test_refusals_that_pages_keep_change_no_answer(tmp_path: Path, seed: int) -> None:
+    """Refusals come faster than the clock, among slots: a forgotten one's stamp may be taken again."""
+    draw, clock = Random(seed), ManualClock(START_US)
+    policies = [Policy("p", ["9/70us", "15/100us"], algorithm="bucketed", granularity="5us", count_denied=True)]
+    reference = Reference(policies, clock)
+    with Limiter(f"lmdb://{tmp_path}/store", policies, clock=clock) as limiter:
+        for _ in range(60):
+            match draw.choice(["decide", "decide", "many", "charge", "schedule", "tick", "keep", "tick"]):
+                case "tick":
+                    clock.advance_us(draw.choice([1, 2, 3, 7, 12, -3]))
+                case "many":
+                    rows = ["a"] * draw.choice([1, 3, 12])
+                    expected = [reference.decide("p", subject) for subject in rows]
+                    assert [*limiter.decide_many("p", rows)] == expected
+                case "keep":
+                    assert limiter.decide("p", "a", keep_free=1) == reference.decide("p", "a", keep_free=1)
+                case "charge":
+                    assert limiter.charge("p", "a", 1) == reference.charge("p", "a", 1)
+                case verb:
+                    assert getattr(limiter, verb)("p", "a") == getattr(reference, verb)("p", "a")

@@ -145,8 +145,8 @@ end
 local function limit_shift(bound, by, fits)
   if bound.denied == 0 or kind_of(by) ~= ROLLING or fits == -1 then return 0 end
   local last = fits - by
-  local first = last
-  while last - first < MOST_SHIFTED and index_of(bound.log, first - 1) do first = first - 1 end
+  local first, stop = last, math.max(last - MOST_SHIFTED, stamp_of_unit(bound.log, bound.denied))
+  while first > stop and index_of(bound.log, first - 1) do first = first - 1 end
   return last - first
 end
 

@@ -397,15 +397,14 @@ local function trim(log, cutoff)
 end
 
 -- Forget the refusals as old as the cutoff or older. Behind a hit that was allowed, those of a log of thousands go only if
--- half of it can, and that is looked for once in some eighth of its hits, as it reads them all. Until then `retry_after`
--- may be some microseconds shorter, where refusals came faster than the clock (`limit_shift`).
+-- half of it can, and that is looked for once in some eighth of its hits, as it reads them all.
 local function trim_denied(log, cutoff)
   local m, first, kept = log.f and upto(log.s, log.n, cutoff) or 0, 0, {}
   while first < m and log.f[first + 1] == DENIED do first = first + 1 end
   if first > 0 then forget(log, first) end
   m = m - first
   local _, bits = math.frexp(log.n)
-  local lazy = log.n > 2048
+  local lazy = log.n > 2048 and cutoff < log.floor  -- from there on their stamps may be taken again
   if lazy and (m * 2 < log.n or log.n % 2 ^ (bits - 4) > 0) then return end
   for i = 1, m do
     if log.f[i] ~= DENIED then kept[#kept + 1] = i end

@@ -351,9 +351,11 @@ local function deny(logs, now)
   local stamp = free_stamp(logs, time, -1)
   if stamp >= MOST_UNITS then return nil end
   for _, bound in ipairs(logs) do
-    put(bound, time, stamp, DENIED, math.min(bound.cost, bound.denied))
-    local oldest = stamp_of_unit(bound.log, bound.denied + 1)
-    if oldest ~= -1 then trim_denied(bound.log, oldest - 1) end
+    if units_after(bound.log, stamp) < bound.denied then  -- else it would be forgotten at once
+      put(bound, time, stamp, DENIED, math.min(bound.cost, bound.denied))
+      local oldest = stamp_of_unit(bound.log, bound.denied + 1)
+      if oldest ~= -1 then trim_denied(bound.log, oldest - 1) end
+    end
   end
   local stamped = {{logs, stamp}}
   local fits, binding, early = fits_at(logs, time)

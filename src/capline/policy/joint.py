@@ -5,19 +5,15 @@ segment, and a channel, bind those of the policies that list them. Refused are p
 hits cannot read together.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from capline.model.errors import PolicyError, UnknownNameError, listed
 from capline.model.limit import OWNED, Limit
 from capline.model.policy import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MARK = "+"
 """Between the names of the policies; no policy has it in its own."""

@@ -7,9 +7,8 @@ history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,9 +21,6 @@ from capline.model.policy import NUMBERS, RESERVED, BoundPolicy, LogLimits, Poli
 from capline.model.zone import check_zone
 from capline.policy.joint import JointPolicy
 from capline.policy.shared_log import check_shared_log
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 DEFAULT_NAMESPACE = "capline"
 

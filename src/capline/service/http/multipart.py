@@ -7,17 +7,13 @@
 The rule: a part is read to its end before the next. One that was cut raises.
 """
 
-from __future__ import annotations
-
+from collections.abc import AsyncGenerator, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import multipart  # pyright: ignore[reportMissingTypeStubs] - it has none
 
 from capline.service.http.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
 
 _MOST_BYTES = 8192
 """Of a field."""

@@ -7,18 +7,14 @@ Cost: some 40 bytes a policy and verdict, and 1 to 3 a minute; at most `MOST_ROW
 one, "other".
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from capline.observe.metrics import OTHER
 from capline.service.http.scope import EVERYTHING, Scope
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 MOST_ROWS = 128
 HOUR = 60

@@ -6,36 +6,30 @@ Their hits are in the store's logs, so whoever tries other limits knows of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from http import HTTPStatus
 from itertools import compress, repeat
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
 from capline.limiter.aio import AsyncLimiter
+from capline.limiter.outage.outage import OutagePolicy
+from capline.limiter.policies.rules import Rules
 from capline.limiter.policies.shadow import SHADOW
 from capline.model.attempt import Attempt
 from capline.model.decision import Decision
-from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
+from capline.model.limit import Limit
+from capline.model.subject import Subject
 from capline.service.http.problems import Problem
-from capline.service.record.kept import Row
-from capline.store.columns import NO_HIT
+from capline.service.record.kept import Kind, Record, Row
+from capline.store.columns import NO_HIT, Decisions
 from capline.support.override import override
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from capline.limiter.outage.outage import OutagePolicy
-    from capline.limiter.policies.rules import Rules
-    from capline.model.errors import CaplineError
-    from capline.model.limit import Limit
-    from capline.model.subject import Subject
-    from capline.service.record.kept import Kind, Record
-    from capline.store.columns import Decisions
-    from capline.window.log import Hit
+from capline.window.log import Hit
 
 _decide = AsyncLimiter.decide
 _DECIDED = ("store", "deny-cache", SHADOW)

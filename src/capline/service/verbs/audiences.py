@@ -17,11 +17,11 @@ import re
 import secrets
 import time
 from base64 import b64decode
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 from capline.campaign.erase import IdColumn, delete_upload
 from capline.campaign.file import SUFFIXES
@@ -35,17 +35,12 @@ from capline.model.errors import (
 )
 from capline.segment import read_audience, read_ids
 from capline.segment.objects.address import open_objects
-from capline.service.http.app import AUDIENCE_BYTES
+from capline.segment.objects.store import ObjectInfo, ObjectStore
+from capline.service.http.app import AUDIENCE_BYTES, Request
 from capline.service.http.forms import page_of
 from capline.service.http.problems import Problem, busy
 from capline.service.http.table import delete, get, put
 from capline.support.instant import instant_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from capline.segment.objects.store import ObjectInfo, ObjectStore
-    from capline.service.http.app import Request
 
 T = TypeVar("T")
 

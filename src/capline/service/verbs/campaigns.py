@@ -18,18 +18,19 @@ import asyncio
 import dataclasses
 import os
 import re
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
 
 from capline.campaign import accept, begun_version, plan, prepare
 from capline.campaign.conflicts.find import Conflicts, conflicts_in
-from capline.campaign.file import loads_campaign
+from capline.campaign.file import CampaignFile, loads_campaign
 from capline.campaign.ledger import Ledger, Settings
 from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, tables_of, write_outcomes
 from capline.campaign.page import render
@@ -40,23 +41,17 @@ from capline.campaign.queue.watch import Workers, workers_of
 from capline.campaign.report import Steering, state_now
 from capline.campaign.senders.template import variables
 from capline.campaign.store.open import open_store
+from capline.campaign.store.protocol import CampaignStore, Change
+from capline.campaign.store.records import StoredRun
 from capline.campaign.store.rows import RETRIED, BatchRows
 from capline.model.errors import CampaignConflictError, CampaignError, CampaignStoreError, InvalidValueError, quoted
 from capline.segment.objects.address import open_objects
-from capline.service.http.app import Reply
+from capline.service.http.app import Reply, Request, Route
 from capline.service.http.body import CSV
 from capline.service.http.forms import described_as, page_limit
 from capline.service.http.openapi import PAGE_HEADERS
 from capline.service.http.table import get, patch, post, routes_of
 from capline.service.verbs.audiences import AudienceVerbs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from capline.campaign.file import CampaignFile
-    from capline.campaign.store.protocol import CampaignStore, Change
-    from capline.campaign.store.records import StoredRun
-    from capline.service.http.app import Request, Route
 
 T = TypeVar("T")
 

@@ -69,9 +69,9 @@ deep-together:
 deep-alone:
 	$(BIN)/pytest -n 2 --dist loadfile -m "(deep or sized) and alone" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
 
-test-deep: setup ## the rest: types of all, other combinations, longer random runs, clusters under faults; some 15 minutes
+test-deep: setup ## the rest: types of all but src, other combinations, longer random runs, clusters under faults; some 15 minutes
 	@bash tools/setup.sh test
-	@CAPLINE_TESTS=deep $(MAKE) -j2 lint-types deep-together
+	@CAPLINE_TESTS=deep $(MAKE) -j2 lint-types deep-together TYPED="tests bench examples proof"
 	@CAPLINE_TESTS=deep $(MAKE) deep-alone
 
 steady: setup ## the tests of every day ten times beside two busy loops

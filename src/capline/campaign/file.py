@@ -1,39 +1,6 @@
 """The campaign file: YAML in, a `CampaignFile` out, or every fault with its line.
 
-    campaign: summer-sale                     its name: part of every message's key
-    policies: policies.yaml                   the policy file, and the policy of it that caps this campaign; or several,
-    policy: promo                             like [global, promo-tag, summer], which must all allow a message
-    channel: push                             optional
-    store: lmdb:///var/lib/capline            optional; default lmdb://.capline/store beside the file; `${NAME}` in it
-                                              stands for an environment variable
-    segments: segments/2026-11-21             optional: a snapshot, or where versions are published, like s3://bucket/prefix;
-                                              without it nobody is in a segment
-    audience: {csv: users.csv, column: id, columns: [email], duplicates: error}
-                                              or parquet:, or bitmap:, or segments: "active - churned"
-                                              rows may have a `zone_column:`, where each subject is; `ids: text` for a
-                                              CSV file whose ids are no numbers
-    cost: 1                                   optional: units of each message
-    as_of: 2026-11-21T16:00:00Z               optional, for rehearsals: the clock stands still at this instant; nothing
-                                              waits for it
-    rehearsal: true                           optional: the store is for rehearsals; `as_of` may be in its future
-    send_at: 2027-01-01T16:00:00+08:00        optional: nothing is decided or sent before
-    send_at_local: 16:00                      optional: a subject waits for the first 16:00 from send_at on, in its zone
-    until: 2027-01-01T20:00:00+08:00          optional: then it is cancelled
-    keep: 90 days                             optional: what it holds of subjects goes away so long after its end
-    priority: 50                              optional, 0 to 100: workers take a due campaign of a higher one first
-    rate: 5000/s                              optional: messages for the receiver, over all workers and campaigns of the
-    rate_key: push-provider                   same key; the campaign's own unless said
-    transactional: true                       optional: counted, but past every cap and quiet hour
-    exclude: {csv: optouts.csv}               optional: who is not sent to; also bitmap:, parquet:, segments:
-    over_cap: hold                            optional: what a cap refuses waits until it fits, instead of drop;
-    quiet: hold                               likewise what quiet hours refuse
-    yields: true                              optional: leaves room for pending campaigns of a higher priority
-    holdout: 5%                               optional: a share that is not sent to, the same in each campaign of the
-    holdout_group: spring                     same group; the campaign's own unless said
-    only: [42, 43]                            optional: a test send, to these of the audience, at once
-    batch: 10000                              optional: messages decided, and kept in the ledger, as one step
-    retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for transient failures
-    sender: {file: out/, format: parquet}     or webhook: {url: …}, smtp: {…}, or a third party's
+docs/reference/campaigns.md has each key and what it means.
 
 The rule: a file is accepted whole or not at all; nothing is guessed, and unknown keys are refused. Paths, also the
 store's, are relative to the file. `prepare` checks the files that it names.

@@ -51,10 +51,8 @@ class WorkerReport(msgspec.Struct):
         """Count a batch."""
         self.settled += 1
         self.subjects += batch.rows
-        self.sent += batch.sent
-        self.refused += batch.refused
-        self.failed += batch.failed
-        self.not_known += batch.not_known
+        for count in ("sent", "refused", "failed", "not_known"):
+            setattr(self, count, getattr(self, count) + getattr(batch, count))
 
 
 def delivered_batch(campaign: str, rows: BatchRows, elapsed_s: float, segments: Sequence[str | None]) -> DeliveredBatch:

@@ -57,7 +57,6 @@ class RedisCampaignStore(CampaignStore):
 
     @property
     def shown(self) -> str:
-        """As in `protocol`."""
         return f"queue {self.url}"
 
     def close(self) -> None:
@@ -65,31 +64,36 @@ class RedisCampaignStore(CampaignStore):
         self.server.close()
 
     def check(self, patience_s: float = 0.0) -> list[str]:
-        """As in `protocol`: what the server may forget."""
+        """Warnings of what the server may forget."""
         return self.server.check(patience_s)
 
     # ---- create
 
     def begin(self, run: StoredRun, worker: str = "", lease_s: float = 0) -> bool:
-        """As in `protocol`."""
         words = run.facts.campaign, EXPIRY_MS, worker, int(lease_s * 1000), *_flat(run.fields())
         return bool(self._run("begin", run.facts.campaign, *words))
 
     def put_files(self, run: StoredRun) -> None:
-        """As in `protocol`."""
         self.server.call("HSET", self._keys(run.facts.campaign)[0], *_flat(run.texts()))
         self.steer(run.facts.campaign)  # by its priority and how long it is kept
 
-    def _steer(self, campaign: str, change: Change, due_us: int | None, until_us: int | None, by: str) -> bool:
+    def steer(
+        self,
+        campaign: str,
+        change: Change = "",
+        *,
+        due_us: int | None = None,
+        until_us: int | None = None,
+        by: str = "",
+    ) -> bool:
         due, until = ("" if each is None else each for each in (due_us, until_us))
         return bool(self._run("steer", campaign, campaign, EXPIRY_MS, due, change, until, by))
 
     def wake(self, campaign: str, numbers: Sequence[int]) -> None:
-        """As in `protocol`."""
         self._run("wake", campaign, campaign, EXPIRY_MS, *numbers)
 
     def _rate_record(self, key: str) -> bytes | None:
-        """As in `protocol`. Who reads it keeps it."""
+        """Who reads it keeps it."""
         name = _RATE + key
         return self.server.calls(name, [("HGET", name, "rate"), ("PEXPIRE", name, _RATE_EXPIRY_MS)])[0]
 
@@ -101,7 +105,6 @@ class RedisCampaignStore(CampaignStore):
         return (each or 0 for each in found)
 
     def describe(self, claimed: Claimed, run: StoredRun) -> None:
-        """As in `protocol`."""
         self._run("describe", claimed.campaign, claimed.fence, EXPIRY_MS, claimed.campaign, *_flat(run.fields()))
 
     def _put(self, run: StoredRun, chunk: list[Batch], fence: int) -> int:
@@ -113,7 +116,7 @@ class RedisCampaignStore(CampaignStore):
         return max(queued, 0)
 
     def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
-        """As in `protocol`; a script for each."""
+        """A script for each."""
         name = run.facts.campaign
         count = 0
         for count, batch in enumerate(again, 1):
@@ -127,7 +130,7 @@ class RedisCampaignStore(CampaignStore):
     # ---- work
 
     def ages_s(self, within_s: float = 0, *, most: int = -1) -> dict[str, float]:
-        """As in `protocol`. `most` are asked of each share."""
+        """`most` are asked of each share."""
         ages_s: dict[str, float] = {}
         for *_, there, _next, _names in self._lists():
             [(seconds, micros)] = self.server.calls(there, [("TIME",)])
@@ -138,7 +141,7 @@ class RedisCampaignStore(CampaignStore):
         return dict(sorted(ages_s.items(), key=itemgetter(1), reverse=True))
 
     def look(self, most: int) -> Look:
-        """As in `protocol`. Cost: three commands for each share and each priority that occurs in it."""
+        """Cost: three commands for each share and each priority that occurs in it."""
         found: dict[bytes, bytes] = {}
         next_s = math.inf
         for keys in self._lists():
@@ -155,7 +158,6 @@ class RedisCampaignStore(CampaignStore):
         return self._run("store", campaign, store)
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
-        """As in `protocol`."""
         match self._run("claim", campaign, worker, EXPIRY_MS, int(lease_s * 1000), MOST_CLAIMS, campaign):
             case [b"batch", number, fence, rows, data, decided, outcome, run_id]:
                 size = int(rows) if rows and rows.isdigit() and len(rows) <= len(str(LARGEST_BATCH)) else 0
@@ -168,16 +170,13 @@ class RedisCampaignStore(CampaignStore):
                 return Over()
 
     def renew(self, claimed: Claimed) -> bool:
-        """As in `protocol`."""
         return self._write("record", claimed)
 
     def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
-        """As in `protocol`."""
         done_rows = len(rows) if rows.is_done else ""
         return self._write("record", claimed, *rows.pack(decided=decided), done_rows, msgspec.msgpack.encode(rows.span))
 
     def release(self, claimed: Claimed, how: How, why: str = "", *, wait_s: float = 0.0) -> bool:
-        """As in `protocol`."""
         return self._write("release", claimed, how, why, int(wait_s * 1e6))
 
     def _write(self, script: str, claimed: Claimed, *words: object) -> bool:
@@ -187,7 +186,7 @@ class RedisCampaignStore(CampaignStore):
     # ---- look
 
     def page(self, after: str, limit: int) -> list[str]:
-        """As in `protocol`. Names of campaigns that have expired are taken out on the way."""
+        """Names of campaigns that have expired are taken out on the way."""
         return sorted(name for *_, names in self._lists() for name in self._page(names, after, limit))[:limit]
 
     def _page(self, listed: str, after: str, limit: int) -> list[str]:
@@ -237,7 +236,6 @@ class RedisCampaignStore(CampaignStore):
                 yield InWork(number, worker.decode(), int(since_us or 0), silent_s, int(claims or 0), told)
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
-        """As in `protocol`."""
         key = self._keys(campaign)[3]
         for start in range(0, len(numbers), _READ_BATCHES):
             some = numbers[start : start + _READ_BATCHES]
@@ -249,7 +247,6 @@ class RedisCampaignStore(CampaignStore):
                     yield BatchRows.unpack(number, decided, outcome)
 
     def holding(self, campaign: str, subject: Subject, *, to: Subject | None = None) -> list[int]:
-        """As in `protocol`."""
         numbers = range(self.state(campaign).queued)
         key, end, steps = sort_key(subject), sort_key(subject if to is None else to), self._keys(campaign)[3]
         holding: list[int] = []
@@ -263,7 +260,6 @@ class RedisCampaignStore(CampaignStore):
         return holding[::-1]
 
     def stored(self, campaign: str, number: int) -> Claimed | None:
-        """As in `protocol`."""
         run, waiting, _, steps, *_ = self._keys(campaign)
         names = [f"{number}:{name}" for name in ("fence", "rows", "data", "decided", "outcome")]
         (run_id,), (fence, rows, data, decided, outcome), due = self.server.calls(
@@ -275,7 +271,6 @@ class RedisCampaignStore(CampaignStore):
         return Claimed(campaign, run_id.decode(), number, int(fence or 0), size, data or b"", decided, outcome, due_us)
 
     def rewrite(self, was: Claimed, now: Claimed, rows: BatchRows | None, fewer: int | None, *, done: bool) -> bool:
-        """As in `protocol`."""
         facts = self.server.call("HGET", self._keys(was.campaign)[0], "facts")
         if facts is None:
             return False

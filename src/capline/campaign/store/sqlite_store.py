@@ -1,16 +1,11 @@
 """A campaign store in one SQLite file, for the processes of one machine. `protocol` says what its verbs do.
 
-    run     a campaign each: its id and fields (MessagePack, as `StoredRun.fields`), how many batches there are, are
-            stored, are settled, how many subjects are done; begun_us, due_us, until_us (0: never over), last_us,
-            elapsed_us; finished, paused; changes: how often someone steered it, changed_us, changed_by: the last time;
-            priority; next_us: when it has a batch to claim, NULL for never;
-            store: the identity of the limits' store, once it is frozen
-    batch   a batch each: rows, settled; aside: why it was set aside; due_us: when it can be claimed, of an owner's when
-            its lease ends; owner, lease_us (0: of a run that has the file alone), fence, since_us, claims, error;
-            first and last subject (`packed.sort_key`); data; decided, outcome: the halves of its steps
-
-    rate    a rate that someone changed each: its key, and its record
-
+    run     a campaign each: `fields` (MessagePack, as `StoredRun.fields`); `until_us` 0: never over; `next_us`: when it
+            has a batch to claim, NULL for never; `store`: the identity of the limits' store, once it is frozen
+    batch   a batch each: `aside`: why it was set aside; `due_us`: when it can be claimed, of an owner's when its lease
+            ends; `lease_us` 0: of a run that has the file alone; `first`, `last` subject as `packed.sort_key`;
+            `decided`, `outcome`: the halves of its steps
+    rate    a rate that someone changed each
     the steps of a batch                         killed before the next line, the next process
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
     inputs: frozen, with the store's identity    accepts other inputs
@@ -149,7 +144,6 @@ class SqliteCampaignStore(CampaignStore):
 
     @property
     def shown(self) -> str:
-        """As in `protocol`."""
         return self.url
 
     def close(self) -> None:
@@ -163,7 +157,6 @@ class SqliteCampaignStore(CampaignStore):
     # ---- create
 
     def begin(self, run: StoredRun, worker: str = "", lease_s: float = 0) -> bool:
-        """As in `protocol`."""
         self.forget(None if self._alone else _UNTOUCHED_US)
         name = run.facts.campaign
         with self._changes(name) as now_us:
@@ -226,7 +219,6 @@ class SqliteCampaignStore(CampaignStore):
             self._begin_anew(run.facts.campaign)
 
     def put_files(self, run: StoredRun) -> None:
-        """As in `protocol`."""
         with self._changes():
             if (found := self._value(_FIELDS, run.facts.campaign)) is None:
                 return
@@ -239,7 +231,6 @@ class SqliteCampaignStore(CampaignStore):
             )
 
     def describe(self, claimed: Claimed, run: StoredRun) -> None:
-        """As in `protocol`."""
         with self._changes(claimed.campaign):
             self._db.execute(
                 f"UPDATE run SET fields = ?, batches = ? WHERE campaign = ? AND batches = 0 AND {_PREPARES}",  # noqa: S608  # nosec B608
@@ -272,7 +263,7 @@ class SqliteCampaignStore(CampaignStore):
             return queued
 
     def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
-        """As in `protocol`; all of them in one transaction."""
+        """All of them in one transaction."""
         name = run.facts.campaign
         with self._changes(name) as now_us:
             queued, count = self._queued(run), 0
@@ -341,7 +332,15 @@ class SqliteCampaignStore(CampaignStore):
 
     # ---- steer
 
-    def _steer(self, campaign: str, change: Change, due_us: int | None, until_us: int | None, by: str) -> bool:
+    def steer(
+        self,
+        campaign: str,
+        change: Change = "",
+        *,
+        due_us: int | None = None,
+        until_us: int | None = None,
+        by: str = "",
+    ) -> bool:
         paused = {"pause": 1, "resume": 0, "cancel": 0}.get(change)
         with self._changes(campaign) as now_us:
             done = self._db.execute(
@@ -365,7 +364,6 @@ class SqliteCampaignStore(CampaignStore):
         )
 
     def wake(self, campaign: str, numbers: Sequence[int]) -> None:
-        """As in `protocol`."""
         with self._changes(campaign):
             self._db.executemany(
                 "UPDATE batch SET due_us = 0 WHERE campaign = ? AND number = ? AND decided IS NOT NULL "
@@ -392,7 +390,6 @@ class SqliteCampaignStore(CampaignStore):
     # ---- work
 
     def ages_s(self, within_s: float = 0, *, most: int = -1) -> dict[str, float]:
-        """As in `protocol`."""
         now_us = self._now_us()
         found = self._all(
             "SELECT campaign, due_us FROM run WHERE NOT finished AND NOT paused AND due_us <= ? "
@@ -403,7 +400,7 @@ class SqliteCampaignStore(CampaignStore):
         return {campaign: (now_us - due_us) / 1e6 for campaign, due_us in found}
 
     def look(self, most: int) -> Look:
-        """As in `protocol`. Cost: two heads of an index for each priority that occurs."""
+        """Cost: two heads of an index for each priority that occurs."""
         now_us = self._now_us()
         if not 0 <= now_us - self._forgot_us < _FORGETS_US:
             self._forgot_us = now_us
@@ -434,7 +431,6 @@ class SqliteCampaignStore(CampaignStore):
         return self._identity(campaign)
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
-        """As in `protocol`."""
         with self._changes(campaign) as now_us:
             run = self._db.execute(
                 f"SELECT run_id, (paused OR due_us > ?) AND NOT cancelled, {_PARTIAL}, last_us, cancelled FROM run "  # noqa: S608  # nosec B608
@@ -500,7 +496,7 @@ class SqliteCampaignStore(CampaignStore):
         return found.fetchone() is not None
 
     def renew(self, claimed: Claimed) -> bool:
-        """As in `protocol`. Writes nothing where the lease was just renewed."""
+        """Writes nothing where the lease was just renewed."""
         now_us = self._now_us()
         found = self._all(
             "SELECT due_us - lease_us FROM leased WHERE campaign = ? AND number = ? AND fence = ?",
@@ -514,7 +510,6 @@ class SqliteCampaignStore(CampaignStore):
             return self._write(claimed, _RENEWED, now_us)
 
     def record(self, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
-        """As in `protocol`."""
         first, outcome = rows.pack(decided=decided)
         steps, values = "outcome = ?, error = NULL", [outcome]
         if decided:
@@ -539,7 +534,6 @@ class SqliteCampaignStore(CampaignStore):
             return True
 
     def release(self, claimed: Claimed, how: How, why: str = "", *, wait_s: float = 0.0) -> bool:
-        """As in `protocol`."""
         change, *kept = {
             "give_back": ("claims = claims - 1",),
             "fail": ("error = ?", why),
@@ -561,7 +555,6 @@ class SqliteCampaignStore(CampaignStore):
     # ---- look
 
     def page(self, after: str, limit: int) -> list[str]:
-        """As in `protocol`."""
         found = self._all("SELECT campaign FROM run WHERE campaign > ? ORDER BY campaign LIMIT ?", after, limit)
         return [name for (name,) in found]
 
@@ -599,7 +592,6 @@ class SqliteCampaignStore(CampaignStore):
         return is_run_alone(self.path)
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
-        """As in `protocol`."""
         query = "SELECT decided, outcome FROM batch WHERE campaign = ? AND number = ? AND decided IS NOT NULL"
         for number in numbers:
             for decided, outcome in self._all(query, campaign, number):
@@ -611,7 +603,6 @@ class SqliteCampaignStore(CampaignStore):
                     ) from None
 
     def holding(self, campaign: str, subject: Subject, *, to: Subject | None = None) -> list[int]:
-        """As in `protocol`."""
         query = (
             "SELECT number FROM batch WHERE campaign = ? AND coalesce(first <= ? AND last >= ?, 1) AND number >= 0 "
             "ORDER BY number DESC"
@@ -620,7 +611,6 @@ class SqliteCampaignStore(CampaignStore):
         return [number for (number,) in self._all(query, campaign, *keys)]
 
     def stored(self, campaign: str, number: int) -> Claimed | None:
-        """As in `protocol`."""
         found = self._all(
             "SELECT run_id, number, fence, rows, data, decided, outcome, iif(owner IS NULL, batch.due_us, 0) "
             "FROM batch JOIN run USING (campaign) WHERE campaign = ? AND number = ?",
@@ -630,7 +620,7 @@ class SqliteCampaignStore(CampaignStore):
         return Claimed(campaign, *found[0]) if found else None
 
     def rewrite(self, was: Claimed, now: Claimed, rows: BatchRows | None, fewer: int | None, *, done: bool) -> bool:
-        """As in `protocol`. The file keeps no bytes of what was there."""
+        """The file keeps no bytes of what was there."""
         span = (None, None) if rows is None else rows.span
         before = was.data, was.decided, was.outcome
         with self._wipes():

@@ -98,6 +98,23 @@ def test_without_tokens_it_reads_and_changes_nothing(tmp_path: Path) -> None:
         assert visitor.get("/console", headers={"Host": "evil.example"}).status_code == 421
 
 
+def test_what_goes_wrong_under_the_console_is_a_page_for_who_reads_pages(tmp_path: Path) -> None:
+    with Serving(tmp_path, "--store", "memory://") as service, Visitor(service) as visitor:
+        unknown = "/console/none", "/console/a/b/c/d", "/console/%3Cscript%3E", "/console/" + "x" * 2_000
+        for path, status, method in (*((path, 404, "GET") for path in unknown), ("/console/subject", 405, "POST")):
+            page = visitor.request(method, path)
+            assert (page.status_code, page.headers["Content-Type"]) == (status, "text/html; charset=utf-8")
+            assert page.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'")
+            assert ("<script>" in page.text, 'href="/console"' in page.text) == (False, True)
+            json = visitor.request(method, path, headers={"Accept": "application/json"})
+            assert (json.status_code, json.json()["status"]) == (status, status)
+            assert page.headers.get("Allow") == json.headers.get("Allow")
+        large = visitor.post("/console/sign-out", content=b"a" * 10_000, headers={"Content-Type": SENT})
+        assert (large.status_code, "<h1>" in large.text) == (413, True)
+        for path in ("/none", "/v1/none"):
+            assert visitor.get(path).headers["Content-Type"] == "application/problem+json"
+
+
 def test_every_page_is_kept_apart_from_other_sites(service: Serving, tokens: dict[str, str]) -> None:
     with Visitor(service) as visitor:
         visitor.sign_in(tokens["admin"])
@@ -291,8 +308,20 @@ def test_who_may_forgets_a_subject_and_overrides_it_for_a_while(tmp_path: Path, 
             sent = {"forgery": reader.forgery(page), "id": "42", **form}
             assert reader.post(f"/console/subject/{action}", data=sent).status_code == 403
         form = {"forgery": admin.forgery(page), "id": "42", "policy": "promo", "limits": "2/day", "hours": "1"}
-        for bad in ({"hours": "0"}, {"hours": "745"}, {"limits": " , "}, {"limits": "2/moon"}, {"policy": "none"}):
-            assert admin.post("/console/subject/override", data=form | bad).status_code in (404, 422)
+        for bad in (
+            *({"hours": "0"}, {"hours": "745"}, {"limits": " , "}, {"limits": "2/moon"}, {"policy": "none"}),
+            *({"policy": "<b>"}, {"limits": '"><img>'}, {"policy": "\u202e"}, {"hours": "1e9"}),
+        ):
+            shown = admin.post("/console/subject/override", data=form | bad)
+            (field, word), typed = *bad.items(), form | bad
+            assert (shown.status_code, shown.text.count('role="alert"')) == (422, 1)
+            assert re.search(f'<input name="{field}"[^>]*><small class="bad" role="alert">', shown.text), bad
+            for name in ("policy", "limits", "hours"):
+                kept = re.search(f'<input name="{name}"[^>]* value="([^"]*)"', shown.text)
+                assert (kept and unescape(kept[1])) == typed[name]
+            assert "<details open><summary>Give it limits" in shown.text
+            told = admin.post("/console/subject/override", data=typed, headers={"Accept": "application/json"})
+            assert (told.status_code, [*told.json()["faults"]]) == (422, [field]), word
         assert not decide()
         done = admin.post("/console/subject/override", data=form)
         assert (done.status_code, "for a while" in admin.get(done.headers["Location"]).text) == (303, True)

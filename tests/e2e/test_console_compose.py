@@ -324,14 +324,16 @@ def test_messages_are_checked_when_the_service_starts(tmp_path: Path) -> None:
 
 def test_what_is_to_come_is_in_order_with_who_takes_whose_place(service: Serving, ann: Visitor) -> None:
     page = "/console/campaigns/waiting"
-    assert "No campaign waits." in ann.get(page).text
+    assert soon(lambda: "No campaign waits." in ann.get(page).text, WITHIN_S)
     for name, day, minute in (("later", "02", "00"), ("second", "01", "30"), ("first", "01", "00")):
         at = {"campaign": name, "send_at": f"2031-07-{day}T16:{minute}", "holdout": ""}
         form = GOOD | at | {"forgery": ann.forgery(PAGE), "key": name}
         assert ann.post(PAGE, data=form).headers["Location"].endswith("done=begun")
     key = {"history": "true"}
+    assert soon(lambda: ann.get(page, params=key, headers=JSON).json()["count"] == 3, WITHIN_S)
     told = ann.get(page, params=key, headers=JSON).json()
-    assert told == service.client.get("/v1/campaign-conflicts", params=key).json()
+    assert told == told | service.client.get("/v1/campaign-conflicts", params=key).json()
+    assert soon(lambda: ann.get(page, headers=JSON).json()["count"] == 3, WITHIN_S)
     assert [one["campaign"] for one in told["campaigns"]] == ["first", "second", "later"]
     text = ann.get(page).text
     assert re.findall(r"<h2>(2031-\S+)</h2>", text) == ["2031-07-01", "2031-07-02"]
@@ -339,3 +341,38 @@ def test_what_is_to_come_is_in_order_with_who_takes_whose_place(service: Serving
     assert re.search(rf"{lost}.*?<td>100</td>", text, re.DOTALL)
     assert f'href="{page}"' in ann.get("/console/campaigns").text
     assert ann.get(page, params={"history": "maybe"}).status_code == 422
+
+
+def test_what_is_to_come_is_a_page_at_a_time(tmp_path: Path, service: Serving, ann: Visitor) -> None:
+    page, count = "/console/campaigns/waiting", 60
+    for number in range(count):
+        campaign = {
+            "campaign": f"c{number:02}",
+            "policies": "policies.yaml",
+            "policy": "promo",
+            "store": "lmdb://.capline/store",
+            "audience": {"upload": "summer.csv"},
+            "send_at": f"2099-07-{1 + number // 30:02}T16:00:00Z",
+            "priority": 99 - number,
+            "sender": {"file": "out/"},
+        }
+        assert service.client.post("/v1/campaigns", json=campaign).status_code == 200
+
+    def told(query: str = "") -> dict[str, Any]:
+        return ann.get(f"{page}?{query}", headers=JSON).json()
+
+    assert soon(lambda: told()["count"] == count, WITHIN_S)
+    first, rest = told(), told("after=c49")
+    assert [each["campaign"] for each in (*first["campaigns"], *rest["campaigns"])] == [
+        f"c{n:02}" for n in range(count)
+    ]
+    assert (first["next"], rest["next"], first["unread"], first["away"]) == ("c49", None, {}, "")
+    assert first["conflict_count"] == len(first["conflicts"]) > 0
+    assert {each["campaign"] for each in rest["conflicts"]} == {f"c{number}" for number in range(50, 60)}
+    assert told("after=none")["campaigns"] == first["campaigns"]
+    assert soon(lambda: told("history=true")["count"] == count, WITHIN_S)
+    assert told("history=true&after=c49")["history"] is True
+    text = ann.get(page).text
+    assert "50 of 60 campaigns" in text
+    assert f'href="{page}?after=c49"' in text
+    assert "Further campaigns" not in ann.get(f"{page}?after=c49").text

@@ -1,7 +1,9 @@
 """Other limits, tried on the decisions that a real `capline serve` recorded, and set from the console."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -224,14 +226,21 @@ def test_what_is_set_has_a_reason_and_leaves_the_rest(service: Serving, tokens: 
         admin.sign_in(tokens["admin"])
         form = {"name": "promo", "limits": "2/day", "version": "1", "reason": BAD[:-1], "by_segment": "vip: 4/day"}
         form["forgery"] = admin.forgery()
-        for wrong in (
-            {"reason": " "},
-            {"reason": "a\nb"},
-            {"version": "x"},
-            {"limits": "2/moon"},
-            {"by_segment": "vip"},
+        for field, word in (
+            *(("reason", " "), ("reason", "a\nb"), ("reason", "\u202e"), ("reason", "ü" * 150)),
+            *(("limits", "2/moon"), ("limits", " , "), ("by_segment", "vip"), ("by_segment", "vip: 2/moon")),
+            *(("by_segment", "v p: 2/day"), ("channels", "push: x"), ("channels", "push: 1/day, 1/day")),
         ):
-            assert admin.post("/console/try/set", data=form | wrong).status_code == 422
+            shown = admin.post("/console/try/set", data=form | {field: word}, headers={"Accept": "text/html"})
+            assert (shown.status_code, shown.text.count('role="alert"')) == (422, 1), word
+            at_field = rf'name="{field}"[^>]*>([^<]*</textarea>)?<small class="bad" role="alert">'
+            assert re.search(at_field, shown.text), (word, shown.text)
+            typed = form | {field: word}
+            assert f'name="limits" value="{escape(typed["limits"])}"' in shown.text
+            assert f' value="{escape(typed["reason"])}">' in shown.text or field != "reason"
+            told = admin.post("/console/try/set", data=typed, headers=JSON)
+            assert (told.status_code, [*told.json()["faults"]]) == (422, [field])
+        assert admin.post("/console/try/set", data=form | {"version": "x"}).status_code == 422
         assert admin.post("/console/try/set", data=form).headers["Location"] == "/console/policy?name=promo&done=set"
         (now, *_) = service.client.get("/v1/policies/promo/versions").json()["versions"]
         assert now["policy"] == {"limits": ["2/day"], "by_segment": {"vip": ["4/day"]}, "layout": "bucket"}

@@ -91,18 +91,21 @@ class _Hour(NamedTuple):
 
 
 class Latest(Generic[T]):
-    """What was last answered; asked anew once it is `fresh_s` old, by one task, which a page waits for but a moment."""
+    """What was last answered; asked anew once it is `fresh_s` old, by one task, which a page waits for but a moment.
 
-    def __init__(self, fresh_s: float, value: T) -> None:
-        self.value, self._fresh_s = value, fresh_s
+    An answer that took long also rests for `rests` times as long, so that pages never take more than that share.
+    """
+
+    def __init__(self, fresh_s: float, value: T, rests: int = 0) -> None:
+        self.value, self._fresh_s, self._rests = value, fresh_s, rests
         self.why = ""
         """Why it could not be answered; empty if it could."""
-        self._at = -inf
+        self._due = -inf
         self._task: asyncio.Task[None] | None = None
 
     async def renew(self, ask: Callable[[], Awaitable[T]]) -> bool:
         """Ask, if it is time; whether the value may be another."""
-        if self._task is None and time.monotonic() - self._at >= self._fresh_s:
+        if self._task is None and time.monotonic() >= self._due:
             self._task = asyncio.create_task(self._ask(ask))
         if self._task is None:
             return False
@@ -110,12 +113,14 @@ class Latest(Generic[T]):
         return True
 
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> None:
+        began = time.monotonic()
         try:
             self.value, self.why = await ask(), ""
         except (CaplineError, Problem) as error:
             self.why = str(error)
         finally:
-            self._at, self._task = time.monotonic(), None
+            now, self._task = time.monotonic(), None
+            self._due = now + max(self._fresh_s, self._rests * (now - began))
 
 
 class _Read(NamedTuple):

@@ -22,7 +22,7 @@ from capline.service.access.guard import check_role
 from capline.service.console import campaigns, compose, segments, settings, subject, suggest
 from capline.service.console.compose import Composing
 from capline.service.console.overview import Overview, chart
-from capline.service.console.render import files, link, moved, shown, wants_json
+from capline.service.console.render import files, link, moved, problem_page, shown, wants_json
 from capline.service.console.segments import SegmentPages
 from capline.service.console.sessions import READ, Caller, Sessions, check_form
 from capline.service.console.settings import A_PAGE, SettingsPages
@@ -35,7 +35,6 @@ from capline.service.http.multipart import Multipart
 from capline.service.http.problems import Problem, problem_of
 from capline.service.record.counted import SPANS
 from capline.service.record.instances import KINDS
-from capline.support.status_title import status_title
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
     from capline.service.metrics.registry import Metrics
 
     Asked = dict[str, str]
+    Faults = dict[str, str]
+    """What is wrong with what was typed, by its field."""
     Answer = Reply | tuple[str, dict[str, Any], dict[str, Any]]
     """A template, its view, and what only the template needs; in that too a `status` other than 200."""
     Handler = Callable[[Request], Awaitable[Reply]]
@@ -106,6 +107,7 @@ class Console:
         self._sessions = Sessions(guard, secure=secure)
         self._overview = Overview(limiter, source, metrics, history, self.verbs)
         self._subjects = SubjectPage(self.verbs)
+        self._to_come = campaigns.ToCome(self.verbs)
         self._composing = Composing(self.verbs, messages or {})
         self._has_configuration = limiter.configuration is not None
         self._settings = SettingsPages(self.verbs, self._overview, has_store=self._has_configuration)
@@ -136,7 +138,7 @@ class Console:
             f"{SEGMENTS}/rollback": route(POST=self._form(self._rollback, "version", "current")),
             AUDIT: route(GET=self._page(self._audit, "before")),
             CAMPAIGNS: route(GET=self._page(self._list_campaigns, "after")),
-            WAITING: route(GET=self._page(self._waiting, "history")),
+            WAITING: route(GET=self._page(self._waiting, "history", "after")),
             CAMPAIGN: route(GET=self._page(self._campaign, "name")),
             f"{TOP}/response": route(GET=self._page(self._response, "name")),
             COMPOSE: route(
@@ -201,19 +203,21 @@ class Console:
 
     def _problem(self, request: Request, caller: Caller | None, error: Problem | CaplineError) -> Reply:
         problem = error if isinstance(error, Problem) else problem_of(error)
-        if wants_json(request):
+        page = problem_page(request, problem, **self._around(request, caller))
+        if page is None:
             raise problem
-        view = {"status": problem.status.value, "title": status_title(problem.status), "detail": str(problem)}
-        return self._shown(request, caller, "problem.html", view, {"at": time.time(), "status": view["status"]})
+        return page
 
     def _shown(
         self, request: Request, caller: Caller | None, template: str, view: dict[str, Any], around: dict[str, Any]
     ) -> Reply:
         status = around.pop("status", 200)
+        return shown(request, template, view, status=status, **around, **self._around(request, caller))
+
+    def _around(self, request: Request, caller: Caller | None) -> dict[str, Any]:
         sees_segments = not caller or self.verbs.may(caller.token, "GET", segments.LIST)
-        nav = _NAV if sees_segments else [one for one in _NAV if one[1] != SEGMENTS]
-        around |= {"who": caller, "has_tokens": self._sessions.has_tokens, "nav": nav, "path": request.route}
-        return shown(request, template, view, status=status, **around)
+        nav = _NAV if sees_segments else [page for page in _NAV if page[1] != SEGMENTS]
+        return {"who": caller, "has_tokens": self._sessions.has_tokens, "nav": nav, "path": request.route}
 
     # --- signing in ---------------------------------------------------------------------------------------------
 
@@ -266,7 +270,7 @@ class Console:
             },
         )
 
-    async def _subject(self, caller: Caller, asked: Asked) -> Answer:
+    async def _subject(self, caller: Caller, asked: Asked, faults: Faults | None = None) -> Answer:
         word = asked.get("id", "")
         word = word if word.startswith("s:") else word.strip()
         if not word:
@@ -276,7 +280,19 @@ class Console:
             "erase": self._may(caller, "DELETE", subject.PATH),
             "override": self._has_configuration and self._may(caller, "PUT", subject.OVERRIDE),
         }
-        return "subject.html", view, {"may": may, "drawings": [subject.drawn(one) for one in view["policies"]]}
+        view["faults"] = faults or {}
+        first = next((policy["policy"] for policy in view["policies"]), "")
+        return (
+            "subject.html",
+            view,
+            {
+                "may": may,
+                "drawings": [subject.drawn(policy) for policy in view["policies"]],
+                "form": {"policy": first, "limits": "", "hours": "24"} | (asked if faults else {}),
+                "status": 422 if faults else 200,
+                "done": None,
+            },
+        )
 
     def _may(self, caller: Caller, method: str, path: str) -> bool:
         return caller.changes and self.verbs.may(caller.token, method, path)
@@ -285,9 +301,11 @@ class Console:
         await self._subjects.erase(caller.token, form.get("id", ""))
         return moved(link(SUBJECT, id=form["id"], done="erased"))
 
-    async def _override(self, caller: Caller, form: Asked) -> Reply:
+    async def _override(self, caller: Caller, form: Asked) -> Answer:
         words = (form.get(name, "") for name in ("id", "policy", "limits", "hours"))
-        await self._subjects.override(caller.token, *words)
+        faults = await self._subjects.override(caller.token, *words)
+        if faults:
+            return await self._subject(caller, form, faults)
         return moved(link(SUBJECT, id=form["id"], done="overridden"))
 
     async def _list_campaigns(self, caller: Caller, asked: Asked) -> Answer:
@@ -303,8 +321,8 @@ class Console:
     async def _waiting(self, caller: Caller, asked: Asked) -> Answer:
         if not self.verbs.has(campaigns.CONFLICTS):
             return moved(CAMPAIGNS)
-        told = await self.verbs(caller.token, "GET", campaigns.CONFLICTS, history=asked.get("history"))
-        return "waiting.html", told, {"days": groupby(told["campaigns"], key=lambda one: one["due"][:10])}
+        view = await self._to_come.view(caller.token, asked.get("after"), asked.get("history", "false"))
+        return "waiting.html", view, {"days": groupby(view["campaigns"], key=lambda each: each["due"][:10])}
 
     async def _compose(self, caller: Caller, typed: Asked) -> Answer:
         return self._composed(caller, await self._composing.view(caller.token, typed))
@@ -380,9 +398,12 @@ class Console:
     async def _try(self, caller: Caller, asked: Asked) -> Answer:
         if not asked.get("name"):
             return moved(POLICIES)
-        view = await self._settings.tried(caller.token, asked["name"], asked)
+        return await self._tried(caller, asked, {})
+
+    async def _tried(self, caller: Caller, typed: Asked, faults: Faults) -> Answer:
+        view = await self._settings.tried(caller.token, typed["name"], typed, faults)
         may_set = "version" in view["policy"] and self._may(caller, "PUT", settings.ONE)
-        return "try.html", view, {"may_set": may_set, "status": 422 if view["fault"] else 200}
+        return "try.html", view, {"may_set": may_set, "status": 422 if view["faults"] else 200, "done": None}
 
     async def _suggest(self, caller: Caller, asked: Asked) -> Answer:
         if not asked.get("name"):
@@ -390,10 +411,13 @@ class Console:
         typed = {name: word for name, word in asked.items() if name in suggest.TYPED}
         return "suggest.html", await self._suggesting.view(caller.token, asked["name"], typed), {"curve": suggest.curve}
 
-    async def _set(self, caller: Caller, form: Asked) -> Reply:
-        name = form.get("name", "")
-        if await self._settings.change(caller.token, name, form):
+    async def _set(self, caller: Caller, form: Asked) -> Answer:
+        name = form.setdefault("name", "")
+        faults = await self._settings.change(caller.token, name, form)
+        if not faults:
             return moved(link(POLICY, name=name, done="set"))
+        if "version" not in faults:
+            return await self._tried(caller, form, faults)
         typed = {key: form.get(key, "") for key in settings.TYPED}
         return moved(link(TRY, name=name, **typed, done="conflict"))
 

@@ -7,6 +7,7 @@ of direction) is written out, so that a name is never taken for another.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -21,9 +22,11 @@ from capline.service.http.app import Reply
 from capline.service.http.body import JSON
 from capline.support.instant import instant_text
 from capline.support.quantity import size, span
+from capline.support.status_title import status_title
 
 if TYPE_CHECKING:
     from capline.service.http.app import Request
+    from capline.service.http.problems import Problem
 
 _HERE = Path(__file__).parent
 _HTML = "text/html; charset=utf-8"
@@ -48,6 +51,17 @@ def shown(request: Request, template: str, view: Mapping[str, Any], *, status: i
         return Reply(msgspec.json.encode(view), HEADERS, status=status)
     body = _environment().get_template(template).render(**view, **around)
     return Reply(body.encode("utf-8", "replace"), HEADERS, status=status, type=_HTML)
+
+
+def problem_page(request: Request, problem: Problem, **around: Any) -> Reply | None:
+    """The problem as a page of the console; None where it is to be JSON, or the request is for another path."""
+    if not request.path.startswith(b"/console") or wants_json(request):
+        return None
+    status = problem.status.value
+    view = {"status": status, "title": status_title(status), "detail": str(problem)}
+    page = shown(request, "problem.html", view, status=status, **{"who": None, "at": time.time()} | around)
+    page.headers = {**page.headers, **problem.headers}
+    return page
 
 
 def moved(to: str, headers: Mapping[str, str] | None = None) -> Reply:

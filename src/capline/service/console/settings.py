@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
+from capline.config.changes import check_reason
 from capline.model.errors import ConfigConflictError, InvalidValueError, quoted
 from capline.service.http.forms import number_of
 from capline.service.verbs.configuration import PolicyForm
@@ -24,6 +26,7 @@ LIST, ONE, LIMITED = "/v1/policies", "/v1/policies/{name}", "/v1/limited"
 A_PAGE = 50
 _BY_NAME = ("by_segment", "channels")
 TYPED = ("limits", *_BY_NAME)
+_NAMED = re.compile(r"(?:policy '[^']*', )?(segment|channel)(?: name)? '")
 
 
 class SettingsPages:
@@ -56,35 +59,48 @@ class SettingsPages:
             versions = await self._verbs(token, "GET", f"{ONE}/versions", name)
         return view | overrides | {"versions": versions["versions"][:A_PAGE]}
 
-    async def tried(self, token: Token, name: str, typed: dict[str, str]) -> dict[str, Any]:
-        """Other limits: what is in force, what was typed, and what that would have done, None if it was not tried."""
+    async def tried(self, token: Token, name: str, typed: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
+        """Other limits: what is in force, what was typed, and what that would have done, None if it was not tried.
+
+        `faults` are those that were found, by field; those of the limits are added.
+        """
         told, document = await self._document(token, name)
         form = typed if "limits" in typed else _typed(document)
-        view = {"name": name, "policy": told, "form": form, "result": None, "why_not": "", "fault": ""}
+        view = {"name": name, "policy": told, "form": form, "result": None, "why_not": "", "faults": faults}
         if form is typed:
             asked = (token, "POST", f"{ONE}/try", name)
             try:
                 view["result"], view["why_not"] = await self._verbs.or_why(*asked, form=document | _limits_of(form))
             except InvalidValueError as error:
-                view["fault"] = str(error)
+                view["faults"] = faults | {_field_of(error): str(error)}
         return view
 
     async def typed(self, token: Token, name: str) -> dict[str, str]:
         """The limits of a policy as the form has them."""
         return _typed((await self._document(token, name))[1])
 
-    async def change(self, token: Token, name: str, form: dict[str, str]) -> bool:
-        """Set these limits, in shadow or not, for the form's reason; False if it has another version than the form."""
+    async def change(self, token: Token, name: str, form: dict[str, str]) -> dict[str, str]:
+        """Set these limits, in shadow or not, for the form's reason; what is wrong with the form, by its field.
+
+        Where the policy has another version than the form, "version" is.
+        """
         _, document = await self._document(token, name)
-        version = number_of(form.get("version", ""), 15)
-        if version is None or not form.get("reason", "").strip():
-            raise InvalidValueError("say why: the audit shows it")
-        said = {"if_version": version, "reason": form["reason"].strip(), "shadow": form.get("shadow") == "yes"}
+        version, reason = number_of(form.get("version", ""), 15), form.get("reason", "").strip()
+        if version is None:
+            raise InvalidValueError("which version does this replace? load the page anew")
+        try:
+            if not check_reason(reason):
+                return {"reason": "say why: the audit shows it"}
+        except InvalidValueError as error:
+            return {"reason": str(error)}
+        said = {"if_version": version, "reason": reason, "shadow": form.get("shadow") == "yes"}
         try:
             await self._verbs(token, "PUT", ONE, name, form=document | _limits_of(form) | said)
-        except ConfigConflictError:
-            return False
-        return True
+        except ConfigConflictError as error:
+            return {"version": str(error)}
+        except InvalidValueError as error:
+            return {_field_of(error): str(error)}
+        return {}
 
     async def _document(self, token: Token, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """A policy as it is, and its last document."""
@@ -105,6 +121,22 @@ def _typed(document: dict[str, Any]) -> dict[str, str]:
     return {"limits": ", ".join(document.get("limits", ())), **lines}
 
 
+class _LineError(InvalidValueError):
+    """A line of this field cannot be read."""
+
+    def __init__(self, field: str, line: str) -> None:
+        super().__init__(f"{quoted(line)}: write a name, a colon and limits, like vip: 5/day, 20/week")
+        self.field = field
+
+
+def _field_of(error: InvalidValueError) -> str:
+    """The field of `TYPED` that the error is about: what it names first is a segment, a channel or the policy."""
+    if isinstance(error, _LineError):
+        return error.field
+    named = _NAMED.match(str(error))
+    return {None: "limits", "segment": "by_segment", "channel": "channels"}[named and named[1]]
+
+
 def _limits_of(form: dict[str, str]) -> dict[str, Any]:
     """What was typed, as keys of a policy."""
     found: dict[str, Any] = {"limits": several(form.get("limits", ""))}
@@ -113,7 +145,7 @@ def _limits_of(form: dict[str, str]) -> dict[str, Any]:
         for line in filter(None, map(str.strip, form.get(key, "").splitlines())):
             name, colon, limits = line.partition(":")
             if not colon or not several(limits):
-                raise InvalidValueError(f"{quoted(line)}: write a name, a colon and limits, like vip: 5/day, 20/week")
+                raise _LineError(key, line)
             found[key][name.strip()] = several(limits)
     return found
 

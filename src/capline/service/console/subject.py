@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from capline.model.errors import InvalidValueError
+from capline.model.errors import InvalidValueError, UnknownNameError
+from capline.model.policy import POLICY_FORM
 from capline.model.subject import Subject, parse_subject, subject_text
 from capline.service.console.charts import WIDTH, places, share
+from capline.service.console.settings import several
 from capline.service.http.forms import number_of
 from capline.support.instant import instant_text
 
@@ -72,19 +74,30 @@ class SubjectPage:
         """Forget the subject."""
         await self._verbs(token, "DELETE", PATH, _word(parse_subject(word)))
 
-    async def override(self, token: Token, word: str, policy: str, limits: str, hours: str) -> None:
-        """Give the subject limits of its own under the policy, and the policy's again after so many hours."""
+    async def override(self, token: Token, word: str, policy: str, limits: str, hours: str) -> dict[str, str]:
+        """Give the subject limits of its own under the policy, and the policy's again after so many hours.
+
+        Returns what is wrong with what was typed, by its field; then nothing is changed.
+        """
+        faults: dict[str, str] = {}
         subject = parse_subject(word)
         lasts = number_of(hours.strip(), len(str(_MOST_HOURS))) or 0
         if not 1 <= lasts <= _MOST_HOURS:
-            raise InvalidValueError(f"for how many hours? give a number from 1 to {_MOST_HOURS}")
-        wanted = [limit.strip() for limit in limits.split(",") if limit.strip()]
+            faults["hours"] = f"give a number from 1 to {_MOST_HOURS}"
+        wanted = several(limits)
         if not wanted:
-            raise InvalidValueError("which limits? write them like 5/day, 20/week")
+            faults["limits"] = "write them like 5/day, 20/week"
+        if faults:
+            return faults
         until = instant_text(time.time_ns() // 1000 + lasts * _HOUR_US, "seconds")
         back = {"overrides": [{"subject": subject, "limits": None}], "effective_at": until}
-        await self._verbs(token, "PUT", OVERRIDE, policy, _word(subject), form={"limits": wanted})
+        try:
+            await self._verbs(token, "PUT", OVERRIDE, policy, _word(subject), form={"limits": wanted})
+        except InvalidValueError as error:
+            is_named = isinstance(error, UnknownNameError) or not POLICY_FORM.fullmatch(policy)
+            return {"policy" if is_named else "limits": str(error)}
         await self._verbs(token, "PATCH", OVERRIDES, policy, form=back)
+        return {}
 
 
 def drawn(one: dict[str, Any]) -> dict[str, Any]:

@@ -194,7 +194,8 @@ class Guard(Protocol):
 class App:
     """The application over these routes: by ASGI, and for connections that ask it directly.
 
-    `count` is called with the status and the seconds of every request. Without a `guard`, web pages of other sites are
+    `count` is called with the status and the seconds of every request; `page` shows a problem to who asked for a page,
+    and gives None to others. Without a `guard`, web pages of other sites are
     refused; `hosts` are the names by which it may then be asked, besides loopback.
     Once `draining` is set, each answer ends its connection, so that the client makes the next one elsewhere.
     """
@@ -209,7 +210,9 @@ class App:
         count: Callable[[int, float], None] | None = None,
         hosts: Iterable[str] = (),
         draining: asyncio.Event | None = None,
+        page: Callable[[Request, Problem], Reply | None] | None = None,
     ) -> None:
+        self._page = page
         self._paths = Paths(routes)
         self._bounds = Bounds() if bounds is None else bounds
         self._body_bytes = {
@@ -267,13 +270,13 @@ class App:
         except ClientLeftError:
             return None
         except Problem as problem:
-            return _told(problem, request)
+            return self._told(problem, request)
         except CaplineError as error:
-            return _told(problem_of(error), request)
+            return self._told(problem_of(error), request)
         except Exception:
             log.exception("a fault of the service")
             fault = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the service; its log says more")
-            return _told(fault, request)
+            return self._told(fault, request)
         finally:
             self._under_way -= 1
 
@@ -308,6 +311,16 @@ class App:
         answer = await handler(request)
         return answer if isinstance(answer, Reply) else Reply(answer)
 
+    def _told(self, problem: Problem, request: Request) -> tuple[Reply, bytes]:
+        """The problem in what the request was asked in: msgpack has no type of its own for problems."""
+        if self._page is not None and (page := self._page(request, problem)) is not None:
+            return page, page.sent(packed=False)
+        reply = Reply(document(problem), problem.headers, status=problem.status.value)
+        body = reply.sent(is_packed(request.headers))
+        if reply.type == JSON:
+            reply.type = PROBLEM
+        return reply, body
+
     def answered(self, request: Request, status: int, size_bytes: int, seconds: float) -> None:
         """Count the request, and tell the observers."""
         if self._count is not None:
@@ -329,12 +342,3 @@ class App:
 def _header_name(name: str) -> bytes:
     """In lower case, as ASGI requires; cached, since the same few names recur."""
     return name.lower().encode()
-
-
-def _told(problem: Problem, request: Request) -> tuple[Reply, bytes]:
-    """The problem in what the request was asked in: msgpack has no type of its own for problems."""
-    reply = Reply(document(problem), problem.headers, status=problem.status.value)
-    body = reply.sent(is_packed(request.headers))
-    if reply.type == JSON:
-        reply.type = PROBLEM
-    return reply, body

@@ -33,8 +33,9 @@ from capline.service.access.traces import Traces
 from capline.service.envoy.files import Files, followed_files, load
 from capline.service.gateways.check import check_route
 from capline.service.gateways.spoe import spoe_server
-from capline.service.http.app import App, Observer, Route
+from capline.service.http.app import App, Observer, Reply, Request, Route
 from capline.service.http.openapi import described
+from capline.service.http.problems import Problem
 from capline.service.http.table import routes_of
 from capline.service.metrics.registry import Metrics, watch_servers
 from capline.service.parts import check_grpc_parts
@@ -215,6 +216,13 @@ def _console(parts: Parts, metrics: Metrics, guard: Guard | None, settings: Sett
     return console.routes()
 
 
+def _page(request: Request, problem: Problem) -> Reply | None:
+    """What went wrong as a page, for the console's reader."""
+    from capline.service.console.render import problem_page  # noqa: PLC0415 - as above
+
+    return problem_page(request, problem)
+
+
 def _context(name: str, tls: Tls | None, followed: list[Followed]) -> ssl.SSLContext | None:
     """What this listener speaks TLS by, renewed as its files change; None where it speaks none."""
     if tls is None:
@@ -318,6 +326,7 @@ async def _serve(
                 metrics.answered if public else None,
                 settings.hosts,
                 draining,
+                None if public else _page,
             )
             listeners[name] = Listener(app, settings.bounds, context, waits=not settings.is_local)
         reload_now = asyncio.Event()

@@ -18,7 +18,7 @@ import numpy as np
 from capline.limiter.policies.rules import Rules
 from capline.limiter.policies.shadow import SHADOW
 from capline.model.limit import DAY_US
-from capline.store.local.fast_path import fast_rule
+from capline.store.local.fast_path import unit_rules
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -133,13 +133,13 @@ class UnitCore:
         """Whether this can decide the policy, in all its segments."""
         rules = Rules([policy])
         segments = [*policy.by_segment, *([None] if policy.limits else [])]
-        covered = bool(segments) and policy.algorithm == "sliding_log"  # in a log of sums, hits share a stamp
-        return covered and all(fast_rule(rules.rule(policy.name, name, None)) for name in segments)
+        covered = [unit_rules(rules.rule(policy.name, name, None)) for name in segments]
+        return bool(covered) and all(units is not None and len(units) == 1 for units in covered)
 
     def add_kind(self, segment: str | None) -> None:
         """Add the next kind of event, numbered from 0; raises like a limiter for an unknown segment."""
-        compiled = fast_rule(self._rules.rule(self._name, segment, None))
-        limits = compiled[0] if compiled else ()
+        units = unit_rules(self._rules.rule(self._name, segment, None))
+        limits = units[0][0] if units else ()
         numbered = tuple((i, quota, window_us) for i, (quota, window_us, *_) in enumerate(limits))
         self._limits.append((len(self.refusals), len(limits), numbered))
         self.refusals += [

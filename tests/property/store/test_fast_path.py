@@ -91,7 +91,7 @@ def test_as_the_rule_answers(name: str, seed: int) -> None:
     for step in range(STEPS):
         now_us = max(START_US, now_us + random.choice([0, 1, 3, 20, 20, 60, -2, 400 * (step % 37 == 0)]))
         cost, rule = random.choice([1, 1, 2, 3, 5, 9]), plain.keeping(random.choice(kept))
-        logs, compiled = one_log(log, rule, cost), fast_rule(rule)
+        logs, compiled = one_log(log, rule, cost), fast_rule(rule.logs[0])
         assert compiled is not None
         found = decide_units(log, compiled, cost, now_us)
         expected = attempt(one_log(deepcopy(log), rule, cost), now_us)
@@ -123,7 +123,7 @@ class General(Limiter):
 
         def without_fast_path(rule: BoundPolicy) -> CompiledRule:
             bound: Any = compiled(rule)
-            bound.unit = bound.units = bound.quick = bound.ask = None
+            bound.single = bound.units = bound.quick = bound.ask = None
             bound.decide_one = partial(general, bound)
             return bound
 

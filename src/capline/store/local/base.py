@@ -25,7 +25,7 @@ from capline.store.local.batches import (
     rows_of,
     undamaged,
 )
-from capline.store.local.fast_path import FastRule, Quick, fast_rule
+from capline.store.local.fast_path import FastRule, Quick
 from capline.store.local.operations import joint_step, recorded_hits, step
 from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.local.whole_logs import merged, next_page
@@ -136,7 +136,6 @@ class LocalStore(Store, ABC):
                 for log_limits, readers in zip(rule.logs, readers_of(rule), strict=True)
             ),
             tuple(map(ref_of, sorted(channels))),
-            None if before else fast_rule(rule),
             before=before,
         )
         parts = enumerate(rule.logs) if rule.logs[-1].part else ()
@@ -145,16 +144,14 @@ class LocalStore(Store, ABC):
             if was_left(numbers := f"{rule.logs[place].log}/{NUMBERS}"):
                 compiled.left = {**compiled.left, place: ref_of(numbers)}
         if rule.algorithm not in LOGS or was_left(rule.numbers):
-            compiled.numbers, compiled.unit = ref_of(rule.numbers), None
+            compiled.numbers = ref_of(rule.numbers)
             compiled.begins = self.keeps_rows or self._next_forms
             # The fast path begins rows where there are no logs of single limits, or goes on with such logs.
             may_have_both = compiled.begins and not self.keeps_rows
             if not may_have_both and rule.algorithm not in LOGS and not compiled.refs[0].readers:
                 compiled.meters = [ref.readers[0] for ref in compiled.refs[1:]]
-        if rule.reserved:
-            compiled.record = ref_of(rule.reserved)
-        elif was_left(record):
-            compiled.record, compiled.unit = ref_of(record), None
+        if rule.reserved or was_left(record):
+            compiled.record = ref_of(rule.reserved or record)
         compiled.former = tuple(map(ref_of, sorted(former - _refs_of([compiled]).keys())))
         return compiled
 

@@ -68,17 +68,7 @@ class Stamps(Protocol):
     def __getitem__(self, i: int, /) -> int: ...
 
 
-def fast_rule(rule: BoundPolicy) -> FastRule | None:
-    """The rule for the fast paths; `decide_one` does not apply to logs of sums.
-
-    None where neither applies: another algorithm, a zone, a channel, reservations, a quota of 0.
-    """
-    if len(rule.logs) != 1 or rule.algorithm not in LOGS or rule.zone or rule.denied_units or rule.reserved:
-        return None
-    return _rule_of(rule.logs[0])
-
-
-def _rule_of(log_limits: LogLimits) -> FastRule | None:
+def fast_rule(log_limits: LogLimits) -> FastRule | None:
     """The limits of this log; None where one admits nothing, or none counts units. Only rolling ones have a width."""
     limits = [limit for limit in log_limits.limits if not isinstance(limit, QuietHours)]
     quotas = [(limit.quota or LARGEST_QUOTA) for limit in log_limits.limits]
@@ -99,10 +89,13 @@ def _rule_of(log_limits: LogLimits) -> FastRule | None:
 
 
 def unit_rules(rule: BoundPolicy) -> tuple[FastRule, ...] | None:
-    """The rule of each of several plain logs for `decide_one`; None where there is one, or it is not for all."""
-    if len(rule.logs) == 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units or rule.reserved:
+    """The rule of each of its logs for `decide_one`.
+
+    None where that is not for all: another algorithm, a zone, reservations, a quota of 0.
+    """
+    if rule.algorithm != "sliding_log" or rule.zone or rule.denied_units or rule.reserved:
         return None
-    found = [compiled for compiled in map(_rule_of, rule.logs) if compiled is not None]
+    found = [compiled for compiled in map(fast_rule, rule.logs) if compiled is not None]
     return tuple(found) if len(found) == len(rule.logs) else None
 
 
@@ -171,7 +164,7 @@ def logs_path(rule: BoundPolicy) -> Quick | None:
     """The step on the log of this rule, or on a sequence of its logs; None where there is none."""
     if rule.algorithm not in LOGS:
         return None
-    found = [_rule_of(log_limits) for log_limits in rule.logs]
+    found = [fast_rule(log_limits) for log_limits in rule.logs]
     steps = [_units_path(compiled, rule) for compiled in found if compiled is not None]
     if len(steps) < len(found):
         return None

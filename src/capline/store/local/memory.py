@@ -270,7 +270,7 @@ class MemoryStore(LocalStore, LogTransaction):
 
         # What a peek at a new subject reads, and leaves as it is. A rolling window is the same at every instant.
         nothing = begun()
-        first = None if compiled.unit is None else quick(nothing, 1, 0, "peek", None, 0)
+        first = None if numbers or compiled.rule.zone else quick(nothing, 1, 0, "peek", None, 0)
 
         def ask(  # noqa: C901 - as above
             subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", bound_us: int | None = None

@@ -62,7 +62,7 @@ class Paths(Protocol):
 
 
 class LocalRule(msgspec.Struct, dict=True):
-    """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply.
+    """A rule with the handles of its logs.
 
     `record` is where its reservations are, and `numbers` where all its numbers are; None where it has none. `begins` if
     numbers of a subject who has none there go there; `meters` are their readers. `former` are logs that its policy had
@@ -76,7 +76,6 @@ class LocalRule(msgspec.Struct, dict=True):
     rule: BoundPolicy
     refs: tuple[LogRef, ...]
     channel_refs: tuple[LogRef, ...]
-    unit: FastRule | None
     record: LogRef | None = None
     numbers: LogRef | None = None
     begins: bool = False
@@ -93,14 +92,12 @@ class LocalRule(msgspec.Struct, dict=True):
 
     @made_once
     def single(self) -> FastRule | None:
-        """The same where its log has hits, not sums."""
-        return None if self.rule.logs[0].grain_us else self.unit
+        """The rule of its only log for the fast path of one unit; None where that does not apply."""
+        return self.units[0] if self.units and len(self.units) == 1 else None
 
     @made_once
     def units(self) -> tuple[FastRule, ...] | None:
-        """The rule of each of its logs for the fast path of one unit; None where that does not apply."""
-        if len(self.refs) == 1:
-            return None if self.single is None else (self.single,)
+        """The same of each of its logs."""
         return unit_rules(self.rule) if self._is_plain and self.record is None else None
 
     @made_once

@@ -1,4 +1,4 @@
-"""Reads events from a CSV file: subject, time and, where there are columns for them, segment and time zone.
+"""The rows of a CSV file as events: subject, time and, where there are columns for them, segment and time zone.
 
 The rule: every row is an event, or nothing is answered. A row that is short, or has no subject or no readable time, is
 an error that names the file, the row and the fix; none is skipped or guessed.
@@ -7,12 +7,11 @@ Times are ISO 8601 (`1997-01-12`, `2025-03-01T16:00:00+01:00`; without an offset
 with or without a fraction. Subjects of digits alone are integers, as campaigns have them; everything else is text, of
 which more than 512 bytes become the hash by which a limiter knows such a key of a request.
 
-The file is read as it is used, so memory does not grow with it. 1 to 2 µs a row; `blocks` reads plain files faster.
+1 to 2 µs a row; `blocks` reads plain files faster.
 """
 
 import csv
 import gzip
-import io
 import re
 import sys
 import zlib
@@ -62,25 +61,6 @@ class Event(NamedTuple):
     at_us: int
     segment: str | None
     zone: str | None = None
-
-
-def read_events(
-    path: Path, subject_column: str, time_column: str, segment_column: str | None = None, zone_column: str | None = None
-) -> Iterator[Event]:
-    """Read CSV row by row, in the order of the file; an empty segment or zone is None.
-
-    Raises `ReplayError` for a file or a row that cannot be used, at that row: what was yielded before it stands.
-    """
-    with reading(path) as opened:
-        reader = csv.reader(io.TextIOWrapper(opened.data, encoding="utf-8-sig", newline=""), strict=True)
-        header = next(reader, None)
-        layout = layout_of(path, header, Columns(subject_column, time_column, segment_column, zone_column))
-        empty = True
-        for event in events_of(layout, reader):
-            empty = False
-            yield event
-        if empty:
-            raise no_rows(path)
 
 
 class Layout(NamedTuple):

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.kit.rows import read_events
 
 from capline import CaplineError, Limiter, ManualClock, Policy
 from capline.replay import blocks as blocks_module
 from capline.replay import ordered
 from capline.replay.blocks import EventFile
 from capline.replay.count import ReplayCounts, Trial, UnitCore, count_events
-from capline.replay.events import ReplayError, read_events
+from capline.replay.events import ReplayError
 from capline.replay.ordered import Events, OrderedEvents
 
 COLUMNS = ("id", "ts", "kind", "tz")

@@ -4,9 +4,10 @@ import gzip
 from pathlib import Path
 
 import pytest
+from tests.kit.rows import read_events
 
 from capline import CaplineError
-from capline.replay.events import Event, ReplayError, instant_us, read_events, subject_of
+from capline.replay.events import Event, ReplayError, instant_us, subject_of
 
 
 def written(tmp_path: Path, text: str | bytes, name: str = "events.csv") -> Path:

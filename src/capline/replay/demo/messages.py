@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capline.model.limit import DAY_US
+from capline.replay.blocks import EventFile
 from capline.replay.demo.recency import Recency
-from capline.replay.events import ReplayError, read_events
+from capline.replay.events import ReplayError
 from capline.segment import IdSet, Snapshot
 
 HOUR_US = DAY_US // 24
@@ -82,17 +83,18 @@ class Messages:
 
 def read_purchases(path: Path) -> Purchases:
     """Read a CSV with the columns customer_id and date, in any order; raises `ReplayError` naming the row."""
-    customers: list[int] = []
-    days: list[int] = []
-    for event in read_events(path, "customer_id", "date"):
-        if not isinstance(event.subject, int) or event.subject > _LARGEST_CUSTOMER:
+    file = EventFile(path, "customer_id", "date")
+    blocks = list(file.blocks())
+    codes, subjects = np.concatenate([block.subjects for block in blocks]), file.subjects()
+    for code, subject in enumerate(subjects):
+        if not isinstance(subject, int) or subject > _LARGEST_CUSTOMER:
+            row = int(np.argmax(codes == code)) + 1
             raise ReplayError(
-                f"{path}, row {event.row}: customer_id {event.subject!r} is not a number from 0 to {_LARGEST_CUSTOMER}"
+                f"{path}, row {row}: customer_id {subject!r} is not a number from 0 to {_LARGEST_CUSTOMER}"
             )
-        customers.append(event.subject)
-        days.append(event.at_us // DAY_US)
-    order = np.argsort(np.array(days, np.int64), kind="stable")
-    return Purchases(np.array(customers, np.uint32)[order], np.array(days, np.int64)[order])
+    days = np.concatenate([block.at_us for block in blocks]) // DAY_US
+    order = np.argsort(days, kind="stable")
+    return Purchases(np.array(subjects, np.uint32)[codes[order]], days[order])
 
 
 def calendar(purchases: Purchases) -> Iterator[tuple[Snapshot, list[Messages]]]:

@@ -42,7 +42,6 @@ from capline.replay.demo.messages import (
 from capline.replay.demo.recency import SEGMENTS
 from capline.replay.demo.record import Record, Recorder
 from capline.replay.demo.recount import Recount, check_countable, recount
-from capline.replay.engine import replay
 from capline.replay.events import ReplayError
 from capline.segment import Snapshot, write_snapshot
 
@@ -121,7 +120,9 @@ def run_demo(
     url = f"lmdb://{_in_url(store)}"
     began = time.perf_counter()
     with Limiter.from_file(policy_file, url, clock=clock) as limiter:
-        for batch, decisions in replay(limiter, clock, POLICY, segments, messages()):
+        for batch in messages():
+            clock.advance_us(batch.at_us - clock.now_us())
+            decisions = limiter.decide_many(POLICY, batch.subjects, segment=segments, codes=batch.codes)
             recorder.add(batch, decisions)
     seconds = time.perf_counter() - began
 

@@ -12,7 +12,7 @@ from trustme import KeyType
 
 from capline.model.errors import InvalidValueError
 from capline.service.settings import tls as module
-from capline.service.settings.tls import contents, renewable, renewed, tls_context
+from capline.service.settings.tls import LARGEST_BYTES, contents, renewable, renewed, tls_context
 from capline.service.settings.values import Tls
 
 NAMES = ["cert.pem", "key.pem", "ca.pem"]
@@ -55,6 +55,17 @@ def test_a_file_that_is_no_certificate(tmp_path: Path, tls: Tls, way: Callable[[
     way(tmp_path / name)
     with pytest.raises(InvalidValueError, match=name.replace(".", r"\.")):
         tls_context(tls)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pipe_or_a_vast_file_is_not_waited_for_nor_read(tmp_path: Path, tls: Tls, name: str) -> None:
+    os.truncate(tmp_path / name, LARGEST_BYTES + 1)
+    with pytest.raises(InvalidValueError, match=rf"{name}: {LARGEST_BYTES + 1} bytes, at most"):
+        contents(tls)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/null")
+    with pytest.raises(InvalidValueError, match=f"{name}: not a regular file"):
+        contents(tls)
 
 
 def test_a_key_of_another_certificate(tmp_path: Path, tls: Tls) -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError
+from capline.segment.files import read
 
 if TYPE_CHECKING:
     from capline.service.settings.values import Tls
+
+LARGEST_BYTES = 4 << 20
+"""Of a file: an authority's list of all public roots has some 200 KB."""
 
 Contents = tuple[bytes, ...]
 
@@ -80,7 +83,4 @@ def renewed(tls: Tls, use: Callable[[ssl.SSLContext, Contents], object], seen: C
 
 def contents(tls: Tls) -> Contents:
     """What is in the files: certificate, key and, if there is one, client_ca. Raises as `tls_context`."""
-    try:
-        return tuple(Path(path).read_bytes() for path in (tls.certificate, tls.key, tls.client_ca) if path is not None)
-    except OSError as error:
-        raise InvalidValueError(f"{error.filename}: cannot be read; tls names PEM files") from None
+    return tuple([read(path, LARGEST_BYTES) for path in (tls.certificate, tls.key, tls.client_ca) if path is not None])

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.model.subject import Subject
 
-__all__ = ["LimitedMiddleware"]
-
 
 class LimitedMiddleware:
     """Sends each request in a slot of `policy`; see `LimitedTransport` for what the arguments do.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from capline.limiter.limiter import Limiter
     from capline.model.subject import Subject
 
-__all__ = ["limit_client"]
-
 
 def limit_client(
     client: Any,

@@ -18,8 +18,6 @@ from capline.middleware.slots.tasks import TaskSlots
 from capline.model.errors import InvalidTypeError
 from capline.model.subject import Subject
 
-__all__ = ["limited_task"]
-
 
 def limited_task(
     limiter: Limiter | Callable[[], Limiter],

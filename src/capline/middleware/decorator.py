@@ -13,8 +13,6 @@ from capline.model.attempt import check_cost
 from capline.model.errors import InvalidTypeError
 from capline.model.subject import Subject, check_subject
 
-__all__ = ["limited"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

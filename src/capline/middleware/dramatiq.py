@@ -24,8 +24,6 @@ except ImportError as error:
 from capline.limiter.limiter import Limiter
 from capline.model.subject import Subject
 
-__all__ = ["limited_actor"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

@@ -15,8 +15,6 @@ try:
 except ImportError as error:
     raise CaplineError('capline.middleware.httpx needs httpx: pip install "capline[http]"') from error
 
-__all__ = ["AsyncLimitedTransport", "LimitedTransport"]
-
 
 class LimitedTransport(Limited, httpx.BaseTransport):
     """Sends each request in a slot of `policy`.

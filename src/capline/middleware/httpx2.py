@@ -17,8 +17,6 @@ try:
 except ImportError as error:
     raise CaplineError("capline.middleware.httpx2 needs httpx2: pip install httpx2") from error
 
-__all__ = ["AsyncLimitedTransport", "LimitedTransport"]
-
 
 class LimitedTransport(Limited, httpx2.BaseTransport):
     """`capline.middleware.httpx.LimitedTransport`, for `httpx2.Client`."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from capline.limiter.limiter import Limiter
     from capline.model.subject import Subject
 
-__all__ = ["LimitedAdapter"]
-
 
 class LimitedAdapter(HTTPAdapter):
     """Sends each request in a slot of `policy`; see `LimitedTransport` for what the arguments do.

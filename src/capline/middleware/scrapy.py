@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-__all__ = ["LimitedMiddleware"]
-
 _SUBJECT = "capline_subject"
 
 

@@ -41,8 +41,6 @@ except ImportError as error:
 
 from capline.web.answer import Refusal
 
-__all__ = ["CaplineMiddleware", "exempt", "gate", "key_of", "limited", "visit_of"]
-
 RULES = "_capline_rules"
 EXEMPT = "_capline_exempt"
 VISIT = "_capline_visit"

@@ -27,8 +27,6 @@ try:
 except ImportError as error:
     raise CaplineError("capline.web.drf needs Django REST framework: pip install djangorestframework") from error
 
-__all__ = ["CaplineThrottle"]
-
 TOO_MANY_REQUESTS = 429
 
 

@@ -28,8 +28,6 @@ except ImportError as error:
 from capline.model.subject import Subject
 from capline.web.gate import Gate
 
-__all__ = ["CaplineMiddleware", "Limited"]
-
 
 class CaplineMiddleware(asgi.CaplineMiddleware):
     """That of `capline.web.asgi`, which checks the rules of routes too before a server starts."""

@@ -28,8 +28,6 @@ from capline.model.subject import Subject
 from capline.web.answer import Refusal
 from capline.web.gate import Options, Visit
 
-__all__ = ["Capline"]
-
 RULES = "_capline_rules"
 EXEMPT = "_capline_exempt"
 BELOW = "_capline_below"

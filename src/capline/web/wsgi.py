@@ -23,8 +23,6 @@ from capline.web.answer import MOST_BODY_BYTES, Answer, answer_to, check_size, j
 from capline.web.gate import Gate, Options, Visit
 from capline.web.rule import Rule
 
-__all__ = ["CaplineMiddleware", "Request"]
-
 
 class Request:
     """A request as the functions of a rule see it: the environ, and its parts under their usual names."""

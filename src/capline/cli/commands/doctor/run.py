@@ -1,15 +1,13 @@
 """The command: options in, one line for each finding out."""
 
+# ruff: noqa: PLC0415 - imports inside functions: no other command waits for them
+
 import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from capline.cli.commands.doctor.here import files, installation, lacking
-from capline.cli.commands.doctor.stores import configuration
-from capline.cli.commands.doctor.stores import store as examined
-from capline.cli.commands.doctor.times import times
 from capline.cli.input.declare import Commands
 from capline.cli.input.options import DEFAULT_POLICIES, ConfigOption, PoliciesOption, StoreOption
 from capline.cli.render.console import FAILED, Answer, out, plain
@@ -34,6 +32,11 @@ def doctor(
     Begin an issue report with it. Exits 1 if something is wrong. Writes nothing, but for --time, which decides in a
     namespace of its own and erases it.
     """
+    from capline.cli.commands.doctor.here import files, installation, lacking
+    from capline.cli.commands.doctor.stores import configuration
+    from capline.cli.commands.doctor.stores import store as examined
+    from capline.cli.commands.doctor.times import times
+
     logging.getLogger("capline").addFilter(_says_nothing)  # of what is about to be found
     try:
         found, file, names = files(policies, segments, tokens)

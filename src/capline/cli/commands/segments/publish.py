@@ -3,6 +3,8 @@
 Exit codes: 2 for bad input, 3 where somebody else published meanwhile (look at it, then try again).
 """
 
+# ruff: noqa: PLC0415 - imports inside functions: no other command waits for them
+
 from __future__ import annotations
 
 import time
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from msgspec.structs import asdict
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from capline import segment as segments
 from capline.cli.input.declare import Commands
@@ -86,6 +87,8 @@ def _publish(
 
     Exits 3 where somebody else published meanwhile.
     """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
     columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with (
         segments.Publisher(url) as publisher,

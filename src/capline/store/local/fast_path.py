@@ -346,11 +346,11 @@ def _logs_path(rule: BoundPolicy, steps: Sequence[Quick]) -> Quick:  # noqa: C90
             return None
         answers.append(answer)
         least, reset_us, name = answers[0], 0, fingerprint
-        for one in answers:
-            if one.remaining < least.remaining:
-                least = one
-            if one.reset_after_us > reset_us:  # type: ignore[operator]
-                reset_us: Any = one.reset_after_us
+        for part in answers:
+            if part.remaining < least.remaining:
+                least = part
+            if part.reset_after_us > reset_us:  # type: ignore[operator]
+                reset_us: Any = part.reset_after_us
         for (_, log_limits), log in zip(others if kind != "peek" else (), logs, strict=False):
             record(log, log_limits, cost, name, now_us, now_us)
             name = 0

@@ -192,7 +192,7 @@ class MemoryStore(LocalStore, LogTransaction):
             left, limit, binds, reset_us, stale = LARGEST_QUOTA + 1, None, 0, 0, False
             found: dict[Any, tuple[Any, ...]] = {}
             at, last = 0, attempts[-1]
-            if type(last) is not Attempt or (own := rules.get(last.policy)) is None or own.single is None:
+            if type(last) is not Attempt or (rule := rules.get(last.policy)) is None or rule.single is None:
                 return None  # before the others are judged
             if not try_acquire(False):
                 wait()
@@ -421,12 +421,12 @@ class MemoryStore(LocalStore, LogTransaction):
 
         A log with fewer hits than the least edge has room. What the rule is asked for comes after the few, one by one.
         """
-        limits, asked = limits_of(batch), [*rows_of(batch, rows)]
+        limits, attempts = limits_of(batch), [*rows_of(batch, rows)]
         others: dict[int, Decision] = {}
 
         def alone(late: Iterable[int]) -> None:
             for row in late:
-                code, subject = asked[row]
+                code, subject = attempts[row]
                 compiled = batch.compiled[code]
                 try:
                     ask = compiled.ask
@@ -436,7 +436,7 @@ class MemoryStore(LocalStore, LogTransaction):
                     errors[rows.start + row], others[row] = error, NO_ANSWER
 
         if any(compiled.units is None for compiled in batch.compiled):
-            alone(range(len(asked)))  # two rules may be of one log: its rows stay in order
+            alone(range(len(attempts)))  # two rules may be of one log: its rows stay in order
             return Decisions.of([*others.values()], limits)
         place_of = {id(limit): place for place, limit in enumerate(limits)}
         bound = [_parts(compiled, lambda limit: place_of[id(limit)]) for compiled in batch.compiled]
@@ -444,11 +444,11 @@ class MemoryStore(LocalStore, LogTransaction):
         hits, lefts, places, resets_us = list[int](), list[int](), list[int](), list[int]()
         refused: dict[int, int] = {}
         most, records = LARGEST_QUOTA + 1, mode == "decide"
-        for first in range(0, len(asked), ROWS_A_TURN):
+        for first in range(0, len(attempts), ROWS_A_TURN):
             late: dict[int, Subject] = {}
             with self._lock:
                 now_us = self._clock.now_us()
-                for code, subject in asked[first : first + ROWS_A_TURN]:
+                for code, subject in attempts[first : first + ROWS_A_TURN]:
                     single, logs, ref, widest_us, windows, least_edge = firsts[code]
                     log = logs.get(subject) if single and not late else None
                     if log is not None:
@@ -492,12 +492,12 @@ class MemoryStore(LocalStore, LogTransaction):
             alone(late)
         decided = Decisions(
             limits,
-            np.ones(len(asked), np.bool_),
+            np.ones(len(attempts), np.bool_),
             np.array(places, np.int16),
             np.array(lefts, np.int64),
-            np.zeros(len(asked), np.int64),
+            np.zeros(len(attempts), np.int64),
             np.array(resets_us, np.int64),
-            np.array(hits, np.int64) if records else np.full(len(asked), NO_HIT),
+            np.array(hits, np.int64) if records else np.full(len(attempts), NO_HIT),
         )
         if refused:
             rows_refused = [*refused]

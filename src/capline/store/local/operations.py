@@ -93,8 +93,8 @@ def _quick_step(transaction: LogTransaction, operation: Operation, now_us: int) 
     decision = compiled.quick(logs, operation.cost, operation.fingerprint, kind, operation.max_wait_us, now_us)
     if decision is not None and decision.hit is not None:
         if kind == "reserve":
-            own: Any = logs if len(compiled.refs) == 1 else logs[0]
-            own.reserved = True
+            log: Any = logs if len(compiled.refs) == 1 else logs[0]
+            log.reserved = True
             keep_reserved(transaction, compiled, subject, decision.hit, operation.ttl_us)
         _keep(transaction, compiled.refs, subject, logs)
     return decision

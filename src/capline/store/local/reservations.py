@@ -128,10 +128,10 @@ def commit_hit(transaction: LogTransaction, operation: Operation, now_us: int) -
     record, ref, subject = compiled.record, compiled.refs[0], operation.subject
     if record is None:
         raise InvalidValueError(f"policy {compiled.rule.policy!r} has no reservations; give it reservations=True")
-    own, kept, stamp_us = transaction.load(ref, subject), transaction.load(record, subject), operation.stamp_us
+    log, kept, stamp_us = transaction.load(ref, subject), transaction.load(record, subject), operation.stamp_us
     holds_us = kept.units_at(stamp_us)
     pending = [Pending(stamp_us, holds_us, 0)] if holds_us else []
-    committed = commit(BoundLog(own, ref.log_limits, (), 1), pending, stamp_us, now_us)
+    committed = commit(BoundLog(log, ref.log_limits, (), 1), pending, stamp_us, now_us)
     if holds_us and not pending:
         others = pending_in(kept.recorded()) if kept.units_after(NEVER) > holds_us else []
         keep_pending(transaction, record, subject, [entry for entry in others if entry.stamp_us != stamp_us])

@@ -115,8 +115,8 @@ class LocalRule(msgspec.Struct, dict=True):
     @made_once
     def decide_one(self) -> Callable[[Subject], Decision]:
         """See `CompiledRule`."""
-        own = None if self.single is None else self.store.unit_path(self, self.single)
-        return own or self.ask or self._decide
+        path = None if self.single is None else self.store.unit_path(self, self.single)
+        return path or self.ask or self._decide
 
     def _decide(self, subject: Subject) -> Decision:
         return self.store.step(Operation("decide", self, check_subject(subject)))

@@ -54,15 +54,15 @@ def judge_columns(
         else:
             stamp_us = fits_us = np.maximum(now_us, last_us + 1)
         for at in range(max([len(rule[k][0]) for rule in rules])):
-            told = [_told(rule[k], at, place_of) for rule in rules]
-            edge, window_us, quota, of = np.array(told).T[:, codes]
+            facts = [_facts_of(rule[k], at, place_of) for rule in rules]
+            edge, window_us, quota, limit = np.array(facts).T[:, codes]
             column = width - edge
             at_us = np.where(column < 0, _PAST_US, stamps[np.arange(rows), np.maximum(column, 0)]) + window_us
             longer = at_us > fits_us
-            fits_us, binds = np.where(longer, at_us, fits_us), np.where(longer, of, binds)
+            fits_us, binds = np.where(longer, at_us, fits_us), np.where(longer, limit, binds)
             free = quota - np.count_nonzero(stamps > (stamp_us - window_us)[:, None], axis=1)
             less = free < left
-            left, place = np.where(less, free, left), np.where(less, of, place)
+            left, place = np.where(less, free, left), np.where(less, limit, place)
     allowed = binds < 0
     keeps = np.array([any(unit[4].keep_free for unit in rule) for rule in rules])
     late |= (fits_us >= LATEST_US) | (~allowed & keeps[codes])
@@ -79,8 +79,8 @@ def judge_columns(
     return answers, late
 
 
-def _told(unit: FastRule, at: int, place_of: dict[int, int]) -> tuple[int, int, int, int]:
-    """Edge, window, quota and place of the rule's limit at this place; such as never binds where it has fewer."""
+def _facts_of(unit: FastRule, at: int, place_of: dict[int, int]) -> tuple[int, int, int, int]:
+    """Edge, window, quota and place of the rule's limit of this number; if it has fewer, of one that never binds."""
     if at >= len(unit[0]):
         return 1 << 60, 0, 1 << 60, -1
     edge, window_us, limit, quota = unit[0][at]

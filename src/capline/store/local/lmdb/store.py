@@ -318,18 +318,18 @@ class LmdbStore(LocalStore):
         self, transaction: LogTransaction, batch: Batch, mode: Mode, rows: slice, errors: dict[int, CaplineError]
     ) -> Any:
         """Rows of one unit at one instant, in columns where their logs are short and plain; the others one by one."""
-        bound, asked = batch.compiled, [*rows_of(batch, rows)]
-        rules: list[Any] = [compiled.units for compiled in bound]
-        usual = batch.cost == 1 and mode != "refund" and None not in rules and len(asked) >= FEWEST_IN_COLUMNS
+        compiled, attempts = batch.compiled, [*rows_of(batch, rows)]
+        rules: list[Any] = [rule.units for rule in compiled]
+        usual = batch.cost == 1 and mode != "refund" and None not in rules and len(attempts) >= FEWEST_IN_COLUMNS
         if not usual or not isinstance(transaction, LmdbTransaction):
             return super()._batch_answers(transaction, batch, mode, rows, errors)
         table, now_us = self._table(b"logs"), self._clock.now_us()
-        late, subjects = set[int](), [subject for _, subject in asked]
+        late, subjects = set[int](), [subject for _, subject in attempts]
         if len({*subjects}) < len(subjects):
             firsts = dict(zip(reversed(subjects), reversed(range(len(subjects))), strict=True))
             late = {row for row, subject in enumerate(subjects) if firsts[subject] < row}
         places: list[tuple[Any, list[bytes], list[array[int]]]] = []
-        for ref in bound[0].refs:
+        for ref in compiled[0].refs:
             # A cursor stays on its page: neighbouring subjects, as in campaigns, cost half a search each.
             cursor, prefix, pack = transaction.txn.cursor(table), log_prefix(ref), INTEGER_KEY.pack
             get, found = cursor.get, list[Any]()
@@ -345,20 +345,20 @@ class LmdbStore(LocalStore):
                     late.add(row)
                 found.append(stamps)
             places.append((cursor, keys, found))
-        codes = np.zeros(len(asked), np.uint16) if batch.codes is None else batch.codes[rows]
+        codes = np.zeros(len(attempts), np.uint16) if batch.codes is None else batch.codes[rows]
         answers, left = judge_columns([found for _, _, found in places], rules, codes, limits_of(batch), now_us)
         late.update(np.flatnonzero(left).tolist())
         if mode == "decide":
             chosen = [row for row in np.flatnonzero(answers.allowed).tolist() if row not in late]
-            self._put_units(places, chosen, answers.hit.tolist(), now_us, now_us - bound[0].refs[0].retention_us)
+            self._put_units(places, chosen, answers.hit.tolist(), now_us, now_us - compiled[0].refs[0].retention_us)
         else:
             answers.hit[:] = NO_HIT
         others = sorted(late)
         if others:
-            found = dict[int, CaplineError]()
-            operations = [Operation(mode, bound[asked[row][0]], asked[row][1]) for row in others]
-            decided = self._answers(transaction, operations, 0, found)
-            errors.update({rows.start + others[at]: error for at, error in found.items()})
+            failed = dict[int, CaplineError]()
+            operations = [Operation(mode, compiled[attempts[row][0]], attempts[row][1]) for row in others]
+            decided = self._answers(transaction, operations, 0, failed)
+            errors.update({rows.start + others[at]: error for at, error in failed.items()})
             answers.put(np.array(others), Decisions.of(decided, answers.limits))
         return answers
 

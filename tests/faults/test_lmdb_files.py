@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from capline import InvalidValueError, Limiter, ManualClock, Policy, StoreDamagedError, StoreError
@@ -62,6 +63,16 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> Non
         with pytest.raises(NoStoreError):
             opened(tmp_path / name, create=False)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["data.mdb", "empty"]
+
+
+def test_what_is_left_of_a_store_that_found_no_room_is_none(tmp_path: Path) -> None:
+    lmdb.open(str(tmp_path), map_size=1 << 20).close()  # its head, and no table yet
+    before = (tmp_path / "data.mdb").read_bytes()
+    with pytest.raises(NoStoreError, match="there is no store at"):
+        opened(tmp_path, create=False)
+    assert (tmp_path / "data.mdb").read_bytes() == before
+    with opened(tmp_path) as limiter:
+        assert limiter.decide("p", 1)
 
 
 def test_a_store_that_is_there_is_opened_without_making_one(tmp_path: Path) -> None:

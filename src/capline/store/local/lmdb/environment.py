@@ -272,7 +272,7 @@ class Environment:
             self._alone = self._file_lock.read_only
             size_bytes = check_file(data)
             if size_bytes:
-                check_format(self.path, size_bytes, lock=not self._alone)
+                check_format(self.path, size_bytes, create=self._create, lock=not self._alone)
             env = self._env = lmdb.open(
                 str(self.path),
                 map_size=max(size_bytes, FIRST_BYTES),

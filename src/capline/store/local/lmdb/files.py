@@ -63,12 +63,17 @@ def check_file(data: Path) -> int:
     return size_bytes
 
 
-def check_format(path: Path, size_bytes: int, *, lock: bool = True) -> None:
-    """Read, with `lock` while others may write, whether the file has capline's format or is still empty."""
+def check_format(path: Path, size_bytes: int, *, create: bool, lock: bool = True) -> None:
+    """Read, with `lock` while others may write, whether the file has capline's format; with `create` it may be empty.
+
+    It is empty where the one who made it found no room on the disk.
+    """
     # The whole file is mapped, so that a writer that takes further pages of it meanwhile is no error.
     tables = len(DATABASES)
     with lmdb.open(str(path), readonly=True, lock=lock, map_size=size_bytes, max_dbs=tables) as env, env.begin() as txn:
         if not env.stat()["entries"]:
+            if not create:
+                raise _no_store(path)
             return
         try:
             found = bytes(txn.get(b"format", db=env.open_db(b"meta", txn, create=False)) or b"")
@@ -87,5 +92,9 @@ def find_store(path: Path) -> int:
     """The file's size; raises `NoStoreError` where there is none, and what `check_file` raises."""
     size_bytes = check_file(path / "data.mdb")
     if not size_bytes:
-        raise NoStoreError(f"there is no store at {path}: nothing was ever decided there; look at the path")
+        raise _no_store(path)
     return size_bytes
+
+
+def _no_store(path: Path) -> NoStoreError:
+    return NoStoreError(f"there is no store at {path}: nothing was ever decided there; look at the path")

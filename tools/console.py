@@ -52,6 +52,9 @@ PAGES = {
     "segments": "/segments?left=active&right=vip",
     "audit": "/audit",
     "missing": "/policy?name=none",
+    "unknown": "/none",
+    "mistyped": "/try?name=promo&limits=2/moon&by_segment=vip",
+    "waiting": "/campaigns/waiting",
 }
 SITE = {"console-subject": "subject", "console-campaign": "campaign", "console-try": "try"}
 """Files of docs/_static, and the pages that they show."""

@@ -35,7 +35,7 @@ def render(name: str, counted: Sequence[ReplayCounts], subjects: Sequence[Subjec
 
 def _headline(counted: Sequence[ReplayCounts]) -> str:
     each = [f"{counts.policy.name} refuses {_of_events(counts)}" for counts in counted]
-    return f"Of {counted[0].events:,} events {', '.join(each)}"
+    return f"Of {counted[0].events:,} events policy {', '.join(each)}"
 
 
 def _of_events(counts: ReplayCounts) -> str:
@@ -51,7 +51,9 @@ def section(title: str, chart: Html, rows: Html) -> str:
 def _side_by_side(counted: Sequence[ReplayCounts]) -> str:
     most = max(counted, key=lambda counts: counts.refusals.total())
     least = min(counted, key=lambda counts: counts.refusals.total())
-    title = f"{most.policy.name} refuses {_of_events(most)} of the events, {least.policy.name} {_of_events(least)}"
+    title = (
+        f"Policy {most.policy.name} refuses {_of_events(most)} of the events, {least.policy.name} {_of_events(least)}"
+    )
     lines = [(counts.policy.name, counts.refusals.total(), _of_events(counts)) for counts in counted]
     rows = [
         [name, ", ".join(map(str, counts.policy.all_limits())), f"{counts.events - refused:,}", f"{refused:,}", part]
@@ -64,7 +66,7 @@ def _side_by_side(counted: Sequence[ReplayCounts]) -> str:
 def _over_time(counts: ReplayCounts) -> str:
     events, refused = counts.over_time.tolist(), counts.refused_over_time.tolist()
     times = [time_label(counts.start_us + place * counts.width_us, counts.width_us) for place in range(len(events))]
-    name = counts.policy.name
+    name = f"Policy {counts.policy.name}"
     title = f"{name} refuses nothing"
     if any(refused):
         worst = refused.index(max(refused))
@@ -87,7 +89,7 @@ def _by_limit(counts: ReplayCounts) -> str:
         return ""
     most = max(refused, key=lambda limit: refused[limit])
     part = share(refused[most], counts.refusals.total())
-    title = f"{most} is the first to refuse in {part} of the refusals of {counts.policy.name}"
+    title = f"{most} is the first to refuse in {part} of the refusals of policy {counts.policy.name}"
     chart = bars("Refusals by limit", [(limit, count, f"{count:,}") for limit, count in refused.items()], "refused0")
     rows = [[limit, f"{count:,}", f"{binding[limit]:,}"] for limit, count in refused.items()]
     return section(title, chart, table(("limit", "first that refuses", "longest wait"), rows))
@@ -99,7 +101,7 @@ def _by_subject(counts: ReplayCounts, subjects: Sequence[Subject]) -> str:
         return ""
     total, hit = counts.refusals.total(), int((counts.refused_of > 0).sum())
     title = (
-        f"{hit:,} of {len(subjects):,} subjects are refused by {counts.policy.name}; "
+        f"{hit:,} of {len(subjects):,} subjects are refused by policy {counts.policy.name}; "
         f"the {len(top)} most refused have {share(sum(count for _, count in top), total)} of all refusals"
     )
     lines = [(str(subject), count, f"{count:,}") for subject, count in top]

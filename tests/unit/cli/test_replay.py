@@ -217,12 +217,12 @@ def test_the_report_says_its_findings_and_holds_them_in_one_small_file(tmp_path:
     assert len(text) < 1_000_000
     assert not re.search(r"https?://|src=|href=|@import|url\(|<script|<b>|<i>ann", text)
     for title in (
-        "Of 7 events default refuses 42.9%, loose refuses 71.4%, wide refuses 0.0%",
-        "loose refuses 71.4% of the events, wide 0.0%",
-        "default refuses 42.9% of the events, the most in the second from 1970-01-01 00:00:30: 1",
-        "1/minute is the first to refuse in 100.0% of the refusals of default",
-        "1 of 2 subjects are refused by default; the 1 most refused have 100.0% of all refusals",
-        "wide refuses nothing",
+        "Of 7 events policy default refuses 42.9%, loose refuses 71.4%, wide refuses 0.0%",
+        "Policy loose refuses 71.4% of the events, wide 0.0%",
+        "Policy default refuses 42.9% of the events, the most in the second from 1970-01-01 00:00:30: 1",
+        "1/minute is the first to refuse in 100.0% of the refusals of policy default",
+        "1 of 2 subjects are refused by policy default; the 1 most refused have 100.0% of all refusals",
+        "Policy wide refuses nothing",
     ):
         assert f">{title}</h" in text, title
     assert text.count("<details>") == text.count("<h2>") == 7

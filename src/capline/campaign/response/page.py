@@ -27,8 +27,8 @@ def render(found: Response, within: str, window: str) -> str:
     head = headline(found)
     about = (
         f"{found.events:,} events, joined with messages by key, or by recipient and time: up to {within} after the "
-        f"decision, and the last message before an event has it. Of messages never sent: {found.never_sent:,}; at "
-        f"another time: {found.outside:,}."
+        f"decision, and the last message before an event has it. Beside a holdout all messages before an event have "
+        f"it, on both sides. Of messages never sent: {found.never_sent:,}; at another time: {found.outside:,}."
     )
     parts = [
         '<header><p class="eyebrow">capline response</p>',

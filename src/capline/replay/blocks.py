@@ -104,6 +104,12 @@ def _decoded(text: bytes | str) -> str:
     return text.decode() if isinstance(text, bytes) else text
 
 
+class Spooled(SpooledTemporaryFile[bytes]):
+    """A temporary file that a Ctrl-C may interrupt as it begins: then it has this one to close."""
+
+    _file = io.BytesIO()
+
+
 class _UnusualError(Exception):
     """A block that pyarrow might read differently from `events`."""
 
@@ -168,7 +174,7 @@ class EventFile:
 
         `progress` gets the bytes read so far. What is too much for memory is in a temporary file until the block ends.
         """
-        with SpooledTemporaryFile(SPOOLED_BYTES) as file:
+        with Spooled(SPOOLED_BYTES) as file:
             events = OrderedEvents(file)
             for block in self.blocks():
                 events.add(Events(block.subjects, block.at_us, block.kinds))

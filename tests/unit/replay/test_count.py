@@ -18,7 +18,7 @@ from tests.kit.rows import read_events
 from capline import CaplineError, Limiter, ManualClock, Policy
 from capline.replay import blocks as blocks_module
 from capline.replay import ordered
-from capline.replay.blocks import EventFile
+from capline.replay.blocks import EventFile, Spooled
 from capline.replay.count import ReplayCounts, Trial, UnitCore, count_events
 from capline.replay.events import ReplayError
 from capline.replay.ordered import Events, OrderedEvents
@@ -30,6 +30,12 @@ def written(tmp_path: Path, data: str | bytes, name: str = "events.csv") -> Path
     path = tmp_path / name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path
+
+
+def test_a_ctrl_c_as_the_temporary_file_begins_shows_nothing() -> None:
+    """Its finalizer closes it then, whatever of it was made, and would print a traceback."""
+    interrupted = Spooled.__new__(Spooled)
+    interrupted.close()
 
 
 def by_blocks(path: Path, columns: tuple[str, ...] = COLUMNS) -> list[tuple[object, ...]]:

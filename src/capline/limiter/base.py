@@ -141,7 +141,7 @@ class LimiterBase(ABC):
         self._config: Configuration | None = None
         self._follows_policies = False
         self._changed: set[str] = set()
-        self._configuring, self._binding = threading.RLock(), ForkLock()
+        self._configuring, self._binding = ForkLock(threading.RLock), ForkLock()
         self._overrides: Overridden | None = None
         self._overridden: frozenset[str] = frozenset()
         self._in_shadow: frozenset[str] = frozenset()
@@ -396,10 +396,10 @@ class LimiterBase(ABC):
 
                 logging.getLogger("capline").warning("the configuration cannot be used, the last one serves: %s", error)
                 return
-            self._changed.clear()
             if changes or totals or self._turning != turning:
                 self._outage.use(rules, self._config, names)
                 self._take(rules, names)
+            self._changed.clear()
 
     def _policies_at(self, at_us: int, names: Iterable[str], rules: Rules) -> dict[str, Policy | None]:
         """Those of these policies that are others then than in the rules; None is one that is deleted."""

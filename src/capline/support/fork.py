@@ -1,27 +1,30 @@
 """Locks that a forked process finds free, whoever held them in the parent: the thread that did is not in the child."""
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from weakref import WeakKeyDictionary, WeakSet
 
 from capline.support.system import at_fork
 
 
 class ForkLock:
-    """`threading.Lock` as a context manager; free in the child after a fork."""
+    """`threading.Lock`, or a lock of another kind, as a context manager; free in the child after a fork."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Callable[[], AbstractContextManager[object]] = threading.Lock) -> None:
+        self._kind = kind
         self.renew()
         _locks.add(self)
 
     def renew(self) -> None:
         """Forget who holds it."""
-        self._lock = threading.Lock()
+        self._lock = self._kind()
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self._lock.__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self._lock.__exit__(None, None, None)
 
 
 _locks = WeakSet[ForkLock]()

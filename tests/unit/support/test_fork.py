@@ -15,6 +15,9 @@ import pytest
 from capline import Limiter, Policy
 from capline.config.local import MemoryBackend
 from capline.policy.watch import PolicyWatch
+from capline.service.record.kept import Record
+from capline.service.settings import kept
+from capline.service.settings.values import Record as Settings
 
 WITHIN_S = 20
 
@@ -101,3 +104,27 @@ def test_a_child_forked_while_threads_configure_in_memory_goes_on() -> None:
     backend = MemoryBackend()
     with busy(lambda _: backend.run(lambda _: sleep(0.001))):
         assert [fork for fork in range(12) if not child_ends(lambda: backend.run(lambda _: True))] == []
+
+
+def test_a_child_forked_while_threads_change_policies_goes_on() -> None:
+    policies = [[Policy("promo", [f"{quota}/day"])] for quota in range(1, 4)]
+
+    def change(limiter: Limiter, number: int) -> bool:
+        limiter.use(policies[number])
+        return True
+
+    with Limiter("memory://", policies[0]) as limiter, busy(partial(change, limiter)):
+        assert [fork for fork in range(12) if not child_ends(partial(change, limiter, 0))] == []
+
+
+def test_a_child_forked_while_threads_write_the_record_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kept.KEPT, str(tmp_path))
+    kept.make_key(str(tmp_path))
+    record = Record(Settings())
+
+    def write(number: int) -> bool:
+        record.write([(("promo", None, None, None, 1, 0), number, "u", True, None, None)])
+        return True
+
+    with busy(write):
+        assert [fork for fork in range(12) if not child_ends(partial(write, 0))] == []

@@ -26,6 +26,7 @@ import msgspec
 
 from capline.model.subject import subject_text
 from capline.service.settings.kept import kept_key, path_of
+from capline.support.fork import wait_at_fork
 from capline.support.scratch import ScratchFolder
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Record:
         self._path = self._folder
         self._fails = False
         self._lock = Lock()
+        wait_at_fork(self._lock)
 
     def add(self, row: RowTuple) -> None:
         """Add a decision: a `Row`, or a tuple like one."""

@@ -639,7 +639,7 @@ class LimiterBase(ABC):
         compiled = [self._any_rule(policy.name) for policy in policies]
         if subject is not None:
             # Where an algorithm keeps numbers each limit has a log; elsewhere an override has the policy's.
-            own = (one.name for one in policies if one.name in self._overridden and not one.keeps_log)
+            own = (policy.name for policy in policies if policy.name in self._overridden and not policy.keeps_log)
             compiled += [self._rule_of_hits(name, subject) for name in own]
         return compiled
 

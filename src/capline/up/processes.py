@@ -126,8 +126,8 @@ class Processes:
 
     def _tell(self) -> None:
         rows = [
-            {"name": one.part.name, "where": one.part.where, "starts": one.starts, "pid": one.process.pid}
-            for one in self._children
+            {"name": child.part.name, "where": child.part.where, "starts": child.starts, "pid": child.process.pid}
+            for child in self._children
         ]
         written = self._folder / "parts.new"
         written.write_bytes(msgspec.json.encode(rows))

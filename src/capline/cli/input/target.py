@@ -184,7 +184,7 @@ def _of_campaign(
 
     file = load_campaign(path)
     job = prepare(file, begun_version(Ledger.begun_inputs(default_directory(path))))
-    policy = next((one for one in members_of(job.policy) if one.name == name), None)
+    policy = next((member for member in members_of(job.policy) if member.name == name), None)
     if policy is None:
         raise InvalidValueError(
             f"{path}: this campaign is under policy {' and '.join(map(repr, file.policy_names))}, not {name!r}"

@@ -83,10 +83,10 @@ def _policies(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 def _limited(policies: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
     rows = [
-        (one["count"], policy["policy"], by["limit"], one["subject"])
+        (entry["count"], policy["policy"], by["limit"], entry["subject"])
         for policy in policies
         for by in policy["limits"]
-        for one in by["subjects"]
+        for entry in by["subjects"]
     ]
     if rows:
         shown = table("\nmost refused", "\npolicy", "\nlimit", numbers=("\nrefused",))

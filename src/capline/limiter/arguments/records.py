@@ -114,7 +114,7 @@ class LoadProgress:
         for number, merge in enumerate(merges, self.loaded.records + 1):
             key = id(merge.compiled), merge.subject, merge.exported
             group = newest.get(key)
-            if group is None or sum(len(one.hits) for _, one in group) + len(merge.hits) > MOST_HITS:
+            if group is None or sum(len(other.hits) for _, other in group) + len(merge.hits) > MOST_HITS:
                 group = newest[key] = []
                 self._groups.append(group)
             group.append((number, merge))

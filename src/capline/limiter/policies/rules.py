@@ -104,7 +104,7 @@ class Rules:
     def _change(self, changes: Mapping[str, Policy | None], overrides: Mapping[str, Totals | None]) -> None:
         before, new = self.policies, [policy for policy in changes.values() if policy is not None]
         logs = self._logs_with((*changes, *overrides)) | {policy.log for policy in new}
-        sharing = {log: [one for one in self._sharing.get(log, ()) if one.name not in changes] for log in logs}
+        sharing = {log: [policy for policy in self._sharing.get(log, ()) if policy.name not in changes] for log in logs}
         for policy in new:
             _share(sharing, policy)
         self.policies = Layered(before, changes)

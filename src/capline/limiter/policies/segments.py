@@ -85,8 +85,8 @@ class SegmentLookup:
         """The segments that policies list and the served version lacks, by policy; found once for both."""
         served, told = self.source.current, self._missing
         if told[0] is not policies or told[1] is not served:
-            names, listing = frozenset(served.names), [one for one in policies.values() if one.by_segment]
-            lacking = {one.name: [name for name in one.by_segment if name not in names] for one in listing}
+            names, listing = frozenset(served.names), [policy for policy in policies.values() if policy.by_segment]
+            lacking = {policy.name: [name for name in policy.by_segment if name not in names] for policy in listing}
             told = self._missing = policies, served, {name: those for name, those in lacking.items() if those}
         return told[2]
 

@@ -136,8 +136,8 @@ def _of_json(path: Input, first_row: int, name: str, rows: list[dict[str, Any]])
         return _pa.array(values)
     except _pa.ArrowException:
         kinds: list[type[object]] = [type(value) for value in values]
-        one = next(kind for kind in kinds if kind is not type(None))
-        bad = next((at for at, kind in enumerate(kinds) if kind not in (one, type(None))), 0)
+        first = next(kind for kind in kinds if kind is not type(None))
+        bad = next((at for at, kind in enumerate(kinds) if kind not in (first, type(None))), 0)
         shown = repr(values[bad])[:40]
         raise SegmentError(
             f"{path}, row {first_row + bad}: {name} {shown} is of another type than those before; store one type"

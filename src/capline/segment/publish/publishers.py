@@ -51,7 +51,7 @@ def note_publisher(objects: ObjectStore, pointer: Pointer, ours: Published, who:
     with suppress(SegmentError):
         for _ in range(TRIES):
             before, tag = _read(objects)
-            kept = {name: one for name, one in before.items() if name in listed or one[0] > ours.published_us}
+            kept = {name: entry for name, entry in before.items() if name in listed or entry[0] > ours.published_us}
             names: _Names = {**kept, ours.manifest: (ours.published_us, who)}
             if objects.swap(PUBLISHERS, msgspec.json.encode(_File(_FORMAT, _FORMAT_VERSION, names)), tag):
                 return

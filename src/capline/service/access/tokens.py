@@ -188,7 +188,7 @@ class TokenFile:
 def _fault_of(policies: tuple[str, ...] | None) -> str:
     if policies == ():
         return "policies is empty; name some, or leave it out: then the token is for all"
-    bad = next((one for one in policies or () if not POLICY_FORM.fullmatch(one.removesuffix("*"))), None)
+    bad = next((name for name in policies or () if not POLICY_FORM.fullmatch(name.removesuffix("*"))), None)
     return "" if bad is None else f"{quoted(bad)} is no policy's name, nor the beginning of one with a * behind it"
 
 

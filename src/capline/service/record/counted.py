@@ -64,7 +64,7 @@ class Joined(NamedTuple):
 
 
 def _limits(counts: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
-    return [{"limit": limit, **counts[limit]} for limit in sorted(counts, key=lambda one: -sum(counts[one].values()))]
+    return [{"limit": limit, **counts[limit]} for limit in sorted(counts, key=lambda row: -sum(counts[row].values()))]
 
 
 def packed(counts: Mapping[Key, Sequence[int]], more: Iterable[Row] = ()) -> bytes:
@@ -74,8 +74,8 @@ def packed(counts: Mapping[Key, Sequence[int]], more: Iterable[Row] = ()) -> byt
         kept = sorted(counts, key=lambda key: -sum(counts[key]))[: MOST_ROWS - len(VERDICTS)]
     rest: dict[Key, list[int]] = {}
     for key in counts.keys() - kept:
-        one = rest.setdefault((OTHER, OTHER, key[2]), [0] * HOUR)
-        one[:] = map(sum, zip(one, counts[key], strict=True))
+        row = rest.setdefault((OTHER, OTHER, key[2]), [0] * HOUR)
+        row[:] = map(sum, zip(row, counts[key], strict=True))
     rows = (*map(_row, kept, map(counts.__getitem__, kept)), *map(_row, rest, rest.values()), *more)
     return msgspec.msgpack.encode(rows)
 

@@ -57,5 +57,5 @@ def ranking(pieces: Iterable[Iterable[RowTuple]], most: int = MOST) -> Ranking:
     for (group, subject), count in counts.items():
         if count:
             groups[group].append((subject, count))
-    named = {group: nlargest(NAMED, of, key=lambda one: one[1]) for group, of in groups.items()}
+    named = {group: nlargest(NAMED, of, key=lambda pair: pair[1]) for group, of in groups.items()}
     return Ranking(since_us, decisions, short_by, dict(totals), named)

@@ -99,7 +99,7 @@ def decided(
             at_us.append(stamp_us)
             segments.append(kinds.setdefault(segment or (segment_of and segment_of(subject)), len(kinds)))
         time.sleep(0)  # who decides goes first
-    own = np.array([one is not None for one in owns([*codes])], np.bool_)
+    own = np.array([limits is not None for limits in owns([*codes])], np.bool_)
     of, at, kind = np.frombuffer(subjects, np.int32), np.frombuffer(at_us, np.int64), np.frombuffer(segments, np.int32)
     counted = ~own[of]
     older = max(0, int(np.count_nonzero(counted)) - MOST_EVENTS)

@@ -91,9 +91,9 @@ class LimitedVerbs:
                 self._told = await asyncio.to_thread(_counted, record)
                 self._again_at = time.monotonic() + max(_LEAST_S, _SHARE * (time.monotonic() - begun))
             told = self._told
-        seen = [one for one in told.policies if policy in (None, one.policy) and one.policy in request.scope]
+        seen = [row for row in told.policies if policy in (None, row.policy) and row.policy in request.scope]
         shadow = {name for name, policy in self._limiter.policies.items() if policy.shadow}
-        policies = [msgspec.structs.replace(one, shadow=one.policy in shadow) for one in seen[:_POLICIES]]
+        policies = [msgspec.structs.replace(row, shadow=row.policy in shadow) for row in seen[:_POLICIES]]
         return msgspec.structs.replace(told, policies=policies)
 
 
@@ -115,10 +115,10 @@ def _policies(found: Ranking, hashed: bool) -> list[LimitedPolicy]:
         LimitedPolicy(
             policy,
             found.totals.get((policy, None), 0),
-            sum(one.refused for one in by),
+            sum(row.refused for row in by),
             of((policy, None)),
-            sorted(by, key=lambda one: -one.refused),
+            sorted(by, key=lambda row: -row.refused),
         )
         for policy, by in limits.items()
     ]
-    return sorted(policies, key=lambda one: (-one.refused, -one.used, one.policy))
+    return sorted(policies, key=lambda row: (-row.refused, -row.used, row.policy))

@@ -80,7 +80,7 @@ MUTANTS = (
     Mutant(
         "two hits of one instant in a batch are recorded under one stamp",
         "store/local/lmdb/store.py",
-        "                stamps.append(stamp_us)\n                put(key, pack_unit_log(stamps, key))",
+        "                stamps.append(hits[row])\n                put(key, pack_unit_log(stamps, key))",
         "                stamps.append(now_us)\n                put(key, pack_unit_log(stamps, key))",
         "conformance/test_stores.py::TestLmdb::test_one_segment_for_each_row",
     ),
@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "a reservation ends not where nothing else of its subject is pending",
         "store/local/memory.py",
-        "keep_first(self, compiled, subject, hit_us, bound_us or 0)",
+        "keep_reserved(self, compiled, subject, hit_us, bound_us or 0)",
         "pass",
         "property/store/test_fast_path.py::test_a_limiter_answers_as_one_without_fast_paths",
     ),

@@ -1,4 +1,4 @@
-"""`python -m proof.releases --before DIRECTORY`: exit 1 where an answer is not the reference's."""
+"""`python -m proof.releases [--before DIRECTORY]`: exit 1 where an answer is not the reference's."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from proof.releases.caller import told
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+THIS = Path(__file__).parents[2] / "src"
 START_US = 1_700_000_000_000_000
 STORES = ("redis", "valkey", "lmdb")
 LIMITS = (["500/600ms"], ["450/450s", "500/10min"], ["2000/2500s"], ["700/125h", "3500/1000h"])
@@ -83,7 +84,9 @@ def difference(url: str, forms: str, before: Path, seed: int, steps: int) -> str
 def main(arguments: Sequence[str] | None = None) -> int:
     """Each store in turn."""
     parser = Options("python -m proof.releases", "The release before and this one, on the same logs.", "--steps 5000")
-    parser.add_argument("--before", type=Path, required=True, metavar="DIRECTORY", help="the folder of its package")
+    parser.add_argument(
+        "--before", type=Path, default=THIS, metavar="DIRECTORY", help="its package's folder (of this one)"
+    )
     parser.add_argument("--steps", type=count, default=3_000, metavar="N", help="of each log (3,000)")
     parser.add_argument("--logs", type=count, default=10, metavar="N", help="on each store (10)")
     parser.add_argument("--store", choices=STORES, action="append", help="may be given several times")

@@ -42,11 +42,6 @@ def share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "-"
 
 
-def size_text(size_bytes: int) -> str:
-    """Write a size: 16.8 MB."""
-    return f"{size_bytes / 1e6:.1f} MB"
-
-
 def fill(template: Traversable, **values: str) -> Html:
     """Fill the template, with every value escaped that is not `Html`."""
     text = template.read_text(encoding="utf-8")

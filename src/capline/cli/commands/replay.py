@@ -137,7 +137,7 @@ def demo(
     # Imports roaring bitmaps and the report, which other commands should not wait for.
     from capline.replay.demo.report import write_report  # noqa: PLC0415
     from capline.replay.demo.run import run_demo  # noqa: PLC0415
-    from capline.replay.page import size_text  # noqa: PLC0415 - as above
+    from capline.support.quantity import size  # noqa: PLC0415 - as above
 
     if not data.exists():
         raise ReplayError(f"{data}: no such file; name the purchases with --data")
@@ -152,7 +152,7 @@ def demo(
 
     def lines() -> None:
         _show_demo(result)
-        out.print(f"\nReport: [bold]{plain(str(report))}[/] ({size_text(report_bytes)}; open it in a browser)")
+        out.print(f"\nReport: [bold]{plain(str(report))}[/] ({size(report_bytes)}; open it in a browser)")
         _show_next(result, data, out_dir)
 
     if not result.holds:
@@ -164,13 +164,13 @@ def demo(
 
 def _show_demo(result: DemoResult) -> None:
     from capline.replay.demo.figures import NO_SEGMENT, by_window  # noqa: PLC0415 - as above
-    from capline.replay.page import size_text  # noqa: PLC0415 - as above
+    from capline.support.quantity import size  # noqa: PLC0415 - as above
 
     figures = result.figures
     out.print(
         f"{result.purchases:,} purchases by {result.customers:,} customers, {result.first_day} to {result.last_day}: "
         f"{result.decisions:,} decisions in {result.seconds:.1f} s ({result.decisions_per_second:,}/s), "
-        f"a store of {size_text(result.store_bytes)}\n"
+        f"a store of {size(result.store_bytes)}\n"
     )
     shown = table("segment", "limits", numbers=("asked", "sent", "refused", *figures.windows))
     shown.pad_edge, shown.padding = False, (0, 1, 0, 0)

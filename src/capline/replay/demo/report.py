@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from capline.replay.demo.figures import NO_SEGMENT, Figures, Line, by_window, limit_name
 from capline.replay.demo.messages import MESSAGES
 from capline.replay.demo.recency import SEGMENTS
-from capline.replay.page import Html, fill, page, share, size_text, table, write_page
+from capline.replay.page import Html, fill, page, share, table, write_page
 from capline.replay.svg import dots, stacked
+from capline.support.quantity import size
 
 if TYPE_CHECKING:
     from capline.replay.demo.run import DemoResult
@@ -113,7 +114,7 @@ def _tiles(result: DemoResult) -> Html:
         (f"{result.decisions:,}", "decisions"),
         (f"{result.seconds:.1f} s", "for all of it"),
         (f"{result.decisions_per_second:,}", "decisions per second"),
-        (size_text(result.store_bytes), "store on disk"),
+        (size(result.store_bytes), "store on disk"),
     )
     return Html("".join(f"<div><b>{escape(figure)}</b><span>{escape(words)}</span></div>" for figure, words in tiles))
 

@@ -129,18 +129,18 @@ class Console:
             f"{SUBJECT}/erase": route(POST=self._form(self._erase, "id")),
             f"{SUBJECT}/override": route(POST=self._form(self._override, "id", "policy", "limits", "hours")),
             POLICIES: route(GET=self._page(self._policies, "contains", "after")),
-            POLICY: route(GET=self._page(self._policy, "name", "after")),
-            TRY: route(GET=self._page(self._try, "name", *settings.TYPED)),
+            POLICY: route(GET=self._page(self._policy, "name", "after", of=POLICIES)),
+            TRY: route(GET=self._page(self._try, "name", *settings.TYPED, of=POLICIES)),
             f"{TRY}/set": route(POST=self._form(self._set, "name", *settings.TYPED, "shadow", "version", "reason")),
-            f"{TOP}/suggest": route(GET=self._page(self._suggest, "name", *suggest.TYPED)),
+            f"{TOP}/suggest": route(GET=self._page(self._suggest, "name", *suggest.TYPED, of=POLICIES)),
             LIMITED: route(GET=self._page(self._limited, "policy")),
             SEGMENTS: route(GET=self._page(self._segments, "left", "right")),
             f"{SEGMENTS}/rollback": route(POST=self._form(self._rollback, "version", "current")),
             AUDIT: route(GET=self._page(self._audit, "before")),
             CAMPAIGNS: route(GET=self._page(self._list_campaigns, "after")),
-            WAITING: route(GET=self._page(self._waiting, "history", "after")),
-            CAMPAIGN: route(GET=self._page(self._campaign, "name")),
-            f"{TOP}/response": route(GET=self._page(self._response, "name")),
+            WAITING: route(GET=self._page(self._waiting, "history", "after", of=CAMPAIGNS, asks=campaigns.CONFLICTS)),
+            CAMPAIGN: route(GET=self._page(self._campaign, "name", of=CAMPAIGNS, asks=campaigns.ONE)),
+            f"{TOP}/response": route(GET=self._page(self._response, "name", of=CAMPAIGNS, asks=campaigns.RESPONSE)),
             COMPOSE: route(
                 GET=self._page(self._compose, *compose.TYPED), POST=self._form(self._begin, *compose.TYPED, "key")
             ),
@@ -155,11 +155,18 @@ class Console:
         }
         return pages | steered | {path: route(GET=_file(kind, data)) for path, (kind, data) in files().items()}
 
-    def _page(self, page: Callable[[Caller, Asked], Awaitable[Answer]], *fields: str) -> Handler:
-        """Of a query with these fields, and what was done by a form that led here."""
+    def _page(
+        self, page: Callable[[Caller, Asked], Awaitable[Answer]], *fields: str, of: str = "", asks: str = ""
+    ) -> Handler:
+        """Of a query with these fields, and what was done by a form that led here.
+
+        A page of one name leads to the list `of` them if there is no name, or if the service has not what it `asks`.
+        """
 
         async def answer(request: Request, caller: Caller) -> Answer:
             asked = query_of(request.query, (*fields, "done"))
+            if of and (("name" in fields and not asked.get("name")) or (asks and not self.verbs.has(asks))):
+                return moved(of)
             told = await page(caller, asked)
             if not isinstance(told, Reply):
                 told[2]["done"] = _DONE.get(asked.get("done", ""))
@@ -319,8 +326,6 @@ class Console:
         return "campaigns.html", view, {"after": asked.get("after"), **may}
 
     async def _waiting(self, caller: Caller, asked: Asked) -> Answer:
-        if not self.verbs.has(campaigns.CONFLICTS):
-            return moved(CAMPAIGNS)
         view = await self._to_come.view(caller.token, asked.get("after"), asked.get("history", "false"))
         return "waiting.html", view, {"days": groupby(view["campaigns"], key=lambda each: each["due"][:10])}
 
@@ -356,8 +361,6 @@ class Console:
         return "compose.html", view, around
 
     async def _campaign(self, caller: Caller, asked: Asked) -> Answer:
-        if not asked.get("name") or not self.verbs.has(campaigns.ONE):
-            return moved(CAMPAIGNS)
         from capline.campaign.store.protocol import SILENT_S  # noqa: PLC0415 - few services have campaigns
 
         view = await self.verbs(caller.token, "GET", campaigns.ONE, asked["name"])
@@ -374,11 +377,8 @@ class Console:
         )
 
     async def _response(self, caller: Caller, asked: Asked) -> Answer:
-        name = asked.get("name")
-        if not name or not self.verbs.has(campaigns.RESPONSE):
-            return moved(CAMPAIGNS)
-        told, why_not = await self.verbs.or_why(caller.token, "GET", campaigns.RESPONSE, name)
-        return "response.html", {"campaign": name, "why_not": why_not, **(told or {})}, {}
+        told, why_not = await self.verbs.or_why(caller.token, "GET", campaigns.RESPONSE, asked["name"])
+        return "response.html", {"campaign": asked["name"], "why_not": why_not, **(told or {})}, {}
 
     async def _steer(self, action: str, caller: Caller, form: Asked) -> Reply:
         if not self.verbs.has(campaigns.ONE):
@@ -391,23 +391,14 @@ class Console:
         return "policies.html", view, {"contains": asked.get("contains", "")}
 
     async def _policy(self, caller: Caller, asked: Asked) -> Answer:
-        if not asked.get("name"):
-            return moved(POLICIES)
         return "policy.html", await self._settings.policy(caller.token, asked["name"], asked.get("after")), {}
 
-    async def _try(self, caller: Caller, asked: Asked) -> Answer:
-        if not asked.get("name"):
-            return moved(POLICIES)
-        return await self._tried(caller, asked, {})
-
-    async def _tried(self, caller: Caller, typed: Asked, faults: Faults) -> Answer:
-        view = await self._settings.tried(caller.token, typed["name"], typed, faults)
+    async def _try(self, caller: Caller, typed: Asked, faults: Faults | None = None) -> Answer:
+        view = await self._settings.tried(caller.token, typed["name"], typed, faults or {})
         may_set = "version" in view["policy"] and self._may(caller, "PUT", settings.ONE)
         return "try.html", view, {"may_set": may_set, "status": 422 if view["faults"] else 200, "done": None}
 
     async def _suggest(self, caller: Caller, asked: Asked) -> Answer:
-        if not asked.get("name"):
-            return moved(POLICIES)
         typed = {name: word for name, word in asked.items() if name in suggest.TYPED}
         return "suggest.html", await self._suggesting.view(caller.token, asked["name"], typed), {"curve": suggest.curve}
 
@@ -417,7 +408,7 @@ class Console:
         if not faults:
             return moved(link(POLICY, name=name, done="set"))
         if "version" not in faults:
-            return await self._tried(caller, form, faults)
+            return await self._try(caller, form, faults)
         typed = {key: form.get(key, "") for key in settings.TYPED}
         return moved(link(TRY, name=name, **typed, done="conflict"))
 

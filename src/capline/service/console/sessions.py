@@ -76,19 +76,15 @@ class Sessions:
     async def sign_in(self, request: Request, name: str, secret: str) -> str:
         """The cookie of a new session; raises the `Problem` of a token that is not known or may not read."""
         check_own(request)
-        if self._guard is None:
-            raise Problem(HTTPStatus.CONFLICT, "there are no tokens here, so there is nothing to sign in with")
         shown = f"Bearer {secret}"
         if not secret.startswith(PREFIX):
             shown = f"Basic {base64.b64encode(f'{name}:{secret}'.encode()).decode()}"
         head = [(b"authorization", shown.encode("latin-1", "replace"))]
-        return self._opened(request, await self._guard.token(head, request.client, request.has_left))
+        return self._opened(request, await self._token(request, head))
 
     async def link(self, request: Request) -> str:
         """A key that signs in once, within `_LINK_LASTS_S`, as the token that this request shows."""
-        if self._guard is None:
-            raise Problem(HTTPStatus.CONFLICT, "there are no tokens here, so there is nothing to sign in with")
-        token = await self._guard.token(request.headers, request.client, request.has_left)
+        token = await self._token(request, request.headers)
         check_role(token, READ)
         return _kept(self._links, token, _LINK_LASTS_S)
 
@@ -99,6 +95,11 @@ class Sessions:
         if link is None or not self._is_good(link):
             raise Problem(HTTPStatus.FORBIDDEN, "this link was used, or is too old; make another, or type the token")
         return self._opened(request, link.token)
+
+    async def _token(self, request: Request, headers: list[tuple[bytes, bytes]]) -> Token:
+        if self._guard is None:
+            raise Problem(HTTPStatus.CONFLICT, "there are no tokens here, so there is nothing to sign in with")
+        return await self._guard.token(headers, request.client, request.has_left)
 
     def _opened(self, request: Request, token: Token) -> str:
         check_role(token, READ)

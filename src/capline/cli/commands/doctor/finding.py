@@ -27,9 +27,3 @@ def readable(about: str, read: Callable[[], str], page: str) -> Finding:
         return Finding(about, read(), ok=True)
     except CaplineError as error:
         return wrong(about, " ".join(str(error).split()), page)
-
-
-def size(number_of_bytes: int) -> str:
-    """In MiB or GiB."""
-    mib = number_of_bytes / (1 << 20)
-    return f"{mib:,.1f} MiB" if mib < 1024 else f"{mib / 1024:,.1f} GiB"  # noqa: PLR2004 - the unit itself

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs, urlsplit
 
-from capline.cli.commands.doctor.finding import Finding, readable, size, wrong
+from capline.cli.commands.doctor.finding import Finding, readable, wrong
 from capline.cli.render.console import counted
 from capline.config.configuration import Configuration
 from capline.config.open import open_backend
@@ -17,6 +17,7 @@ from capline.model.errors import NoStoreError, StoreError
 from capline.store.open import lmdb_path, open_store
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
 from capline.support.instant import instant_text
+from capline.support.quantity import size
 
 if TYPE_CHECKING:
     from capline.model.policy import Policy

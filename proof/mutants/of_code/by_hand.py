@@ -82,7 +82,7 @@ MUTANTS = (
         "store/local/lmdb/store.py",
         "                stamps.append(hits[row])\n                put(key, pack_unit_log(stamps, key))",
         "                stamps.append(now_us)\n                put(key, pack_unit_log(stamps, key))",
-        "conformance/test_stores.py::TestLmdb::test_one_segment_for_each_row",
+        "property/store/test_fast_path.py::test_rows_of_a_batch_are_answered_as_one_by_one",
     ),
     Mutant(
         "a receipt answers for another zone",

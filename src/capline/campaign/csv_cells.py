@@ -7,8 +7,6 @@ The rule: no cell begins like a formula, and no other text is changed. A program
 apostrophe before `= + - @`, tab or CR, or reads Parquet, where nothing is changed.
 """
 
-from __future__ import annotations
-
 import re
 
 _FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")

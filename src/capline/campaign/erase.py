@@ -12,8 +12,6 @@ each upload lies which column its ids are in (`columns/NAME`); where that is of 
 other files of audiences, and those of a sender, are the caller's.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib
@@ -22,26 +20,22 @@ from dataclasses import replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from capline.campaign.file import SUFFIXES
 from capline.campaign.part import Part
-from capline.campaign.store.protocol import UnreadableRunError, names_of
+from capline.campaign.store.protocol import CampaignStore, UnreadableRunError, names_of
+from capline.campaign.store.records import StoredRun
 from capline.campaign.store.rows import RETRIED
 from capline.model.errors import SegmentError
+from capline.model.subject import Subject
 from capline.segment import IdSet
 from capline.segment.objects.address import open_objects
-from capline.segment.objects.store import ObjectMissingError
+from capline.segment.objects.store import ObjectMissingError, ObjectStore
 from capline.support.scratch import ScratchFolder
-
-if TYPE_CHECKING:
-    from capline.campaign.store.protocol import CampaignStore
-    from capline.campaign.store.records import StoredRun
-    from capline.model.subject import Subject
-    from capline.segment.objects.store import ObjectStore
 
 _TRIES = 3
 _COLUMN_BYTES = 1 << 16

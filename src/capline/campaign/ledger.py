@@ -12,31 +12,26 @@ Its batches have no data: whoever runs it has the audience. Only further batches
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import msgspec
 
 from capline.campaign.pending import wake_others
 from capline.campaign.rate import change_rate, parse_rate, rate_now
 from capline.campaign.store.database import NotBegunError, sqlite_errors
-from capline.campaign.store.records import changed_inputs
-from capline.campaign.store.rows import REFUNDED
+from capline.campaign.store.protocol import CampaignStore, Change
+from capline.campaign.store.records import Input, RunFacts, State, StoredRun, changed_inputs
+from capline.campaign.store.rows import REFUNDED, BatchRows
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError, CampaignError, CampaignNotFoundError, CaplineError
+from capline.model.limit import Limit
+from capline.model.subject import Subject
 from capline.support.instant import instant_us
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from capline.campaign.store.protocol import CampaignStore, Change
-    from capline.campaign.store.records import Input, RunFacts, State, StoredRun
-    from capline.campaign.store.rows import BatchRows
-    from capline.model.limit import Limit
-    from capline.model.subject import Subject
 
 FILE = "ledger.sqlite"
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING
 
+from capline.campaign.report import Eligible, Report, SegmentReport
 from capline.campaign.store.rows import DELAYS_S
 from capline.replay.page import Html, page, share, table
 from capline.replay.report import section
 from capline.replay.svg import bars, stacked
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from capline.campaign.report import Eligible, Report, SegmentReport
 
 _MOST_REASONS = 20
 _NAMES = {"not_known": "not known", "held_out": "held out", "pending": "under way", "undecided": "to come"}

@@ -5,26 +5,20 @@ cannot know whether messages will be delivered. What campaigns that wait take fr
 apart.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.campaign.attempts import Attempts
 from capline.campaign.conflicts.find import Conflict, conflicts_of
+from capline.campaign.prepare import Job
 from capline.campaign.report import OutcomeCounts, Report
+from capline.campaign.store.protocol import CampaignStore
 from capline.campaign.store.rows import DELIVERED, PENDING
 from capline.campaign.store_facts import new_store, store_facts
 from capline.model.errors import NoStoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from capline.campaign.prepare import Job
-    from capline.campaign.store.protocol import CampaignStore
 
 
 class Plan(Report, frozen=True, kw_only=True):

@@ -19,19 +19,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from capline.campaign.store.protocol import names_of
-from capline.campaign.store.records import Rate
+from capline.campaign.store.protocol import CampaignStore, names_of
+from capline.campaign.store.records import Rate, StoredRun
+from capline.limiter.limiter import Limiter
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError, InvalidValueError, quoted
 from capline.model.limit import Limit
 from capline.model.policy import Policy
-
-if TYPE_CHECKING:
-    from capline.campaign.store.protocol import CampaignStore
-    from capline.campaign.store.records import StoredRun
-    from capline.limiter.limiter import Limiter
 
 _RATE, _RATES = "capline-rate", Policy("capline-rates", ["1/day"])
 _LEAST_WINDOW_US = 1_000_000

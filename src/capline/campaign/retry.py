@@ -7,20 +7,15 @@ that nobody is counted twice. Messages keep their keys. Cost: each batch is read
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from capline.campaign.ledger import Ledger
+from capline.campaign.prepare import Job
+from capline.campaign.store.packed import Ids
 from capline.campaign.store.records import Again
-from capline.campaign.store.rows import NOT_KNOWN, REFUNDED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from capline.campaign.ledger import Ledger
-    from capline.campaign.prepare import Job
-    from capline.campaign.store.packed import Ids
-    from capline.campaign.store.rows import BatchRows
+from capline.campaign.store.rows import NOT_KNOWN, REFUNDED, BatchRows
 
 
 def retry_failed(job: Job, run: Ledger) -> int:

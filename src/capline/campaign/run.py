@@ -6,29 +6,25 @@ Its batches have no subjects: they are in the job. So a kill can leave only one 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from capline.campaign import retry
 from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import AGAIN, Delivery
 from capline.campaign.ledger import Ledger
+from capline.campaign.prepare import Job
 from capline.campaign.queue.enqueue import fill
 from capline.campaign.queue.worker import Worker
 from capline.campaign.senders.protocol import asks_again
+from capline.campaign.stop import Stop
 from capline.campaign.store.records import PREPARE, Claimed
 from capline.campaign.store.rows import NOT_KNOWN
 from capline.campaign.store_facts import refuse_new_run, store_input
+from capline.limiter.limiter import Limiter
 from capline.model.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
-
-    from capline.campaign.prepare import Job
-    from capline.campaign.stop import Stop
-    from capline.limiter.limiter import Limiter
 
 AGAIN_S = 60.0
 """How soon a run that waits tries a receiver again that accepts nothing."""

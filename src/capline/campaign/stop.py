@@ -12,12 +12,9 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from types import FrameType
+from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

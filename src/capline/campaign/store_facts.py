@@ -6,24 +6,19 @@ random number from its creation. Servers have none, so their URL must do.
 The store also knows which run a campaign has, by a hit with the run's id: ledgers and queues do not know of each other.
 """
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING
 
+from capline.campaign.file import CampaignFile
 from capline.campaign.rate import claim_rate
 from capline.campaign.report import StoreFacts
 from capline.campaign.store.records import Input, Rate
+from capline.limiter.limiter import Limiter
 from capline.model.clock import SystemClock
+from capline.model.decision import Decision
 from capline.model.errors import CampaignConflictError, CampaignError
 from capline.model.limit import Limit
 from capline.store.redis.io.url import safe_url
 from capline.support.instant import instant_text
-
-if TYPE_CHECKING:
-    from capline.campaign.file import CampaignFile
-    from capline.limiter.limiter import Limiter
-    from capline.model.decision import Decision
 
 _RUNS = "capline/runs"
 _ONE_RUN = "1/3650 days"

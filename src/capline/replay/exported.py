@@ -6,9 +6,8 @@ A hit is in the log of its policy, and in that of its channel (`promo/push`), wh
 back (0 units) is no event, and one of several units is one. The hits of a line are in order of time, as in its log.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -16,10 +15,6 @@ from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject, check_subject
 from capline.replay.events import Event, ReplayError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 
 class _Hit(msgspec.Struct, array_like=True, frozen=True):

@@ -3,19 +3,15 @@
 Each is decided at its own time by a limiter on a store in memory, as `count` does with the events of a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
+from capline.model.limit import Limit
+from capline.model.policy import Policy
+from capline.model.subject import Subject
 from capline.replay.count import Trial
-
-if TYPE_CHECKING:
-    from capline.model.limit import Limit
-    from capline.model.policy import Policy
-    from capline.model.subject import Subject
 
 
 class Recorded(NamedTuple):

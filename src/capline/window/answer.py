@@ -4,8 +4,6 @@ A new attempt is answered from the time of its logs, its stamp, when it fits, an
 that is known is answered as its hit was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import repeat
 from operator import itemgetter

@@ -8,34 +8,27 @@ midway is simply repeated: it goes on after the last queued batch, and puts dead
 ended, a worker that reaches the audience goes on. Calls at once still queue each batch once.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from capline.campaign.file import CampaignFile
 from capline.campaign.ledger import Ledger
+from capline.campaign.prepare import Accepted, Job
 from capline.campaign.rate import refuse_other_rate
 from capline.campaign.retry import ask_again, retry_failed
 from capline.campaign.senders.protocol import asks_again
 from capline.campaign.store.packed import span_of
-from capline.campaign.store.records import PREPARE, Claimed
+from capline.campaign.store.protocol import Batch, CampaignStore
+from capline.campaign.store.records import PREPARE, Claimed, StoredRun
 from capline.campaign.store_facts import refuse_new_run
 from capline.model.errors import CampaignConflictError, CampaignError, NoStoreError, StoreUnavailableError
 from capline.store.open import lmdb_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from capline.campaign.file import CampaignFile
-    from capline.campaign.prepare import Accepted, Job
-    from capline.campaign.store.protocol import Batch, CampaignStore
-    from capline.campaign.store.records import StoredRun
 
 _HERE = "enqueue"
 """Of all such processes one is the preparer, so that a repeated command goes on at once."""

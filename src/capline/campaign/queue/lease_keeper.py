@@ -1,19 +1,13 @@
 """Renews a batch's lease in the background, however long a step takes."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from capline.campaign.store.open import open_store
+from capline.campaign.store.records import Claimed
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from capline.campaign.store.records import Claimed
 
 
 class LeaseKeeper:

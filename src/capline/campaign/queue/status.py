@@ -4,24 +4,16 @@ A `QueueStatus` reads each finished batch once, since it does not change. For te
 reads some 100 MB; each later one reads only what is not finished.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.campaign.ledger import Ledger
 from capline.campaign.report import OutcomeCounts, Report, Steering, state_now
-from capline.campaign.store.protocol import UnreadableRunError, names_of
-from capline.campaign.store.records import PREPARE, InWork
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from capline.campaign.store.protocol import CampaignStore
-    from capline.campaign.store.records import State
-    from capline.campaign.store.rows import BatchRows
+from capline.campaign.store.protocol import CampaignStore, UnreadableRunError, names_of
+from capline.campaign.store.records import PREPARE, InWork, State
+from capline.campaign.store.rows import BatchRows
 
 
 class QueueProgress(msgspec.Struct, frozen=True):

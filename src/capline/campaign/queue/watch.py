@@ -3,25 +3,18 @@
 A reading costs three commands for each campaign that it looks at, and one for each of its leased batches.
 """
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import asdict
 
 from capline.campaign.store.open import open_store
-from capline.campaign.store.protocol import SILENT_S
+from capline.campaign.store.protocol import SILENT_S, CampaignStore
 from capline.campaign.store.records import InWork
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from capline.campaign.store.protocol import CampaignStore
 
 EVERY_S = 5.0
 MOST_CAMPAIGNS, MOST_WORKERS = 100, 100

@@ -19,17 +19,15 @@ a batch of a killed run is its own. It ends where a batch is damaged, and unless
 receiver does not answer.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import secrets
 import socket
 import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from capline.campaign.breaker import Breaker, SenderFailingError
 from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Lost, Paused, Steps
@@ -39,10 +37,11 @@ from capline.campaign.queue.enqueue import fill
 from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
 from capline.campaign.rate import rate_now
-from capline.campaign.stop import CampaignStopped
+from capline.campaign.senders.find import BuiltSender
+from capline.campaign.stop import CampaignStopped, Stop
 from capline.campaign.store.open import open_store
-from capline.campaign.store.protocol import UnreadableRunError
-from capline.campaign.store.records import PREPARE, Claimed, DeadLetter, changed_inputs
+from capline.campaign.store.protocol import CampaignStore, UnreadableRunError
+from capline.campaign.store.records import PREPARE, Claimed, DeadLetter, Input, StoredRun, changed_inputs
 from capline.campaign.store_facts import claim_run, store_input, why_no_rehearsal
 from capline.model.errors import (
     CampaignError,
@@ -52,16 +51,8 @@ from capline.model.errors import (
     StoreUnavailableError,
     StoreUnknownError,
 )
+from capline.observe import Observer
 from capline.policy.file import loads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
-    from capline.campaign.senders.find import BuiltSender
-    from capline.campaign.stop import Stop
-    from capline.campaign.store.protocol import CampaignStore
-    from capline.campaign.store.records import Input, StoredRun
-    from capline.observe import Observer
 
 LEAST_TAKEOVER_S, LONGEST_TAKEOVER_S = 1.0, 86_400.0
 START_S = 10.0

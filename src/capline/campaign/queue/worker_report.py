@@ -1,18 +1,11 @@
 """What a worker did: batch by batch, and in all."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from capline.campaign.store.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED, STATES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.campaign.store.rows import BatchRows
+from capline.campaign.store.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED, STATES, BatchRows
 
 
 class DeliveredBatch(msgspec.Struct, frozen=True):

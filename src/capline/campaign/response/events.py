@@ -1,22 +1,17 @@
 """Outcomes of campaigns as events for suggested limits: each message that was asked for, whatever became of it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from capline.campaign.response.messages import COLUMNS, HELD, NOT_KNOWN, REFUSED, SENT, TRIED, gathered
 from capline.model.errors import InvalidValueError, SegmentError
+from capline.model.subject import Subject
 from capline.replay.events import subject_of
 from capline.replay.suggest.events import Past
 from capline.segment.build import table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from capline.model.subject import Subject
 
 _ASKED_FOR = (SENT, NOT_KNOWN, TRIED, REFUSED, HELD)
 

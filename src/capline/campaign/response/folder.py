@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote
 
 import msgspec
 
+from capline.model.subject import Subject
 from capline.segment.files import replacing
 from capline.support.private import private_opener
 from capline.support.system import lock_file
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-    from pathlib import Path
-
-    from capline.model.subject import Subject
 
 KEPT_DAYS = 90
 

@@ -4,21 +4,16 @@ The rule: readers see the old file or the new one, never half of one, and of two
 the file is replaced under a lock beside it. Rows that are there stay as they are.
 """
 
-from __future__ import annotations
-
 import csv
 import io
+from collections.abc import Iterable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from capline.model.errors import SegmentError
 from capline.segment.files import os_errors, read, replacing
 from capline.support.private import private_opener
 from capline.support.system import lock_file, take_rights
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _MOST_BYTES = 4 << 30
 

@@ -9,8 +9,6 @@ drops spaces, and would send a mail for `a@x.org SIZE=1` to `a@x.orgSIZE=1`. Quo
 (`a@[192.0.2.1]`) are refused: no mailing has them.
 """
 
-from __future__ import annotations
-
 import re
 from email.headerregistry import Address
 

@@ -7,23 +7,18 @@ The rule: values are put into a tree, never into its text. So a quote, a line br
 character for the receiver. In JSON what is written without quotes and reads as a number, true, false or null is that.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 from msgspec import Raw
 from msgspec.json import encode
 
+from capline.campaign.senders.protocol import Message
 from capline.campaign.senders.template import Template
 from capline.forms.tree import Items, Node, Table, Text, Unusable
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.campaign.senders.protocol import Message
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 _PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false", re.ASCII)

@@ -14,23 +14,18 @@ In CSV, a text that a spreadsheet would take for a formula gets an apostrophe be
 Cost: about 3 ms for a batch of 10,000, most of it the disk's.
 """
 
-from __future__ import annotations
-
 import io
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from capline.campaign.csv_cells import csv_cell
 from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
+from capline.forms.fields import Fields
 from capline.model.errors import CampaignError
 from capline.segment.files import beside, create, fsync_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from capline.forms.fields import Fields
 
 _MARK = ".capline-run"
 _TRIES = 5

@@ -6,25 +6,20 @@ sender: {file: out/, format: csv}                         a bare value is the ma
 Every sender has the option `breaker` (20): see `breaker`.
 """
 
-from __future__ import annotations
-
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 
+from capline.campaign.senders.protocol import Sender, SenderType
 from capline.forms.fields import Fields
 from capline.forms.tree import Text, texts_of
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from capline.campaign.senders.protocol import Sender, SenderType
 
 _GROUP = "capline.senders"
 DEFAULT_BREAKER = 20

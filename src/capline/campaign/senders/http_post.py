@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -27,9 +28,6 @@ import httptools
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Answer
 from capline.model.errors import CampaignError
 from capline.model.retry_after import retry_after
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _NOT_NOW = frozenset({408, 425, 429, 503})
 _IN_DOUBT = frozenset({303, 409})

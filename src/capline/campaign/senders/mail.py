@@ -11,27 +11,21 @@ or another control character is not sent. Signing (DKIM) is the relay's part.
 Cost: 50 us a mail; the standard library's `EmailMessage` takes 20 times that.
 """
 
-from __future__ import annotations
-
 import re
 from binascii import b2a_qp
+from collections.abc import Sequence
 from email.header import Header
 from email.headerregistry import Address
 from email.utils import formatdate
 from email.utils import quote as quoted
 from html import escape
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from capline.campaign.senders.address import parse_address
+from capline.campaign.senders.protocol import Message, RunInfo
 from capline.campaign.senders.template import Template, read_template
+from capline.forms.fields import Fields
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.campaign.senders.protocol import Message, RunInfo
-    from capline.forms.fields import Fields
 
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,59}", re.ASCII)

@@ -23,20 +23,17 @@ from __future__ import annotations
 import smtplib
 import socket
 import ssl
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from capline.campaign.senders.mail import MailForm
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Messages, Outcomes, RunInfo
 from capline.campaign.senders.smtp_session import Session, reason_of
 from capline.campaign.senders.template import filled
+from capline.forms.fields import Fields
 from capline.model.errors import CampaignError
 from capline.support.system import wait_in_kernel
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from capline.forms.fields import Fields
 
 _TLS_PORTS = {"none": 25, "starttls": 587, "tls": 465}
 _LARGEST_PORT = 65535

@@ -9,18 +9,14 @@ The rule: one mail at most is out without an answer, so a lost connection leaves
 other the server cannot have the last line.
 """
 
-from __future__ import annotations
-
 import smtplib
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 _TAKEN, _GO_ON = range(200, 300), range(354, 355)
 _LATER, _NEVER = range(400, 500), range(500, 600)

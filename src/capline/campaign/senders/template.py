@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Collection
 from string import Formatter
-from typing import TYPE_CHECKING
 
+from capline.campaign.senders.protocol import Message
+from capline.forms.fields import Fields
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from capline.campaign.senders.protocol import Message
-    from capline.forms.fields import Fields
 
 _PLACEHOLDER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)

@@ -25,22 +25,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec.json import encode
 
 from capline.campaign.senders.body import JSON, Body
 from capline.campaign.senders.http_post import Client, Endpoint, clients
-from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
+from capline.campaign.senders.protocol import Answer, Messages, Outcomes, RunInfo
 from capline.campaign.senders.template import filled
 from capline.campaign.senders.webhook_batch import answers_of, longest_answer_bytes
+from capline.forms.fields import Fields
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.campaign.senders.protocol import Answer
-    from capline.forms.fields import Fields
 
 _MOST_IN_BATCH = 10_000
 _HAND_OVER = 8

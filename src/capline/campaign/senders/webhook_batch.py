@@ -11,17 +11,12 @@ A result's status means what the status of an answer to one message means. The r
 its own result says, and one without a result is not known; any other status holds for all of them.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
 from capline.campaign.senders.http_post import outcome_of
 from capline.campaign.senders.protocol import DELIVERED, UNKNOWN, Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _RESULT_BYTES = 1 << 10
 _ANSWER_BYTES = 1 << 16

@@ -5,23 +5,18 @@ acknowledged survives kill -9 and power loss, and readers see the last commit wi
 kernel releases it when its process ends, however that happens. `campaign run` holds it alone, workers share it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from capline.model.errors import CampaignError, CampaignStoreError
 from capline.support.private import PRIVATE_FILE, create_private_file, make_private_directory
 from capline.support.system import lock_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 _APPLICATION = 0x6361706C
 """SQLite's application_id: "capl"."""

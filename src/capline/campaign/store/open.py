@@ -1,19 +1,13 @@
 """Opens the campaign store that a URL names: a file of this machine, or Redis or Valkey servers."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from capline.campaign.store.protocol import CampaignStore
 from capline.campaign.store.redis_store import RedisCampaignStore
 from capline.campaign.store.server import PATIENCE_S, Server
 from capline.campaign.store.sqlite_store import SqliteCampaignStore, sqlite_path
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from capline.campaign.store.protocol import CampaignStore
 
 
 def open_store(

@@ -11,21 +11,16 @@ In memory ids are an array: uint32, uint64, or Python texts (its dtype is object
 by code point, which is also the order of their UTF-8.
 """
 
-from __future__ import annotations
-
 import zlib
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.model.subject import Subject
+from capline.model.subject import Subject
 
 Ids = NDArray[Any]
 

@@ -17,25 +17,32 @@ Every call may be repeated. What nobody has touched for 30 days, and was due bef
 after its `keep:` where it has one.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
-from capline.campaign.store.records import VERSION, Input, Rate, State, StoredRun
+from capline.campaign.store.records import (
+    VERSION,
+    Again,
+    Claimed,
+    DeadLetter,
+    Input,
+    InWork,
+    Look,
+    Over,
+    Rate,
+    State,
+    StoredRun,
+    Waiting,
+)
+from capline.campaign.store.rows import BatchRows
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError, CampaignError, CaplineError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from capline.campaign.store.records import Again, Claimed, DeadLetter, InWork, Look, Over, Waiting
-    from capline.campaign.store.rows import BatchRows
-    from capline.model.subject import Subject
+from capline.model.subject import Subject
 
 EXPIRY_MS = 30 * 86_400_000
 _PAGE_NAMES = 1000

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from capline.campaign.store.rows import BatchRows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 VERSION = b"6"
 """Of the run's fields; a run of another version is refused."""

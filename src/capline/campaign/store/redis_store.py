@@ -4,28 +4,32 @@ Each verb is a script (`lua/`), whole or not at all. Every key expires 30 days a
 campaigns are in shares by their names: the keys of a share, the lists of its campaigns too, are in one slot.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from capline.campaign.store.packed import sort_key
-from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, CampaignStore, Change, How
-from capline.campaign.store.records import Again, Claimed, DeadLetter, InWork, Look, Over, RunFacts, State, Waiting
+from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, Batch, CampaignStore, Change, How
+from capline.campaign.store.records import (
+    Again,
+    Claimed,
+    DeadLetter,
+    InWork,
+    Look,
+    Over,
+    RunFacts,
+    State,
+    StoredRun,
+    Waiting,
+)
 from capline.campaign.store.rows import LARGEST_BATCH, BatchRows
+from capline.campaign.store.server import Server
+from capline.model.subject import Subject
 from capline.store.redis.scripting.keys import slot_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from capline.campaign.store.protocol import Batch
-    from capline.campaign.store.records import StoredRun
-    from capline.campaign.store.server import Server
-    from capline.model.subject import Subject
 
 _LISTS = "capline:campaigns", "capline:{campaign:}due", "capline:{campaign:}names"
 _SHARES = 16

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from msgspec.structs import replace
 
 from capline.model.errors import CampaignError, CampaignStoreError, CaplineError, InvalidValueError
 from capline.store.redis.cluster.router import Router
 from capline.store.redis.io.server_check import info_of
-from capline.store.redis.io.url import parse_url, safe_url, server_schemes
-from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Request, Write, pack
+from capline.store.redis.io.url import Address, Settings, parse_url, safe_url, server_schemes
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Reply, Request, Steps, Write, pack
 from capline.store.redis.scripting.keys import slot_of
 from capline.store.redis.scripting.scripts import Call, Script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from capline.store.redis.io.url import Address, Settings
-    from capline.store.redis.io.wire import Reply, Steps
 
 _TIMEOUT_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0

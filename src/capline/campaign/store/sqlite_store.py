@@ -25,15 +25,14 @@ and a claim read heads of indexes. Cost: four commits a batch or more, 2 to 10 b
 URLs: sqlite:///var/lib/capline/campaigns.sqlite, or sqlite://campaigns.sqlite in the working directory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
 import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -44,6 +43,7 @@ from capline.campaign.store.protocol import (
     EXPIRY_MS,
     MOST_CLAIMS,
     SILENT_S,
+    Batch,
     CampaignStore,
     Change,
     How,
@@ -57,19 +57,13 @@ from capline.campaign.store.records import (
     Look,
     Over,
     State,
+    StoredRun,
     Waiting,
 )
 from capline.campaign.store.rows import BatchRows
-from capline.model.clock import SystemClock
+from capline.model.clock import Clock, SystemClock
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-
-    from capline.campaign.store.protocol import Batch
-    from capline.campaign.store.records import StoredRun
-    from capline.model.clock import Clock
-    from capline.model.subject import Subject
+from capline.model.subject import Subject
 
 _FIELDS = "SELECT fields FROM run WHERE campaign = ?"
 _CLAIMED = "number, rows, owner, fence, claims, error, data, decided, outcome"

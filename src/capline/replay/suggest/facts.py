@@ -1,16 +1,11 @@
 """A suggestion as plain values, for JSON: of the command line, and of the service."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from capline.replay.suggest.suggestion import rows_of
-
-if TYPE_CHECKING:
-    from capline.model.limit import Limit
-    from capline.model.subject import Subject
-    from capline.replay.suggest.suggestion import Choice, Price, Suggestion
+from capline.model.limit import Limit
+from capline.model.subject import Subject
+from capline.replay.suggest.suggestion import Choice, Price, Suggestion, rows_of
 
 
 def suggestion_facts(

@@ -1,7 +1,5 @@
 """The geometry of the console's charts: numbers and paths, which the templates put into SVG."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, floor, log10
 

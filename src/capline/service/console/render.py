@@ -4,29 +4,24 @@ The rule: what comes from outside is escaped by the templates. A character that 
 of direction) is written out, so that a name is never taken for another.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from capline import __version__
-from capline.service.http.app import Reply
+from capline.service.http.app import Reply, Request
 from capline.service.http.body import JSON
+from capline.service.http.problems import Problem
 from capline.support.instant import instant_text
 from capline.support.quantity import size, span
 from capline.support.status_title import status_title
-
-if TYPE_CHECKING:
-    from capline.service.http.app import Request
-    from capline.service.http.problems import Problem
 
 _HERE = Path(__file__).parent
 _HTML = "text/html; charset=utf-8"

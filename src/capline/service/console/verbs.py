@@ -1,22 +1,16 @@
 """The verbs of the service, called in this process as somebody: the console can do nothing that they cannot."""
 
-from __future__ import annotations
-
+from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from capline.service.access.guard import check_role, may
-from capline.service.http.app import Reply, Request
+from capline.service.access.tokens import Token
+from capline.service.http.app import Reply, Request, Route
 from capline.service.http.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
-
-    from capline.service.access.tokens import Token
-    from capline.service.http.app import Route
 
 
 class Verbs:

@@ -4,8 +4,6 @@ Where newcomers replace each other, a quarter of what is checked is stale at a p
 logs are kept. A store whose logs all live is checked seldom.
 """
 
-from __future__ import annotations
-
 GRACE = 0.5
 """Windows that a log is kept past its widest: a clock that jumps ahead for a moment must not erase a history."""
 LEAST, MOST = 1.25, 8.0

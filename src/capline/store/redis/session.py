@@ -1,7 +1,5 @@
 """What the verbs on a server share: the router, the clock, the deadlines, and the rules that were compiled."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 from weakref import WeakValueDictionary

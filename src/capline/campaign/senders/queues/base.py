@@ -8,21 +8,16 @@ The rule: an entry counts as delivered once the queue has confirmed it. What was
 after a kill that is what was handed over since the last entry in the ledger: at most `most`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from msgspec.json import encode
 
 from capline.campaign.senders.protocol import DELIVERED, Answer, Messages, Outcomes, RunInfo
+from capline.forms.fields import Fields
 from capline.model.errors import CampaignError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.forms.fields import Fields
 
 GIVEN = Answer(DELIVERED)
 

@@ -16,19 +16,15 @@ says. Twice is what is put again: not acknowledged within `timeout`, or under wa
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN, Answer
-from capline.campaign.senders.queues.base import GIVEN, QueueSender
+from capline.campaign.senders.queues.base import GIVEN, Entry, QueueSender
 from capline.campaign.senders.template import filled
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from capline.campaign.senders.queues.base import Entry
-    from capline.forms.fields import Fields
+from capline.forms.fields import Fields
 
 _kafka: Any = import_module("confluent_kafka")  # it has types for a part of what is used here
 _OURS = frozenset(

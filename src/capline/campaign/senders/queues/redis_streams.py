@@ -11,28 +11,21 @@
 All entries of a hand-over go out at once, by the router of the server store: what provably did not run it sends again.
 """
 
-from __future__ import annotations
-
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN, Answer
-from capline.campaign.senders.queues.base import GIVEN, QueueSender
+from capline.campaign.senders.queues.base import GIVEN, Entry, QueueSender
 from capline.campaign.senders.template import filled
+from capline.forms.fields import Fields
 from capline.model.errors import CampaignError, CaplineError, StoreDamagedError, StoreError, StoreUnknownError
 from capline.store.redis.cluster.router import Router
-from capline.store.redis.io.url import parse_url, safe_url, server_schemes
+from capline.store.redis.io.url import Settings, parse_url, safe_url, server_schemes
 from capline.store.redis.io.wire import pack
 from capline.store.redis.scripting.keys import slot_of
 from capline.store.redis.scripting.scripts import Call
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from capline.campaign.senders.queues.base import Entry
-    from capline.forms.fields import Fields
-    from capline.store.redis.io.url import Settings
 
 _MOST_PARTITIONS = 10_000
 

@@ -12,25 +12,19 @@
 A FIFO queue drops a key that it had within five minutes; else consumers do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from capline.campaign.senders.http_post import outcome_of
 from capline.campaign.senders.protocol import TRANSIENT, UNKNOWN, Answer
-from capline.campaign.senders.queues.base import GIVEN, QueueSender
+from capline.campaign.senders.queues.base import GIVEN, Entry, QueueSender
+from capline.forms.fields import Fields
 from capline.model.retry_after import retry_after
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from capline.campaign.senders.queues.base import Entry
-    from capline.forms.fields import Fields
 
 _session: Any = import_module("botocore.session")
 _config: Any = import_module("botocore.config")

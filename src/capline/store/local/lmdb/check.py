@@ -9,11 +9,11 @@ It cannot see a page with an older content of its own, left by a disk that lost 
 It reads the whole file: about a second for each million logs. Memory: a byte a page, and the heads of long logs.
 """
 
-from __future__ import annotations
-
 import os
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
 
 import lmdb
 import msgspec
@@ -27,11 +27,6 @@ from capline.store.local.lmdb.pages import SUBTABLE, TABLE, Meta, Table, Walk, r
 from capline.store.local.log_bytes import BLOCKS, NUMBERS, PAGED, read_words, unpack_log, unseal
 from capline.store.local.log_pages import AHEAD, BLOCK_PAGES, LEAD_WORDS, PAGE_HITS
 from capline.store.local.numbers import unpack_numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from io import FileIO
-    from pathlib import Path
 
 MOST_FAULTS = 1000
 SNAPSHOT_TRIES = 100

@@ -7,8 +7,6 @@ at any time: that is a backup of one committed state. A damaged store is not cop
 Interrupted anywhere, the file is the old one or the new one, whole.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -13,8 +13,6 @@ The kernel releases the lock when its holder ends, however it ends. Locking and 
 opening only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -18,12 +18,10 @@ every number, so it can neither crash nor loop. Little-endian; a page is 4096 by
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from io import FileIO
+from io import FileIO
+from typing import NamedTuple
 
 HEAD = struct.Struct("<QHHHH")
 NODE = struct.Struct("<HHHH")

@@ -8,8 +8,6 @@ Backoff: pauses double up to the longest, each drawn at random from its upper ha
 the same instant. Only a trial doubles: calls that were under way when the breaker opened fail too, and say nothing new.
 """
 
-from __future__ import annotations
-
 import random
 
 FAILURES = 3

@@ -1,7 +1,5 @@
 """Which server serves which key: the only one, the sentinels' master, or by a cluster's map of slots. No I/O."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from capline.store.redis.io.url import Address, Settings

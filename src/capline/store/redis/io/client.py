@@ -1,7 +1,5 @@
 """redis-py for both transports: how its connections are made, and what its exceptions mean."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import ssl

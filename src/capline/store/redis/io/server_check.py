@@ -1,7 +1,5 @@
 """Checks a server at its first connection, and warns of settings under which it forgets hits."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """What goes to a server and what comes back, as plain values: commands, replies, and why a reply is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 

@@ -1,7 +1,5 @@
 """Rows that share a key share a script call: attempts grouped by their keys, the rows of one subject in their order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import msgspec

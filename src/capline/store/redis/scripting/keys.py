@@ -20,8 +20,6 @@ A bucket holds 64: it stays a listpack (up to 128 entries by default), and its k
 many cost a tenth more of the server's time, for a byte less (decision 6).
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from binascii import crc_hqx

@@ -5,8 +5,6 @@ one script far below 5 ms. Rows of one subject stay in order: within a call, and
 one server on one connection.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count

@@ -1,7 +1,5 @@
 """Stored values read in Python, for `explain` and for maintenance; lua/log.lua has the forms."""
 
-from __future__ import annotations
-
 import struct
 from itertools import pairwise
 from typing import Any

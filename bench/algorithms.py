@@ -88,8 +88,8 @@ def weighed(report: Report) -> None:
 def unit_hits(report: Report) -> None:
     """Bytes a hit of a long log of single units in steady use, with 1,000 hits in the window: the most at any time.
 
-    In the present form, of which nothing is wanted, an entry has 14 bytes, in the next 5. A string that grows doubles, and
-    hits that left wait for a trim.
+    In the present form, of which nothing is wanted, an entry has 14 bytes, in the next 5. A string that grows doubles,
+    and hits that left wait for a trim.
     """
     for kind in ("present", "next"):
         clock, most = ManualClock(1_700_000_000_000_000), 0

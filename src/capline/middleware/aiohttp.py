@@ -7,11 +7,10 @@ It is to aiohttp what `capline.middleware.httpx.AsyncLimitedTransport` is to htt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from capline.middleware.slots.gate import Gate, is_safe_to_repeat
+from capline.middleware.slots.gate import Gate, Terms, is_safe_to_repeat
 from capline.model.errors import CaplineError
 
 try:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from aiohttp.client_middlewares import ClientHandlerType
 
     from capline.limiter.aio import AsyncLimiter
-    from capline.model.subject import Subject
 
 
 class LimitedMiddleware:
@@ -38,42 +36,19 @@ class LimitedMiddleware:
         self,
         limiter: AsyncLimiter,
         policy: str,
-        *,
-        subject: Subject | Callable[[ClientRequest], Subject] | None = None,
-        max_wait: float | None = None,
-        slack: float | None = None,
-        retries: int = 0,
-        id: Callable[[ClientRequest], str | None] | None = None,
+        **terms: Unpack[Terms[ClientRequest]],
     ) -> None:
         self._limiter = limiter
-        self._gate = Gate(policy, subject, lambda request: request.url.host or "", max_wait, slack, retries, id)
+        self._gate: Gate[ClientRequest] = Gate(policy, lambda request: request.url.host or "", **terms)
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Wait for a slot, then send."""
-
-        async def send() -> _Answer:
-            return _Answer(await handler(request))
-
-        answer = await self._gate.awaited(self._limiter, request, send, partial(_repeatable, request))
-        return answer.response
+        send, repeatable = partial(handler, request), partial(_repeatable, request)
+        return await self._gate.awaited(self._limiter, request, send, repeatable, "status", _close)
 
 
-class _Answer:
-    """aiohttp's answer in the words of the gate."""
-
-    def __init__(self, response: ClientResponse) -> None:
-        self.response = response
-
-    @property
-    def status_code(self) -> int:
-        return self.response.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self.response.headers
-
-    async def aclose(self) -> None:
-        self.response.close()
+async def _close(response: ClientResponse) -> None:
+    response.close()
 
 
 def _repeatable(request: ClientRequest, status: int) -> bool:

@@ -41,7 +41,7 @@ def limit_client(
         events, host = client.meta.events, urlsplit(str(client.meta.endpoint_url)).hostname or ""
     except AttributeError:
         raise InvalidTypeError(f"a client of botocore has meta.events, unlike {quoted(client)}") from None
-    gate: Gate[None] = Gate(policy, host if subject is None else subject, lambda _: host, max_wait, slack, 0)
+    gate: Gate[None] = Gate(policy, lambda _: host, subject=subject, max_wait=max_wait, slack=slack)
     events.register("before-send", partial(_wait, limiter, gate))
     events.register("response-received", partial(_hold, limiter, gate))
 

@@ -11,23 +11,15 @@ takes a slot of its own.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from capline.limiter.limiter import Limiter
-from capline.middleware.slots.tasks import TaskSlots
+from capline.middleware.slots.tasks import TaskSlots, Terms
 from capline.model.errors import InvalidTypeError
-from capline.model.subject import Subject
 
 
 def limited_task(
-    limiter: Limiter | Callable[[], Limiter],
-    policy: str,
-    *,
-    subject: Subject | Callable[..., Subject],
-    cost: int | Callable[..., int] = 1,
-    early: float = 0.5,
-    late: float = 0.1,
-    max_wait: float | None = None,
+    limiter: Limiter | Callable[[], Limiter], policy: str, **terms: Unpack[Terms]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Run the task in a slot of `policy`; see `TaskSlots` for the arguments. Put it below `@app.task(bind=True)`.
 
@@ -35,7 +27,7 @@ def limited_task(
     takes another.
     Called directly, without a worker, the task waits for its slot where it is.
     """
-    slots = TaskSlots(limiter, policy, subject, cost, early, late, max_wait)
+    slots = TaskSlots(limiter, policy, **terms)
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

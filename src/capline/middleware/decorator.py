@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, Required, TypedDict, TypeVar, Unpack, overload
 
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.arguments.checks import seconds_us
@@ -15,6 +15,15 @@ from capline.model.subject import Subject, check_subject
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+class Terms(TypedDict, total=False):
+    """What `limited` takes beside its limiter and policy."""
+
+    subject: Required[Subject | Callable[..., Subject]]
+    cost: int | Callable[..., int]
+    timeout: float | None
+    slack: float | None
 
 
 class _Kept(Protocol):
@@ -33,27 +42,11 @@ class _Awaited(Protocol):
 
 
 @overload
-def limited(
-    limiter: Limiter,
-    policy: str,
-    *,
-    subject: Subject | Callable[..., Subject],
-    cost: int | Callable[..., int] = 1,
-    timeout: float | None = None,
-    slack: float | None = None,
-) -> _Kept: ...
+def limited(limiter: Limiter, policy: str, **terms: Unpack[Terms]) -> _Kept: ...
 
 
 @overload
-def limited(
-    limiter: AsyncLimiter,
-    policy: str,
-    *,
-    subject: Subject | Callable[..., Subject],
-    cost: int | Callable[..., int] = 1,
-    timeout: float | None = None,
-    slack: float | None = None,
-) -> _Awaited: ...
+def limited(limiter: AsyncLimiter, policy: str, **terms: Unpack[Terms]) -> _Awaited: ...
 
 
 def limited(

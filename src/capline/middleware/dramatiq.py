@@ -10,9 +10,9 @@ retries are not counted. The broker needs the middleware `dramatiq.middleware.Cu
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, Unpack
 
-from capline.middleware.slots.tasks import TaskSlots
+from capline.middleware.slots.tasks import TaskSlots, Terms
 from capline.model.errors import CaplineError
 
 try:
@@ -22,28 +22,20 @@ except ImportError as error:
     raise CaplineError("capline.middleware.dramatiq needs dramatiq: pip install dramatiq") from error
 
 from capline.limiter.limiter import Limiter
-from capline.model.subject import Subject
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def limited_actor(
-    limiter: Limiter | Callable[[], Limiter],
-    policy: str,
-    *,
-    subject: Subject | Callable[..., Subject],
-    cost: int | Callable[..., int] = 1,
-    early: float = 0.5,
-    late: float = 0.1,
-    max_wait: float | None = None,
+    limiter: Limiter | Callable[[], Limiter], policy: str, **terms: Unpack[Terms]
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """Run the actor in a slot of `policy`; see `TaskSlots` for the arguments. Put it below `@dramatiq.actor`.
 
     A message may be delivered twice without saying so: a slot that is missed stays used, and another is taken. Called
     directly, without a worker, the actor waits for its slot where it is.
     """
-    slots = TaskSlots(limiter, policy, subject, cost, early, late, max_wait)
+    slots = TaskSlots(limiter, policy, **terms)
 
     def around(function: Callable[_P, _T]) -> Callable[_P, _T]:
         @functools.wraps(function)

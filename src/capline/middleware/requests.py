@@ -48,9 +48,7 @@ class LimitedAdapter(HTTPAdapter):
         **options: Any,
     ) -> None:
         self._limiter = limiter
-        self._gate = Gate(
-            policy, subject, lambda request: urlsplit(request.url or "").hostname or "", max_wait, slack, retries, id
-        )
+        self._gate = Gate(policy, _host, subject=subject, max_wait=max_wait, slack=slack, retries=retries, id=id)
         super().__init__(**options)
 
     def send(self, request: PreparedRequest, *arguments: Any, **options: Any) -> Response:
@@ -59,6 +57,10 @@ class LimitedAdapter(HTTPAdapter):
         return self._gate.sent(
             self._limiter, request, lambda: send(request, *arguments, **options), partial(_repeatable, request)
         )
+
+
+def _host(request: PreparedRequest) -> str:
+    return urlsplit(request.url or "").hostname or ""
 
 
 def _repeatable(request: PreparedRequest, status: int) -> bool:

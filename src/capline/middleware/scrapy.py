@@ -43,7 +43,7 @@ class LimitedMiddleware:
         self, limiter: Limiter, policy: str, *, max_wait: float | None = None, slack: float | None = None
     ) -> None:
         self._limiter = limiter
-        self._gate = Gate[Any](policy, _subject, _subject, max_wait, slack, 0)
+        self._gate = Gate[Any](policy, _subject, max_wait=max_wait, slack=slack)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:

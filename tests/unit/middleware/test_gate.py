@@ -13,7 +13,7 @@ def answered(status: int, seconds: float | None = None) -> tuple[int, Mapping[st
 
 
 def turn(max_wait: float | None = None, retries: int = 3) -> Turn:
-    return Turn(Gate[str]("p", "s", str, max_wait, None, retries))
+    return Turn(Gate[str]("p", str, subject="s", max_wait=max_wait, retries=retries))
 
 
 @pytest.mark.parametrize(("seconds", "is_last"), [(4.999, False), (5.0, False), (5.001, True)])
@@ -31,7 +31,7 @@ def test_there_are_as_many_retries_as_said() -> None:
 
 
 def test_each_sending_is_named_after_the_request_and_comes_when_the_provider_says() -> None:
-    named = Turn(Gate[str]("p", "s", str, 9.0, 0.5, 3), "pay-7")
+    named = Turn(Gate[str]("p", str, subject="s", max_wait=9.0, slack=0.5, retries=3), "pay-7")
     assert named.terms() == {"id": "pay-7", "timeout": 9.0, "not_before": 0.0, "slack": 0.5}
     assert not named.is_last(*answered(429, 2), repeatable=True)
     assert (named.terms()["id"], named.terms()["not_before"]) == ("pay-7:1", 2.0)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from capline.limiter.arguments.checks import seconds_us
 from capline.limiter.patience import numbered
@@ -28,35 +29,19 @@ MOST_RETRIES = 100
 
 _log = logging.getLogger("capline")
 _R = TypeVar("_R")
-_A = TypeVar("_A", bound="_Answer")
-_AA = TypeVar("_AA", bound="_AsyncAnswer")
 
 # RFC 9110: the same request again has the same effect as one.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"})
 
 
-class _Answer(Protocol):
-    """What is read of an answer, whatever the client."""
+class Terms(TypedDict, Generic[_R], total=False):
+    """What a limited client takes beside its limiter and policy; `capline.middleware.httpx` says what each does."""
 
-    @property
-    def status_code(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    def close(self) -> None:
-        """Let its connection go; it is not read."""
-        ...
-
-
-class _AsyncAnswer(Protocol):
-    """One that an awaited client gave, in the words of this module."""
-
-    @property
-    def status_code(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    async def aclose(self) -> None:
-        """Let its connection go; it is not read."""
-        ...
+    subject: Subject | Callable[[_R], Subject] | None
+    max_wait: float | None
+    slack: float | None
+    retries: int
+    id: Callable[[_R], str | None] | None
 
 
 class Gate(Generic[_R]):
@@ -65,11 +50,12 @@ class Gate(Generic[_R]):
     def __init__(
         self,
         policy: str,
-        subject: Subject | Callable[[_R], Subject] | None,
         host: Callable[[_R], str],
-        max_wait: float | None,
-        slack: float | None,
-        retries: int,
+        *,
+        subject: Subject | Callable[[_R], Subject] | None = None,
+        max_wait: float | None = None,
+        slack: float | None = None,
+        retries: int = 0,
         id: Callable[[_R], str | None] | None = None,
     ) -> None:
         for seconds, what in ((max_wait, "max_wait"), (slack, "slack")):
@@ -97,7 +83,7 @@ class Gate(Generic[_R]):
         """The request's turn, from now on."""
         return Turn(self, None if self._id is None else self._id(request))
 
-    def sent(self, limiter: Limiter, request: _R, send: Callable[[], _A], repeatable: Callable[[int], bool]) -> _A:
+    def sent(self, limiter: Limiter, request: _R, send: Callable[[], Any], repeatable: Callable[[int], bool]) -> Any:
         """Send the request in slots of its own; `repeatable` says whether it may be sent again after this status."""
         subject = self.subject_of(request)
         turn = self.turn(request)
@@ -116,17 +102,27 @@ class Gate(Generic[_R]):
         return answer
 
     async def awaited(
-        self, limiter: AsyncLimiter, request: _R, send: Callable[[], Awaitable[_AA]], repeatable: Callable[[int], bool]
-    ) -> _AA:
-        """`sent`, awaited. A cancelled request gives its slot back, unless it was sent already."""
+        self,
+        limiter: AsyncLimiter,
+        request: _R,
+        send: Callable[[], Awaitable[Any]],
+        repeatable: Callable[[int], bool],
+        status: str = "status_code",
+        close: Callable[[Any], Awaitable[None]] = methodcaller("aclose"),
+    ) -> Any:
+        """`sent`, awaited. A cancelled request gives its slot back, unless it was sent already.
+
+        `status` is the name of an answer's status, `close` lets the connection of an answer go that nobody reads.
+        """
         subject = self.subject_of(request)
         turn = self.turn(request)
         while True:
             async with limiter.acquire(self.policy, subject, **turn.terms()):
                 answer = await send()
-            if turn.is_last(answer.status_code, answer.headers, repeatable=repeatable(answer.status_code)):
+            said = getattr(answer, status)
+            if turn.is_last(said, answer.headers, repeatable=repeatable(said)):
                 break
-            await answer.aclose()
+            await close(answer)
         if turn.wait:
             try:
                 await limiter.schedule(self.policy, subject, max_wait=turn.wait, not_before=turn.wait)
@@ -134,7 +130,7 @@ class Gate(Generic[_R]):
                 turn.not_held(error)
             except BaseException:
                 # Cancelled: nobody will read the answer, and it must not keep its connection.
-                await answer.aclose()
+                await close(answer)
                 raise
         return answer
 

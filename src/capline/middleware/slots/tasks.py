@@ -8,7 +8,7 @@ left, and the next is taken under the next key. A task that is interrupted while
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from capline.limiter.arguments.checks import refusal_text, seconds_us
 from capline.limiter.limiter import Limiter
@@ -19,6 +19,16 @@ from capline.model.subject import Subject, check_subject
 
 MOST_MISSED = 10
 """Slots that one task may miss before it goes late: never going would be no better."""
+
+
+class Terms(TypedDict, total=False):
+    """What a limited task takes beside its limiter and policy; see `TaskSlots`."""
+
+    subject: Required[Subject | Callable[..., Subject]]
+    cost: int | Callable[..., int]
+    early: float
+    late: float
+    max_wait: float | None
 
 
 class TaskSlots:
@@ -35,11 +45,12 @@ class TaskSlots:
         self,
         limiter: Limiter | Callable[[], Limiter],
         policy: str,
+        *,
         subject: Subject | Callable[..., Subject],
-        cost: int | Callable[..., int],
-        early: float,
-        late: float,
-        max_wait: float | None,
+        cost: int | Callable[..., int] = 1,
+        early: float = 0.5,
+        late: float = 0.1,
+        max_wait: float | None = None,
     ) -> None:
         if not isinstance(limiter, Limiter) and not callable(limiter):
             raise InvalidTypeError(f"limiter is a Limiter, or a function that gives one, not {quoted(limiter)}")

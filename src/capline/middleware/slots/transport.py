@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 
-from capline.middleware.slots.gate import Gate, is_safe_to_repeat
+from capline.middleware.slots.gate import Gate, Terms, is_safe_to_repeat
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.limiter import Limiter
-    from capline.model.subject import Subject
 
 L = TypeVar("L", "Limiter", "AsyncLimiter")
 
@@ -28,15 +27,11 @@ class _Transport(Generic[L]):
         limiter: L,
         policy: str,
         *,
-        subject: Subject | Callable[[Any], Subject] | None = None,
-        max_wait: float | None = None,
-        slack: float | None = None,
-        retries: int = 0,
-        id: Callable[[Any], str | None] | None = None,
         transport: Any = None,
+        **terms: Unpack[Terms[Any]],
     ) -> None:
         self._limiter = limiter
-        self._gate = Gate(policy, subject, attrgetter("url.host"), max_wait, slack, retries, id)
+        self._gate = Gate(policy, attrgetter("url.host"), **terms)
         self._transport: Any = type(self).transport_type() if transport is None else transport
 
     def _repeatable(self, request: Any) -> Callable[[int], bool]:

@@ -52,7 +52,7 @@ def test_the_pages_of_the_program_name_all_that_it_has() -> None:
     assert all(f"| `{family.name}" in page for _, family in asyncio.run(families()))
     page = variables()
     assert all(f"| `{name}` |" in page for name in VARIABLES)
-    assert "| `CAPLINE_QUEUE` | `--queue` of response, worker, " in page
+    assert "| `CAPLINE_QUEUE` | `--queue` of response, suggest, worker, " in page
     assert {code for code in "0123" if f"\n| {code} | " in page} == set("0123")
     assert "\n| 130 | " in page
 

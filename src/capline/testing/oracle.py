@@ -403,7 +403,7 @@ class Oracle:
         # A slot in the future is nothing that the log has seen; the next microsecond of a burst is.
         if stamp_us <= account.seen_us + 1:
             account.seen_us = stamp_us
-        if not self._carried or all(hit.stamp_us != stamp_us for hit in account.hits):
+        if not self._carried or all((hit.stamp_us, hit.units) != (stamp_us, attempt.cost) for hit in account.hits):
             account.hits.append(_Told(stamp_us, attempt.cost, attempt.id, attempt.channel))
 
     def _age(self, account: _Account, now_us: int) -> None:

@@ -77,7 +77,8 @@ class SubjectPage:
     async def override(self, token: Token, word: str, policy: str, limits: str, hours: str) -> dict[str, str]:
         """Give the subject limits of its own under the policy, and the policy's again after so many hours.
 
-        Returns what is wrong with what was typed, by its field; then nothing is changed.
+        Returns what is wrong with what was typed, by its field; then nothing is changed. Where the end cannot be set,
+        the limits are taken away again.
         """
         faults: dict[str, str] = {}
         subject = parse_subject(word)
@@ -92,11 +93,15 @@ class SubjectPage:
         until = instant_text(time.time_ns() // 1000 + lasts * _HOUR_US, "seconds")
         back = {"overrides": [{"subject": subject, "limits": None}], "effective_at": until}
         try:
-            await self._verbs(token, "PUT", OVERRIDE, policy, _word(subject), form={"limits": wanted})
+            changed = await self._verbs(token, "PUT", OVERRIDE, policy, _word(subject), form={"limits": wanted})
         except InvalidValueError as error:
             is_named = isinstance(error, UnknownNameError) or not POLICY_FORM.fullmatch(policy)
             return {"policy" if is_named else "limits": str(error)}
-        await self._verbs(token, "PATCH", OVERRIDES, policy, form=back)
+        try:
+            await self._verbs(token, "PATCH", OVERRIDES, policy, form=back)
+        except BaseException:  # a caller who goes away too
+            await self._verbs(token, "DELETE", OVERRIDE, policy, _word(subject), if_version=changed["version"])
+            raise
         return {}
 
 

@@ -124,8 +124,8 @@ def rows_of(report: dict[str, Any]) -> list[Figure]:
 
 
 def ahead(figure: Figure) -> float:
-    """How many times better than the best of its peers; of what is counted a second, more is better."""
-    if figure["unit"].endswith("/s"):
+    """How many times better than the best of its peers; of what is counted a second or wanted high, more is better."""
+    if figure["unit"].endswith("/s") or figure["target"].startswith("at least"):
         return figure["value"] / max(figure["peers"].values())
     return min(figure["peers"].values()) / figure["value"]
 

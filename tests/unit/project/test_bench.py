@@ -49,6 +49,16 @@ def test_every_program_is_on_the_page(page: Any) -> None:
     assert {path.stem for path in BENCH.glob("[!_]*.py")} - {"page"} == set(page.PROGRAMS)
 
 
+@pytest.mark.parametrize(
+    ("unit", "target", "ratio"),
+    [("us", "at most 4", 0.5), ("bytes", "", 0.5), ("mails/s", "", 2), ("x", "at least 9", 2)],
+)
+def test_a_row_is_ahead_of_its_peer_where_more_or_less_is_wanted(
+    page: Any, unit: str, target: str, ratio: float
+) -> None:
+    assert page.ahead({"value": 8, "unit": unit, "target": target, "peers": {"limits": 4}}) == ratio
+
+
 def test_a_row_is_the_median_of_its_runs_and_what_misses_is_named(page: Any) -> None:
     def run(us: float) -> dict[str, Any]:
         row = {"name": "a row", "value": us, "unit": "us", "target": "at most 2", "met": us <= 2, "why": "the lock"}

@@ -9,11 +9,13 @@ The rule: the servers that now hold data have samples. A server that was replace
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from capline.model.errors import InvalidValueError
-from capline.model.server_state import script_mean_us
 from capline.observe.on_demand import needs_prometheus
 
 if TYPE_CHECKING:
@@ -38,6 +40,60 @@ _FIGURES = (
 )
 LABELS = ("store", "server")
 BREAKER = "capline_server_breaker_open"
+_LONG_S = 10
+"""A replica that is well confirms every second."""
+EVICTED_LATELY_S = 900.0
+"""How long evicted keys need attention, as CaplineServerEvicts does: what is lost does not come back."""
+
+
+class ServerReports:
+    """What states say of the servers of one store, beside those that were looked at before."""
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._now = now
+        self._before: dict[str, ServerState] = {}
+        self._script_us: dict[str, float] = {}
+        self._evicted_at: dict[str, float] = {}
+
+    def reports(self, states: Sequence[ServerState]) -> list[dict[str, Any]]:
+        """The states as plain values, with what a script took lately, and `faults` by the figure that shows them."""
+        return [
+            {**msgspec.structs.asdict(state), **self._since_before(state), "faults": self._faults(state)}
+            for state in states
+        ]
+
+    def _since_before(self, state: ServerState) -> dict[str, float | None]:
+        before, server = self._before.get(state.server), state.server
+        if mean_us := script_mean_us(state, before):
+            self._script_us[server] = mean_us
+        if state.evicted_keys is not None:  # it answered
+            if state.evicted_keys != (before.evicted_keys if before else 0):
+                self._evicted_at[server] = self._now()
+            self._before[server] = state
+        return {"script_mean_us": self._script_us.get(server)}
+
+    def _faults(self, state: ServerState) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if state.breaker not in (None, "closed"):
+            found["breaker"] = "calls fail at once, as it did not answer"
+        if (state.replica_lag_s or 0) > _LONG_S:
+            found["replica_lag_s"] = f"a replica has not confirmed for {state.replica_lag_s} s"
+        evicted_at = self._evicted_at.get(state.server)
+        if state.evicted_keys and evicted_at is not None and self._now() - evicted_at < EVICTED_LATELY_S:
+            found["evicted_keys"] = f"{state.evicted_keys:,} keys were evicted, their hits are lost"
+        if state.save_failed:
+            found["unsaved_s"] = "its last save failed"
+        return found
+
+
+def script_mean_us(state: ServerState, before: ServerState | None = None) -> float | None:
+    """What a script took on average since the state before, or since the server started; None if none ran."""
+    if state.scripts is None or state.script_us is None:
+        return None
+    scripts, script_us = state.scripts, state.script_us
+    if before is not None and 0 <= (before.scripts or 0) <= scripts:
+        scripts, script_us = scripts - (before.scripts or 0), script_us - (before.script_us or 0)
+    return script_us / scripts if scripts else None
 
 
 class ServerMetrics:
@@ -53,6 +109,9 @@ class ServerMetrics:
         into = REGISTRY if registry is None else registry
         self.states: dict[str, Sequence[ServerState]] = {}
         """What was shown last, by store."""
+        self.reports: dict[str, list[dict[str, Any]]] = {}
+        """The same as plain values, with what somebody should look at: see `ServerReports`."""
+        self._reporters: dict[str, ServerReports] = {}
         try:
             into.register(self)
             self._breaker = Gauge(
@@ -65,16 +124,11 @@ class ServerMetrics:
         except ValueError:
             raise InvalidValueError("this registry has server metrics already; show it the states") from None
         self._broken: set[tuple[str, str]] = set()
-        self.script_us: dict[tuple[str, str], float] = {}
-        """What a script takes by store and server: of those since the states before, or of all."""
 
     def show(self, states: Sequence[ServerState], store: str = "main") -> None:
         """Export these states of the store from now on."""
-        before = {state.server: state for state in self.states.get(store, ())}
-        for state in states:
-            if mean_us := script_mean_us(state, before.get(state.server)):
-                self.script_us[store, state.server] = mean_us
         self.states[store] = states
+        self.reports[store] = self._reporters.setdefault(store, ServerReports()).reports(states)
         broken = {(store, state.server): state.breaker != "closed" for state in states if state.breaker is not None}
         for gone in self._broken - broken.keys():
             if gone[0] == store:

@@ -14,8 +14,9 @@ from tests.kit.server import soon
 from tests.kit.servers import KINDS, Server, shared, single
 
 from capline import AsyncLimiter, Configuration, InvalidValueError, Limiter, Policy
-from capline.model.server_state import ServerState, script_mean_us, told_of
+from capline.model.server_state import ServerState
 from capline.observe import ServerMetrics
+from capline.observe.servers import EVICTED_LATELY_S, ServerReports, script_mean_us
 from capline.service.metrics import registry as service_metrics
 from capline.store.redis.servers import figures_of
 
@@ -189,13 +190,32 @@ def test_a_user_who_may_not_ask_gets_no_figures() -> None:
 def test_what_somebody_should_look_at_is_named_by_its_figure() -> None:
     well = ServerState("a:1", True, "closed", replica_lag_s=10, evicted_keys=0, unsaved_s=9_000, save_failed=False)
     ill = ServerState("b:1", False, "half-open", replica_lag_s=11, evicted_keys=1_000, save_failed=True)
-    assert told_of(well, 25.0) == {**asdict(well), "script_mean_us": 25.0, "faults": {}}
-    assert told_of(ill, None)["faults"] == {
+    (of_well, of_ill) = ServerReports().reports([well, ill])
+    assert of_well == {**asdict(well), "script_mean_us": None, "faults": {}}
+    assert of_ill["faults"] == {
         "breaker": "calls fail at once, as it did not answer",
         "replica_lag_s": "a replica has not confirmed for 11 s",
         "evicted_keys": "1,000 keys were evicted, their hits are lost",
         "unsaved_s": "its last save failed",
     }
+
+
+def test_evicted_keys_need_attention_until_none_was_evicted_for_a_while() -> None:
+    at, away = 0.0, ServerState("a:1", False, "closed")
+    servers = ServerReports(lambda: at)
+
+    def is_fault(evicted_keys: int, state: ServerState | None = None) -> bool:
+        shown = state or ServerState("a:1", True, "closed", evicted_keys=evicted_keys)
+        return "evicted_keys" in servers.reports([shown])[0]["faults"]
+
+    assert [is_fault(0), is_fault(7)] == [False, True]
+    at = EVICTED_LATELY_S - 1
+    assert [is_fault(7), is_fault(8)] == [True, True]
+    at *= 2
+    assert is_fault(8)
+    at += 2
+    assert [is_fault(8), is_fault(8, away), is_fault(8)] == [False, False, False]  # away, it lost nothing more
+    assert [is_fault(0), is_fault(3)] == [False, True]  # a restart counts anew
 
 
 def test_what_was_shown_last_is_what_is_read() -> None:
@@ -217,7 +237,7 @@ def test_what_was_shown_last_is_what_is_read() -> None:
     named = ("replica_lag_seconds", "evicted_keys_total", "unsaved_seconds", "save_failed", "scripts_total")
     assert [sample(registry, name, "d:1") for name in named] == [3, 5, 60, 1, 4]
     assert sample(registry, "script_seconds_total", "d:1") == 100 / 1e6
-    assert metrics.script_us == {("main", "d:1"): 25}
+    assert [report["script_mean_us"] for report in metrics.reports["main"]] == [25]
     metrics.show([ServerState("c:1", True, "half-open")])
     assert [sample(registry, "up", server) for server in ("a:1", "b:1", "c:1")] == [None, None, 1]
     assert [sample(registry, "breaker_open", server) for server in ("b:1", "c:1")] == [0, 1]

@@ -105,7 +105,7 @@ def _store(source: Source, word: str | None, stack: ExitStack) -> Callable[[], d
     from capline.config.hours import open_hours
     from capline.limiter.limiter import Limiter
     from capline.model.errors import NoStoreError
-    from capline.model.server_state import ServerState, script_mean_us, told_of
+    from capline.observe.servers import ServerReports
     from capline.service.record.counted import HOUR, SPANS, joined
 
     subject = None if word is None else parse_subject(word)
@@ -116,7 +116,7 @@ def _store(source: Source, word: str | None, stack: ExitStack) -> Callable[[], d
     except NoStoreError:
         hours = open_hours("memory://", 0)  # no service counted anything there
     stack.callback(hours.close)
-    before: dict[str, ServerState] = {}
+    servers = ServerReports()
 
     def look() -> dict[str, Any]:
         at = time.time()
@@ -124,14 +124,11 @@ def _store(source: Source, word: str | None, stack: ExitStack) -> Callable[[], d
         of = [minute // HOUR - 1, minute // HOUR]
         rows = [(hour, row) for hour, written in zip(of, hours.get(of), strict=True) for row in written.values()]
         counted = joined(rows, SPANS["hour"], minute)
-        states = limiter.servers()
-        servers = [told_of(state, script_mean_us(state, before.get(state.server))) for state in states]
-        before.update((state.server, state) for state in states)
         seen: dict[str, Any] = {
             "at": at,
             "away": "",
             "figures": limiter.stats(),
-            "servers": servers,
+            "servers": servers.reports(limiter.servers()),
             "policies": counted.by_policy(),
             "policies_over_s": max(60.0, at - 60.0 * (counted.begin if counted.first is None else counted.first)),
         }

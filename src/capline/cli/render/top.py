@@ -60,11 +60,11 @@ def _servers(servers: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
         figures = ("keys", "memory", "of", "replicas", "lag", "evicted", "unsaved", "script")
         shown = table("\nserver", "", numbers=(f"\n{figure}" for figure in figures))
         for each in servers:
-            counts = [_known(each[name], "{:,}") for name in ("keys", "replicas", "evicted_keys")]
+            counts = [_figure(each[name], "{:,}") for name in ("keys", "replicas", "evicted_keys")]
             memory = [size(each[name]) if each[name] else "" for name in ("memory_bytes", "max_memory_bytes")]
-            unsaved = "[bold red]fails[/]" if each["save_failed"] else _known(each["unsaved_s"] or None, "{:,} s")
-            took = _known(each["script_mean_us"], "{:,.0f} us")
-            lag = _known(each["replica_lag_s"], "{} s")
+            unsaved = "[bold red]fails[/]" if each["save_failed"] else _figure(each["unsaved_s"] or None, "{:,} s")
+            took = _figure(each["script_mean_us"], "{:,.0f} us")
+            lag = _figure(each["replica_lag_s"], "{} s")
             row = counts[0], *memory, counts[1], lag, counts[2], unsaved, took
             shown.add_row(plain(each["server"]), _state(each), *row)
         yield shown
@@ -125,7 +125,7 @@ def _state(state: Mapping[str, Any]) -> str:
     return "[green]up[/]" if state["up"] else "[bold red]away[/]"
 
 
-def _known(figure: float | None, form: str) -> str:
+def _figure(figure: float | None, form: str) -> str:
     return "" if figure is None else form.format(figure)
 
 

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import InvalidValueError, StoreError, quoted
-from capline.model.server_state import told_of
 from capline.service.console.charts import HEIGHT, WIDTH, areas
 from capline.service.console.history import Latest
 from capline.service.record.counted import SPANS, VERDICTS
@@ -73,11 +72,7 @@ class Overview:
                 "away": self._history.away(over),
             },
             "store": {"up": store.up, "at": store.at, "why": store.why, "figures": self._store_figures()},
-            "servers": [
-                {"store": name, **told_of(server, servers.script_us.get((name, server.server)))}
-                for name, states in servers.states.items()
-                for server in states
-            ],
+            "servers": [{"store": name, **report} for name, reports in servers.reports.items() for report in reports],
             "instances": sorted(there, key=lambda one: not one["is_silent"] and not one["lags"])[:_MOST_INSTANCES],
             "instance_count": len(there),
             "workers": workers,

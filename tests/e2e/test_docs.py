@@ -57,6 +57,18 @@ def test_the_figures_of_the_capacity_table_are_the_measured_ones() -> None:
         assert re.search(rf"(?<![\d,.]){re.escape(figure)}", measured), figure
 
 
+def test_the_figures_of_the_algorithms_are_the_measured_ones() -> None:
+    page, measured = (
+        (DOCS / name).read_text(encoding="utf-8") for name in ("explanation/algorithms.md", "reference/benchmarks.md")
+    )
+    rows = {cells[0]: cells[1:] for line in page.splitlines() if len(cells := line.strip("| ").split(" | ")) == 6}
+    for row, work in {"memory, µs a decision": "one unit", "Redis, over a `SET`": "one unit, wall, over SET"}.items():
+        for algorithm, figure in zip(rows["measured"], rows[row], strict=True):
+            name = f"{row.lower().partition(',')[0]}, {algorithm.strip('`')}: {work}"
+            found = re.findall(rf"^\| {name} \| \**([\d.]+) ", measured, re.MULTILINE)
+            assert found == [figure], name
+
+
 def test_the_readme_prints_what_its_example_says(tmp_path: Path) -> None:
     code = str(BLOCKS[0].values[0]).replace("/tmp/capline-readme", str(tmp_path))  # noqa: S108 - as above
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

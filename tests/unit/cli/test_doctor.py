@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from tests.kit.servers import HOST, KINDS, free_port, shared, single
 from capline import Configuration, Limiter, Policy
 from capline.cli.commands.doctor import here, stores, times
 
+ROOT = Path(__file__).parents[3]
 POLICIES = "policies: {promo: {limits: [3/day]}}\n"
 WAITS = "policies: {promo: {limits: [3/day], wait_replicas: 1}}\n"
 
@@ -38,6 +40,11 @@ def test_one_line_for_each_finding(capline: CommandLine) -> None:
     assert all(line.startswith("ok ") for line in lines)
     assert {"capline", "python", "core", "redis", "store", "memory"} <= {line.split()[1] for line in lines}
     assert "policies" not in {line.split()[1] for line in lines}  # none are here, and none were named
+
+
+def test_every_extra_has_its_line(capline: CommandLine) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert extras.keys() - {"all", "dev"} <= found(capline, "--store", "memory://").keys()
 
 
 def test_an_extra_that_is_missing_is_no_fault(capline: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from capline.policy.file import PolicyFile, load
 _FOR = {
     "batch": "decide_many and its like, capline replay",
     "segments": "segments, Parquet",
+    "rules": "segments by rules over events",
     "campaign": "campaigns",
     "redis": "stores on Redis and Valkey",
     "kafka": "campaigns into Kafka",

@@ -216,7 +216,7 @@ def _suggested(_folder: Path, size: int) -> Callable[[], object]:
 
     def go() -> None:
         histories = Histories(subjects, 1_700_000_000_000_000 + rows * 5_000_000)
-        found = suggest(histories, [60_000_000, 3_600_000_000], Bound.parse("1%", "events"))
+        found = suggest(histories, [60_000_000, 3_600_000_000], Bound.parse("1%", "events"), int)
         check(found.events == size and bool(found.frontier), "nothing was suggested")
 
     return go

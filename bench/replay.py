@@ -104,7 +104,7 @@ def suggested_s(path: Path) -> tuple[float, float]:
     """
     began = time.process_time()
     past = read(EventFile(path, "subject", "time"), lambda _bytes: None)
-    found = suggest(past.histories, [3_600_000_000, 86_400_000_000, 604_800_000_000], Bound.parse("1%", "events"))
+    found = suggest(past.histories, [3_600_000_000, 86_400_000_000, 604_800_000_000], Bound.parse("1%", "events"), int)
     seconds = time.process_time() - began
     for price in (found.together, *(choice.price for choice in found.choices)):
         refused = replayed(path, policy=Policy("promo", list(price.limits))).total()

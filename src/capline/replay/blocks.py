@@ -18,7 +18,7 @@ from io import BufferedReader
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
+from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
@@ -47,8 +47,6 @@ from capline.replay.exported import exported_events
 from capline.replay.ordered import BLOCK_ROWS, Events, OrderedEvents
 
 BLOCK_BYTES = 4 << 20
-SPOOLED_BYTES = 16 << 20
-"""Bytes of events that are kept in memory, and not in a file."""
 LONGEST_LINE_BYTES = 64 << 20
 HEAD_BYTES = 1 << 16
 """Bytes in which the header and the first row are looked for."""
@@ -102,12 +100,6 @@ class _Memo(dict[Any, int]):
 
 def _decoded(text: bytes | str) -> str:
     return text.decode() if isinstance(text, bytes) else text
-
-
-class Spooled(SpooledTemporaryFile[bytes]):
-    """A temporary file that a Ctrl-C may interrupt as it begins: then it has this one to close."""
-
-    _file = io.BytesIO()
 
 
 class _UnusualError(Exception):
@@ -172,9 +164,9 @@ class EventFile:
     def in_order(self, progress: Callable[[int], object] = lambda _bytes: None) -> Generator[OrderedEvents]:
         """Read the whole file and sort it by time; events of one instant keep the order of the file.
 
-        `progress` gets the bytes read so far. What is too much for memory is in a temporary file until the block ends.
+        `progress` gets the bytes read so far. The events are in a temporary file until the block ends.
         """
-        with Spooled(SPOOLED_BYTES) as file:
+        with TemporaryFile() as file:
             events = OrderedEvents(file)
             for block in self.blocks():
                 events.add(Events(block.subjects, block.at_us, block.kinds))

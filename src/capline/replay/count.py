@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -66,8 +67,8 @@ class ReplayCounts:
         self.start_us = self.first_us - self.first_us % min(width_us, DAY_US)
         bars = (self.last_us - self.start_us) // width_us + 1
         self.over_time, self.refused_over_time = np.zeros(bars, np.int64), np.zeros(bars, np.int64)
-        self.asked: Counter[str | None] = Counter({None: 0})
-        """By segment, in order of first use; None, for no segment, is first."""
+        self.asked: Counter[str | None] = Counter()
+        """By segment; None, for no segment."""
         self.refusals: Counter[Refusal] = Counter()
         self.refused_of: NDArray[np.int64] = np.zeros(events.subjects, np.int64)
         """Refusals of each subject, by its code."""
@@ -95,18 +96,15 @@ class ReplayCounts:
 
     def top_refused(self, subjects: Sequence[Subject], most: int = 10) -> list[tuple[Subject, int]]:
         """The subjects with the most refusals, and how many: by number, then by subject, integers first."""
-        least = max(1, *np.sort(self.refused_of)[-most:][:1].tolist())
-        codes: list[int] = np.flatnonzero(self.refused_of >= least).tolist()
-        found = sorted((-int(self.refused_of[code]), isinstance(subjects[code], str), subjects[code]) for code in codes)
-        return [(subject, -count) for count, _, subject in found[:most]]
+        codes = most_refused(self.refused_of, subjects.__getitem__, most)
+        return [(subjects[code], int(self.refused_of[code])) for code in codes]
 
     def add(
         self, events: Events, segments: Sequence[str | None], answers: NDArray[np.int64], refusals: Sequence[Refusal]
     ) -> None:
         """Count these events (at least one): `answers` are indexes into `refusals`, or `ALLOWED`."""
-        counts = np.bincount(events.kinds, minlength=len(segments))
-        for kind in sorted(np.flatnonzero(counts).tolist(), key=lambda kind: int(np.argmax(events.kinds == kind))):
-            self.asked[segments[kind]] += int(counts[kind])
+        for kind, count in enumerate(np.bincount(events.kinds, minlength=len(segments)).tolist()):
+            self.asked[segments[kind]] += count
         refused = answers != ALLOWED
         numbers, times = np.unique(answers[refused], return_counts=True)
         for number, count in zip(numbers.tolist(), times.tolist(), strict=True):
@@ -115,6 +113,18 @@ class ReplayCounts:
         self.over_time += np.bincount(bars, minlength=size)
         self.refused_over_time += np.bincount(bars[refused], minlength=size)
         self.refused_of += np.bincount(events.subjects[refused], minlength=len(self.refused_of))
+
+
+def most_refused(refused: NDArray[np.integer[Any]], subject_of: Callable[[int], Subject], most: int = 10) -> list[int]:
+    """The places of the largest of these numbers of refusals: by number, then by subject, integers first."""
+    least = max([1, *np.sort(refused)[-most:][:1].tolist()])
+    places: list[int] = np.flatnonzero(refused >= least).tolist()
+
+    def order(place: int) -> tuple[int, bool, Subject]:
+        subject = subject_of(place)
+        return -int(refused[place]), isinstance(subject, str), subject
+
+    return nsmallest(most, places, order)
 
 
 class UnitCore:
@@ -220,9 +230,6 @@ def count_events(
             counts.add(block, segments, answers, decider.refusals)
         done += len(block.at_us)
         progress(done)
-    for _, counts in deciders:
-        if not counts.asked[None]:
-            del counts.asked[None]
     return [counts for _, counts in deciders]
 
 

@@ -113,6 +113,26 @@ def test_by_segment_each_has_limits_of_its_own_in_one_policy_file(
     assert "vip: 3/10s, 0 of 3 events" in capline(*words).stdout
 
 
+def test_the_order_of_the_rows_makes_no_difference(tmp_path: Path, capline: CommandLine) -> None:
+    """Nor among twelve subjects with as many refusals, of which ten are shown; nor to the order of segments."""
+    policy = "policies: {p: {limits: [1/minute, 9/day], by_segment: {b: [2/minute], a: [1/minute, 1/day]}}}"
+    (tmp_path / "policies.yaml").write_text(policy)
+    rows = [
+        f"{who},{at},{segment}\n" for at, segment in enumerate(("b", "", "a", "b")) for who in (*"lkjihg", *range(6))
+    ]
+    answers: set[tuple[str, str]] = set()
+    for turn in (1, 5, 7, 47):
+        some = [rows[place * turn % len(rows)] for place in range(len(rows))]
+        (tmp_path / "e.csv").write_text("".join(["user,ts,segment\n", *some]))
+        replay = ("replay", "e.csv", "--policy", "p", "--segment-column", "segment")
+        suggest = ("suggest", "e.csv", "--by-segment", "--window", "minute", "--refuse-at-most", "24")
+        answers.add((capline(*replay, "--json").stdout, capline(*suggest, "--json").stdout))
+    ((counted, found),) = ([json.loads(text) for text in answer] for answer in answers)
+    assert [line["segment"] for line in counted["segments"]["p"]] == [None, "a", "b"]
+    assert list(found["segments"]) == ["-", "a", "b"]
+    assert [who for who, *_ in found["windows"]["minute"]["top_refused"]] == [*range(6), *"ghij"]
+
+
 def test_the_report_says_which_limit_to_take_and_whom_it_hits(tmp_path: Path, capline: CommandLine) -> None:
     (tmp_path / "<b>.csv").write_text(EVENTS.replace("ann", "<i>ann"))
     words = ("--window", "10s", "--window", "minute", "--refuse-at-most", "1", "--by-segment")

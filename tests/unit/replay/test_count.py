@@ -18,7 +18,7 @@ from tests.kit.rows import read_events
 from capline import CaplineError, Limiter, ManualClock, Policy
 from capline.replay import blocks as blocks_module
 from capline.replay import ordered
-from capline.replay.blocks import EventFile, Spooled
+from capline.replay.blocks import EventFile
 from capline.replay.count import ReplayCounts, Trial, UnitCore, count_events
 from capline.replay.events import ReplayError
 from capline.replay.ordered import Events, OrderedEvents
@@ -30,12 +30,6 @@ def written(tmp_path: Path, data: str | bytes, name: str = "events.csv") -> Path
     path = tmp_path / name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path
-
-
-def test_a_ctrl_c_as_the_temporary_file_begins_shows_nothing() -> None:
-    """Its finalizer closes it then, whatever of it was made, and would print a traceback."""
-    interrupted = Spooled.__new__(Spooled)
-    interrupted.close()
 
 
 def by_blocks(path: Path, columns: tuple[str, ...] = COLUMNS) -> list[tuple[object, ...]]:
@@ -298,14 +292,6 @@ def test_the_counts_are_those_of_decisions_one_by_one(
     shuffled = [rows[0], *random.sample(rows[1:], 1500)]
     # Events of one instant come in another order then, so that only what was asked is the same.
     assert counted(written(tmp_path, "\n".join(shuffled), "shuffled.csv"), policy).asked == asked
-
-
-def test_segments_are_listed_as_they_come_and_no_segment_first(tmp_path: Path) -> None:
-    path = written(tmp_path, "id,ts,kind,tz\n1,5,vip,\n1,4,new,\n1,9,,\n1,2,vip,Asia/Tokyo\n")
-    policy = Policy("p", ["3/s"], by_segment={"new": ["1/s"], "vip": ["2/s"]})
-    assert list(counted(path, policy).asked) == [None, "vip", "new"]
-    path.write_text("id,ts,kind,tz\n1,5,vip,\n")
-    assert list(counted(path, policy).asked) == ["vip"]
 
 
 def test_names_that_nobody_defined_are_refused(tmp_path: Path) -> None:

@@ -108,19 +108,19 @@ def suggest(
         subjects, told, broken_lines = file.subjects(), file.told(), file.broken_lines
     for line in [*told, *past.oddities(names)]:
         warn(line)
-    parts = past.segments() if column else {}
-    with progress_bar("counting", (len(widths_us) + 2) * (1 + len(parts)), "windows") as advance:
-        whole = suggest(past.histories, widths_us, bound, advance)
-        found: dict[str | None, Suggestion] = {}
-        for segment, histories in parts.items():
-            found[segment] = suggest(histories, widths_us, bound)
-            advance((len(widths_us) + 2) * (1 + len(found)))
-    name = events[0].name if len(events) == 1 else f"{len(events)} campaigns"
     hashed = keyed_hash(secrets.token_bytes(32)) if hash_subjects else None
 
     def name_of(code: int) -> Subject:
         return subjects[code] if hashed is None else hashed(subjects[code])
 
+    parts = past.segments() if column else {}
+    with progress_bar("counting", (len(widths_us) + 2) * (1 + len(parts)), "windows") as advance:
+        whole = suggest(past.histories, widths_us, bound, name_of, advance)
+        found: dict[str | None, Suggestion] = {}
+        for segment, histories in parts.items():
+            found[segment] = suggest(histories, widths_us, bound, name_of)
+            advance((len(widths_us) + 2) * (1 + len(found)))
+    name = events[0].name if len(events) == 1 else f"{len(events)} campaigns"
     asked = (
         f"At most {refuse_at_most} of the {of} refused"
         if of == Of.events

@@ -37,11 +37,15 @@ def replay_facts(counted: Sequence[ReplayCounts], file: EventFile) -> dict[str, 
 
 
 def _by_segment(counts: ReplayCounts) -> list[dict[str, Any]]:
-    return [
-        {"segment": segment, "asked": asked, "allowed": asked - sum(refused.values()), "refused": refused}
-        for segment, asked in counts.asked.items()
-        for refused in [{str(limit): count for (of, limit), count in counts.refused.items() if of == segment}]
-    ]
+    rows: list[dict[str, Any]] = []
+    for segment, asked in sorted(counts.asked.items(), key=lambda each: each[0] or ""):
+        if asked:
+            refused = {str(limit): counts.refused[segment, limit] for limit in counts.policy.all_limits()}
+            by_limit = {limit: count for limit, count in refused.items() if count}
+            rows.append(
+                {"segment": segment, "asked": asked, "allowed": asked - sum(by_limit.values()), "refused": by_limit}
+            )
+    return rows
 
 
 def show_replay(counted: Sequence[ReplayCounts], file: EventFile, *, by_segment: bool) -> None:

@@ -32,10 +32,12 @@ class Past:
         self.histories = Histories(subjects, at_us)
 
     def segments(self) -> dict[str | None, Histories]:
-        """The events of each segment, by its name; None for those in no segment."""
+        """The events of each segment, by its name in order; None, for those in no segment, is first."""
         return {
             name: Histories(self.subjects[of_segment], self.at_us[of_segment])
-            for code, name in enumerate(self._names)
+            for name, code in sorted(
+                zip(self._names, range(len(self._names)), strict=True), key=lambda each: each[0] or ""
+            )
             if (of_segment := self._segments == code).any()
         }
 

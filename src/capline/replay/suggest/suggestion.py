@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from capline.model.errors import InvalidValueError
 from capline.model.limit import Limit, window_text
+from capline.model.subject import Subject
+from capline.replay.count import most_refused
 from capline.replay.suggest.histories import Histories, Window, window_of
 from capline.replay.suggest.refusals import MOST_CELLS, Refusals, over, refusals
 
 MOST_PAIRS = 200
 """Pairs of a frontier, which are spread evenly where there are more."""
-_MOST_TOP = 10
 _COLUMNS = 16
 """Sets of quotas that a search counts at once."""
 _FEW_QUOTAS = 256
@@ -105,15 +106,22 @@ class Suggestion(NamedTuple):
 
 
 def suggest(
-    histories: Histories, widths_us: Sequence[int], bound: Bound, progress: Callable[[int], object] = lambda _work: None
+    histories: Histories,
+    widths_us: Sequence[int],
+    bound: Bound,
+    name_of: Callable[[int], Subject],
+    progress: Callable[[int], object] = lambda _work: None,
 ) -> Suggestion:
-    """Suggest limits over windows of these widths; `progress` gets how many windows and searches are done."""
+    """Suggest limits over windows of these widths; `progress` gets how many windows and searches are done.
+
+    `name_of` gives the subject of a code: those with as many refusals are in the order of their names.
+    """
     windows: list[Window] = []
     choices: list[Choice] = []
     most = bound.most(histories.events if bound.of == "events" else len(histories.codes))
     for width_us in widths_us:
         windows.append(window_of(histories, width_us))
-        choices.append(_choice(histories, windows[-1], bound, most))
+        choices.append(_choice(histories, windows[-1], bound, most, name_of))
         progress(len(windows))
     if len(windows) == 1:
         return Suggestion(histories.events, len(histories.codes), choices, choices[0].price, [])
@@ -215,17 +223,15 @@ def _counted(
         low = high
 
 
-def _choice(histories: Histories, window: Window, bound: Bound, most: int) -> Choice:
+def _choice(histories: Histories, window: Window, bound: Bound, most: int, name_of: Callable[[int], Subject]) -> Choice:
     curve = curve_of(histories, window)
     price = curve.events if bound.of == "events" else curve.subjects
     quota = int(np.argmax(price <= most)) + 1
     counted = refusals(histories, [window], np.array([[quota]], np.int32))
-    counts = counted.counts[:, 0]
-    order = np.argsort(-counts, kind="stable")[:_MOST_TOP]
-    order = order[counts[order] > 0]
-    places = counted.places[order]
-    sizes = histories.sizes()[places]
-    top = list(zip(histories.codes[places].tolist(), counts[order].tolist(), sizes.tolist(), strict=True))
+    counts, codes = counted.counts[:, 0], histories.codes[counted.places]
+    order = most_refused(counts, lambda place: name_of(int(codes[place])))
+    sizes = histories.sizes()[counted.places[order]]
+    top = list(zip(codes[order].tolist(), counts[order].tolist(), sizes.tolist(), strict=True))
     refused = Price((Limit(quota, window.width_us),), int(curve.events[quota - 1]), int(curve.subjects[quota - 1]))
     return Choice(curve, refused, top)
 

@@ -120,7 +120,9 @@ def suggestions(policy: Policy, found: Decided, asked: Asked, *, hashed: bool) -
         return f"hash:{found.subjects[code]:016x}" if hashed else found.subjects[code]
 
     def facts(histories: Any, in_force: Sequence[Limit]) -> dict[str, Any]:
-        return suggestion_facts(suggest(histories, asked.widths_us, asked.bound), name_of, MOST_QUOTAS, in_force)
+        return suggestion_facts(
+            suggest(histories, asked.widths_us, asked.bound, name_of), name_of, MOST_QUOTAS, in_force
+        )
 
     told = facts(past.histories, policy.limits)
     if asked.by_segment:

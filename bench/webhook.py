@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from _harness import Report, arguments, check
 from campaign_delay import LONGEST_S, Place, capline
-from msgspec.json import encode
 
 from capline.campaign import Stop, load_campaign, open_run, prepare, report_of, run
 from capline.campaign.senders.protocol import Messages, RunInfo
@@ -146,7 +145,7 @@ def by_bare_client(pipe: Connection, port: int, users: int, batch: int, connecti
     head = "POST /push HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: "
 
     def request(start: int) -> bytes:
-        body = encode(messages.take(slice(start, start + batch)).envelopes())
+        body = f"[{','.join(messages.take(slice(start, start + batch)).envelopes())}]".encode()
         return f"{head}{len(body)}\r\n\r\n".encode() + body
 
     starts = range(0, users, batch)

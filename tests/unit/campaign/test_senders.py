@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.kit.campaign import Mailbox, Site, mail_server, receiver
 from tests.kit.wire import Wire, http_wire, wire
 
@@ -31,6 +33,7 @@ from capline.campaign.senders.protocol import (
 )
 from capline.campaign.senders.template import Template
 from capline.model.errors import CampaignError
+from capline.model.subject import Subject
 
 parquet: Any = import_module("pyarrow.parquet")
 RUN = RunInfo("sale", "r1", "push", ("email",))
@@ -55,6 +58,28 @@ def test_the_key_names_campaign_run_and_subject() -> None:
     assert (three[0].key, three[0].segment, three[1].segment) == ("sale/r1/1", "active", None)
     last = three.take(np.array([2]))
     assert (len(last), last[0].id, last[0].fields) == (1, 4_294_967_295, {"email": "u4294967295@example.org"})
+
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+
+
+@given(st.lists(NAMES, min_size=1, unique=True) | st.lists(st.integers(0, 2**64 - 1), min_size=1, unique=True), NAMES)
+def test_a_message_in_json_has_each_text_as_it_is(subjects: list[Subject], email: str) -> None:
+    ids = np.array(subjects, object if isinstance(subjects[0], str) else np.uint64)
+    columns = {"email": [email] * len(ids), 'a "b"': ["{id}"] * len(ids)}
+    codes = np.arange(len(ids), dtype=np.uint16) % 2
+    for fields in ({}, columns):
+        several = Messages(RunInfo("sale", "r1", None, tuple(fields)), 0, ids, codes, (None, email), fields)
+        for row, text in enumerate(several.envelopes()):
+            assert json.loads(text) == {
+                "campaign": "sale",
+                "run": "r1",
+                "key": several.keys()[row],
+                "id": subjects[row],
+                "segment": (None, email)[row % 2],
+                "channel": None,
+                "fields": {name: texts[row] for name, texts in fields.items()},
+            }
 
 
 # ---- file

@@ -28,8 +28,6 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from msgspec.json import encode
-
 from capline.campaign.senders.body import JSON, Body
 from capline.campaign.senders.http_post import Client, Endpoint, clients
 from capline.campaign.senders.protocol import Answer, Messages, Outcomes, RunInfo
@@ -122,11 +120,11 @@ class WebhookSender:
     async def _post(self, client: Client, messages: Messages) -> dict[int, Answer]:
         """Post them in one request; the answers to those that were not delivered."""
         if self._batch:
-            some = messages.envelopes()
-            answer = await client.post(encode(some), {"Content-Type": JSON}, longest_answer_bytes(len(some)))
-            return answers_of(answer, [each.key for each in some])
+            data = f"[{','.join(messages.envelopes())}]".encode()
+            answer = await client.post(data, {"Content-Type": JSON}, longest_answer_bytes(len(messages)))
+            return answers_of(answer, messages.keys())
         body, key = self._body, messages.keys()[0]
-        data = encode(messages.envelopes()[0]) if body is None else body.fill(messages[0])
+        data = messages.envelopes()[0].encode() if body is None else body.fill(messages[0])
         headers = {"Content-Type": JSON if body is None else body.content_type, "Idempotency-Key": key}
         return {0: await client.post(data, headers, _LONGEST_BODY_BYTES)}
 

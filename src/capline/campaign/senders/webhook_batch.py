@@ -22,7 +22,7 @@ _RESULT_BYTES = 1 << 10
 _ANSWER_BYTES = 1 << 16
 
 
-class _Result(msgspec.Struct):
+class _Result(msgspec.Struct, gc=False):
     key: str
     status: int
 
@@ -45,16 +45,20 @@ def answers_of(answer: Answer, keys: Sequence[str]) -> dict[int, Answer]:
         results = _results.decode(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return dict.fromkeys(range(len(keys)), Answer(UNKNOWN, "the answer is no array of results"))
-    statuses: dict[str, int | None] = {result.key: result.status for result in results}
-    for result in results if len(statuses) < len(results) else ():
-        if statuses[result.key] != result.status:  # two that contradict each other count as none
-            statuses[result.key] = None
-    taken = {status for status in {*statuses.values()} if status and outcome_of(status) == DELIVERED}
-    answers: dict[int, Answer] = {}
-    for row in [row for row, key in enumerate(keys) if statuses.get(key) not in taken]:
-        status = statuses.get(keys[row])
-        if status is None:
-            answers[row] = Answer(UNKNOWN, "no result in the answer")
-        else:
-            answers[row] = Answer(outcome_of(status), f"HTTP {status}", answer.wait_s)
-    return answers
+    statuses: list[int | None] = [result.status for result in results]
+    if [result.key for result in results] != keys:
+        by_key: dict[str, int | None] = {result.key: result.status for result in results}
+        for result in results if len(by_key) < len(results) else ():
+            if by_key[result.key] != result.status:  # two that contradict each other count as none
+                by_key[result.key] = None
+        statuses = [*map(by_key.get, keys)]
+    said = {status: _meaning(status, answer.wait_s) for status in {*statuses}}
+    if all(each.code == DELIVERED for each in said.values()):
+        return {}
+    return {row: said[status] for row, status in enumerate(statuses) if said[status].code != DELIVERED}
+
+
+def _meaning(status: int | None, wait_s: float) -> Answer:
+    if status is None:
+        return Answer(UNKNOWN, "no result in the answer")
+    return Answer(outcome_of(status), f"HTTP {status}", wait_s)

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from msgspec.json import encode
-
 from capline.campaign.senders.protocol import DELIVERED, Answer, Messages, Outcomes, RunInfo
 from capline.forms.fields import Fields
 from capline.model.errors import CampaignError
@@ -50,7 +48,8 @@ class QueueSender(ABC):
     def send(self, messages: Messages) -> Outcomes:
         """Put them all, and wait for every answer."""
         outcomes = Outcomes.delivered(len(messages))
-        entries = [Entry(str(each.id), each.key, encode(each)) for each in messages.envelopes()]
+        texts = zip(map(str, messages.ids.tolist()), messages.keys(), messages.envelopes(), strict=True)
+        entries = [Entry(subject, key, envelope.encode()) for subject, key, envelope in texts]
         for row, answer in enumerate(self._put(entries)):
             outcomes.note(row, answer)
         return outcomes

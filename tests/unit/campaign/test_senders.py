@@ -404,7 +404,7 @@ def test_a_place_that_nothing_fills_is_seen_at_once(tmp_path: Path, mailbox: tup
 
 def test_a_template() -> None:
     message = messages(1)[0]
-    assert Template("{{{id}}} {segment} {email} {key}").fill(message) == "{1} active u1@example.org sale/r1/1"
+    assert Template("{{{id}}} {segment} {email} {key}").fill(message.texts) == "{1} active u1@example.org sale/r1/1"
     for bad in ("{}", "{0}", "{id.x}", "{id[0]}", "{id!r}", "{id:9}", "{", "}"):
         with pytest.raises(CampaignError):
             Template(bad)

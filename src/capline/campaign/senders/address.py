@@ -29,12 +29,13 @@ def parse_address(text: str) -> Address:
         raise ValueError("the address has a character that cannot be printed")
     named = _NAMED.fullmatch(text)
     name, plain = (named["name"].strip(), named["plain"]) if named else ("", text)
-    if any(character.isspace() for character in plain):
+    if " " in plain:  # the only space that is printable
         raise ValueError("the address has a space")
     local, at, domain = plain.rpartition("@")
-    if not at or not _LOCAL.fullmatch(local) or not all(map(_LABEL.fullmatch, domain.split("."))):
-        raise ValueError("the address is none")
-    too_long = max(map(len, domain.split("."))) > _LONGEST_LABEL or len(local.encode()) > _LONGEST_LOCAL_BYTES
+    labels = domain.split(".")
+    if not at or not _LOCAL.fullmatch(local) or not all(map(_LABEL.fullmatch, labels)):
+        raise ValueError("it is not an address")
+    too_long = max(map(len, labels)) > _LONGEST_LABEL or len(local.encode()) > _LONGEST_LOCAL_BYTES
     if too_long or len(plain.encode()) > _LONGEST_BYTES:
         raise ValueError("the address is too long")
     unquoted = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name

@@ -8,7 +8,7 @@ character for the receiver. In JSON what is written without quotes and reads as 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -45,7 +45,7 @@ class Body:
 
     def fill(self, message: Message) -> bytes:
         """The body of a message's request."""
-        filled: Any = _filled(self._tree, message)
+        filled: Any = _filled(self._tree, message.texts)
         return encode(filled) if self.content_type == JSON else urlencode(filled, doseq=True).encode()
 
     def _read(self, node: Node) -> _Tree:
@@ -67,13 +67,13 @@ def _fits_a_form(tree: _Tree) -> bool:
     return all(isinstance(item, Template) for item in (tree if isinstance(tree, list) else [tree]))
 
 
-def _filled(tree: _Tree, message: Message) -> object:
+def _filled(tree: _Tree, texts: Mapping[str, str]) -> object:
     match tree:
         case Template():
-            return tree.fill(message)
+            return tree.fill(texts)
         case Raw():
             return tree
         case list():
-            return [_filled(item, message) for item in tree]
+            return [_filled(item, texts) for item in tree]
         case dict():
-            return {key: _filled(item, message) for key, item in tree.items()}
+            return {key: _filled(item, texts) for key, item in tree.items()}

@@ -18,7 +18,9 @@ from email.header import Header
 from email.headerregistry import Address
 from email.utils import formatdate
 from email.utils import quote as quoted
+from functools import lru_cache
 from html import escape
+from time import time
 from urllib.parse import quote
 
 from capline.campaign.senders.address import parse_address
@@ -61,32 +63,38 @@ class MailForm:
 
     def fill(self, message: Message, run: RunInfo) -> tuple[str, bytes]:
         """The address that a message's mail goes to, and its bytes; `ValueError` where no such mail can be sent."""
-        to = parse_address(self._to.fill(message))
+        texts = message.texts
+        to = parse_address(self._to.fill(texts))
         message_id = f"<{run.run_id}.{quote(str(message.id), '')}@{self._from.domain}>"
         head = [
             f"From: {_mailbox('From', self._from)}",
             f"To: {_mailbox('To', to)}",
-            *(_line(name, template.fill(message)) for name, template in self._lines.items()),
-            f"Date: {formatdate()}",
+            *(_line(name, template.fill(texts)) for name, template in self._lines.items()),
+            f"Date: {_date(int(time()))}",
             f"Message-ID: {message_id}",
             f"X-Capline-Key: {message.key}",
             "MIME-Version: 1.0",
         ]
         if self._unsubscribe is not None:
-            address = self._unsubscribe.fill(message, lambda value: quote(value, ""))
+            address = self._unsubscribe.fill(texts, lambda value: quote(value, ""))
             head += [f"List-Unsubscribe: <{address}>", "List-Unsubscribe-Post: List-Unsubscribe=One-Click"]
-        text = _part("plain", self._text.fill(message))
+        text = _part("plain", self._text.fill(texts))
         if self._html is None:
             body = text
         else:
             boundary = f"=_{run.run_id}"
-            html = _part("html", self._html.fill(message, escape))
+            html = _part("html", self._html.fill(texts, escape))
             head.append(f'Content-Type: multipart/alternative; boundary="{boundary}"')
             body = f"\n--{boundary}\n{text}\n--{boundary}\n{html}\n--{boundary}--\n"
-        data = ("\n".join(head) + "\n" + body).replace("\n", "\r\n").encode()
-        if max(map(len, data.split(b"\r\n"))) > _LONGEST_LINE_BYTES:
+        lines = "\n".join(head).encode()
+        if max(map(len, lines.split(b"\n"))) > _LONGEST_LINE_BYTES:
             raise ValueError("a header is too long")
-        return to.addr_spec, data
+        return to.addr_spec, (lines + b"\n" + body.encode()).replace(b"\n", b"\r\n")
+
+
+@lru_cache(1)
+def _date(second: int) -> str:
+    return formatdate(second)
 
 
 def _part(kind: str, text: str) -> str:

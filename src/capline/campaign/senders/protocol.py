@@ -74,6 +74,11 @@ class Message:
     segment: str | None
     fields: Mapping[str, str]
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """What templates are filled with, by name."""
+        return {**self.fields, "id": str(self.id), "key": self.key, "segment": self.segment or ""}
+
 
 @dataclass(frozen=True, slots=True)
 class Messages:

@@ -1,16 +1,16 @@
 """Templates with placeholders, `user-{id}@example.org`, and values from the environment, `${API_KEY}`.
 
-The rule: a placeholder is a plain name. Python's own format strings reach into attributes and items; these do not.
+The rule: a placeholder is a plain name, checked once. Python's format strings, which fill it, reach into attributes and
+items too; these never do.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from string import Formatter
 
-from capline.campaign.senders.protocol import Message
 from capline.forms.fields import Fields
 from capline.model.errors import CampaignError
 
@@ -25,19 +25,18 @@ class Template:
     Raises `CampaignError` for a text that is not one.
     """
 
-    __slots__ = ("_pieces", "names", "text")
+    __slots__ = ("names", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         try:
-            pieces = list(Formatter().parse(text))
+            places = [place for _, *place in Formatter().parse(text)]
         except ValueError as error:
             raise CampaignError(f"{text!r}: {error}; write placeholders like {{id}}, and {{{{ for a brace") from None
-        for _, name, form, conversion in pieces:
+        for name, form, conversion in places:
             if name is not None and (form or conversion or not _PLACEHOLDER.fullmatch(name)):
                 raise CampaignError(f"{text!r}: a placeholder is a plain name, like {{id}}")
-        self._pieces = tuple((literal, name) for literal, name, _, _ in pieces)
-        self.names = tuple(dict.fromkeys(name for _, name in self._pieces if name is not None))
+        self.names = tuple(dict.fromkeys(name for name, _, _ in places if name is not None))
 
     def check(self, columns: Collection[str]) -> None:
         """`CampaignError` for a placeholder that nothing fills."""
@@ -48,13 +47,9 @@ class Template:
                     f"{self.text!r}: nothing fills {{{name}}}; there are: {there}; more by audience columns"
                 )
 
-    def fill(self, message: Message, escape: Callable[[str], str] = str) -> str:
-        """The text for this message; each value is put in as `escape` returns it."""
-        own = {"id": str(message.id), "key": message.key, "segment": message.segment or ""}
-        values = {**message.fields, **own}
-        return "".join(
-            literal + ("" if name is None else escape(values.get(name, ""))) for literal, name in self._pieces
-        )
+    def fill(self, texts: Mapping[str, str], escape: Callable[[str], str] = str) -> str:
+        """The text for a message's `texts`; each value is put in as `escape` returns it."""
+        return self.text.format_map({name: escape(texts.get(name, "")) for name in self.names})
 
 
 def read_template(options: Fields, key: str, like: str = "") -> Template:

@@ -1,7 +1,7 @@
 """Plans one commit: the rows that make the wanted changes. Its only I/O is reading the rows before.
 
-A change replaces what is in force. A change for a later instant keeps the value in force beside it until then; the next
-change replaces both, so at most one change is waiting.
+A change replaces what is in force. A change for a later instant keeps the value in force beside it until then, and
+limits for a while the value that comes after them; the next change replaces both, so at most one change is waiting.
 """
 
 from __future__ import annotations
@@ -48,11 +48,20 @@ LONGEST_WHO, LONGEST_REASON = 64, 256
 _US = 1_000_000
 
 
+KEPT: Any = object()
+"""The value that a row has when a change is made."""
+
+
 class Change(NamedTuple):
-    """The new value of a row (a document, limits or None), and the version that it must have, if any."""
+    """The new value of a row (a document, limits or None), and the version that it must have, if any.
+
+    With `until_us` the value ends at that instant, and `then` follows.
+    """
 
     value: Any
     if_version: int | None
+    until_us: int = 0
+    then: Any = KEPT
 
 
 class Plan(NamedTuple):
@@ -87,12 +96,16 @@ def planned(
             policy, subject = names_of(name)
             about = f"policy {policy!r}" if subject is None else f"the override of {quoted(subject)} under {policy!r}"
             raise ConfigConflictError(f"{about} is of version {has}, not {change.if_version}; read it again")
-        if (None if old is None else old.value) == change.value and (old is None or old.effective_us <= now_us):
+        kept = None if old is None else old.value
+        then = kept if change.then is KEPT else change.then
+        if kept == then == change.value and (old is None or old.effective_us <= now_us):
             continue  # no change
-        now = None if old is None else old.at(now_us)
-        moved.append(
-            (name, Entry(version, now_us, who, change.value, effective_us, now if effective_us else None), old)
-        )
+        if change.until_us:
+            value, from_us, first = then, change.until_us, change.value
+        else:
+            value, from_us = change.value, effective_us
+            first = old.at(now_us) if old is not None and effective_us else None
+        moved.append((name, Entry(version, now_us, who, value, from_us, first), old))
     again = [name for name, _, old in moved if old is not None]
     pasts = dict(zip(again, backend.get(_PAST[table], again), strict=True)) if again else {}
     rows: list[Row] = []
@@ -113,7 +126,8 @@ def _totals(moved: Iterable[tuple[bytes, Entry, Entry | None]], backend: Backend
     totals: dict[str, Totals] = {}
     for policy, pairs in by_policy.items():
         before = read_totals(held[policy]) if policy in held else Totals()
-        texts = {text for entry, _ in pairs for text in own_facts(entry.value)["limits"] or ()}
+        values = [value for entry, _ in pairs for value in (entry.value, entry.before)]
+        texts = {text for value in values for text in own_facts(value)["limits"] or ()}
         limits = [Limit.parse(text) for text in texts]
         count = before.count + sum(_counts(entry) - _counts(old) for entry, old in pairs)
         totals[policy] = (
@@ -161,32 +175,28 @@ def check_together(view: View, policies: Iterable[Policy]) -> None:
                 check_shared_log(other, policy)
 
 
-def instant_us(effective_at: str | datetime, now_us: int) -> int:
+def instant_us(given: str | datetime, now_us: int, name: str = "effective_at") -> int:
     """A later instant, in microseconds since 1970; raises `InvalidValueError` if it is too soon or past year 9999."""
-    at: Any = effective_at
+    at: Any = given
     if isinstance(at, str):
         try:
             at = datetime.fromisoformat(at)
         except ValueError:
-            raise InvalidValueError(
-                f"effective_at {quoted(at)} is not an instant; write it like 2026-11-21T16:00Z"
-            ) from None
+            raise InvalidValueError(f"{name} {quoted(at)} is not an instant; write it like 2026-11-21T16:00Z") from None
     if not isinstance(at, datetime):
-        raise InvalidTypeError(f"effective_at is an instant like '2026-11-21T16:00Z', not {quoted(at)}")
+        raise InvalidTypeError(f"{name} is an instant like '2026-11-21T16:00Z', not {quoted(at)}")
     if at.tzinfo is None:
-        raise InvalidValueError(f"effective_at {quoted(effective_at)} has no zone; write it like 2026-11-21T16:00Z")
+        raise InvalidValueError(f"{name} {quoted(given)} has no zone; write it like 2026-11-21T16:00Z")
     whole = (at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
     effective_us = round(whole * _US)
     if effective_us < now_us + LEAD_US:
         soonest = instant_text(((now_us + LEAD_US) // _US + 1) * _US)
         raise InvalidValueError(
-            f"effective_at {quoted(effective_at)} is too soon for others to know of it; name {soonest} or later, "
-            "or leave it out for at once"
+            f"{name} {quoted(given)} is too soon for others to know of it; name {soonest} or later, or leave it out"
+            f"{' for at once' if name == 'effective_at' else ''}"
         )
     if effective_us > _LAST_US:
-        raise InvalidValueError(
-            f"effective_at {quoted(effective_at)} is later than year 9999 of UTC; name an earlier one"
-        )
+        raise InvalidValueError(f"{name} {quoted(given)} is later than year 9999 of UTC; name an earlier one")
     return effective_us
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Self
 
-from capline.config.changes import MOST_PAST, Change, check_reason, own_of
+from capline.config.changes import MOST_PAST, Change, check_reason, instant_us, own_of
 from capline.config.commits import Committer
 from capline.config.document import document_of
 from capline.config.open import open_backend
@@ -209,15 +209,23 @@ class Configuration:
         granularity: str | None = None,
         who: str | None = None,
         effective_at: str | datetime | None = None,
+        until: str | datetime | None = None,
         if_version: int | None = None,
     ) -> int:
         """Give one subject its own limits under a policy; None removes them. Otherwise like `set_policies`.
 
-        `granularity` is how long one sum of the subject spans under a `bucketed` policy; None is the policy's.
+        `granularity` is how long one sum of the subject spans under a `bucketed` policy; None is the policy's. With
+        `until`, an instant at least 3 seconds ahead, they hold at once and end then: what the subject had before, or
+        was to have, holds again. Give it or `effective_at`, not both.
         """
         spans = {} if granularity is None else {subject: granularity}
         return self.override_many(
-            policy, {subject: limits}, granularity=spans, who=who, effective_at=effective_at, if_version=if_version
+            *(policy, {subject: limits}),
+            granularity=spans,
+            who=who,
+            effective_at=effective_at,
+            until=until,
+            if_version=if_version,
         )
 
     def override_many(
@@ -228,6 +236,7 @@ class Configuration:
         granularity: Mapping[Subject, str] | None = None,
         who: str | None = None,
         effective_at: str | datetime | None = None,
+        until: str | datetime | None = None,
         if_version: int | None = None,
     ) -> int:
         """`override` for many subjects of a policy, up to a thousand in one commit; `granularity` by subject.
@@ -240,9 +249,12 @@ class Configuration:
         if entries and (held is None or (held.value is None and held.before is None)):
             raise self._unknown(policy)
         base = None if held is None else (held.value or held.before)
+        if until is not None and effective_at is not None:
+            raise InvalidValueError("give effective_at, from when the limits hold, or until, when they end; not both")
+        until_us = 0 if until is None else instant_us(until, self.view.now_us(), "until")
         changes = {
             name_of(policy, check_subject(subject)): Change(
-                own_of(policy, base, wanted, (granularity or {}).get(subject)), if_version
+                own_of(policy, base, wanted, (granularity or {}).get(subject)), if_version, until_us
             )
             for subject, wanted in limits.items()
         }
@@ -250,11 +262,17 @@ class Configuration:
         return self._committer.change(OVERRIDES, changes, who, effective_at, "override")
 
     def roll_back_override(self, policy: str, subject: Subject, version: int, *, who: str | None = None) -> int:
-        """Set an override back to an earlier version, at once. Returns the configuration's version."""
+        """Set an override back to an earlier version, at once. Returns the configuration's version.
+
+        Of a version whose instant is still ahead the limits until then come back too.
+        """
         about = f"the override of {quoted(subject)} under policy {quoted(policy)}"
-        value = _found(self.override_versions(policy, subject), version, about).value
-        self._check_keyed([] if value is None else [subject])
-        return self._committer.change(OVERRIDES, {name_of(policy, subject): Change(value, None)}, who, None, "rollback")
+        entry = _found(self.override_versions(policy, subject), version, about)
+        change = Change(entry.value, None)
+        if entry.effective_us > self.view.now_us():
+            change = Change(entry.before, None, entry.effective_us, entry.value)
+        self._check_keyed([] if entry.value is change.value is None else [subject])
+        return self._committer.change(OVERRIDES, {name_of(policy, subject): change}, who, None, "rollback")
 
     def mark_keyed(self) -> None:
         """Remember for good that limiters of this namespace have a `subject_key`: subjects in the clear are refused."""

@@ -1,7 +1,8 @@
 """The formats of a configuration store. All are msgpack; a row has 5 bytes of version before it.
 
     row       version (5 bytes, big-endian) + [at_us, who, value]     in force at once
-              … + [at_us, who, value, effective_us, before]           `before` is in force until `effective_us`
+              … + [at_us, who, value, effective_us, before]           `before` is in force until `effective_us`:
+                                                                      what was there, or limits given for a while
     past      version (5 bytes, big-endian) + the rows before this one, oldest first
     commit    [version, at_us, who, verb, token, changes, totals]      the verb may be "set: why"
     change    [policy], or [policy, subject]; [policy, nil] stands for many subjects of it

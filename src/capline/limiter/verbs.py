@@ -696,22 +696,24 @@ class Verbs(CheckedCalls):
         *,
         granularity: str | None = None,
         effective_at: str | datetime | None = None,
+        until: str | datetime | None = None,
         who: str | None = None,
     ) -> Steps[int]:
         """Give one subject limits of its own under a policy, or with None the policy's again; `limits` is a list.
 
         They replace the policy's limits, and those of its segments, in every verb; a channel's limits hold beside them,
         and the log keeps its history. `granularity` (like `"100ms"`) replaces that of a `bucketed` policy. At once
-        here, elsewhere within two seconds; or at `effective_at`, an instant at least 3 seconds ahead. It is kept in the
-        configuration store (`config=`); a limiter on `memory://` needs none. Returns the configuration's version. Costs
-        some round trips to that store.
+        here, elsewhere within two seconds; or at `effective_at`, an instant at least 3 seconds ahead. Or until `until`,
+        such an instant too: what the subject had before then holds again. It is kept in the configuration store
+        (`config=`); a limiter on `memory://` needs none. Returns the configuration's version. Costs some round trips to
+        that store.
         """
-        return self._written(policy, subject, limits, granularity, effective_at=effective_at, who=who)
+        return self._written(policy, subject, limits, granularity, effective_at=effective_at, until=until, who=who)
 
     def _written(
         self, policy: str, subject: Subject, limits: Sequence[Limit | str] | None, granularity: str | None, **when: Any
     ) -> Steps[int]:
-        """The version after an override; `when` are `effective_at` and `who`."""
+        """The version after an override; `when` are `effective_at`, `until` and `who`."""
         from capline.config.changes import own_of  # noqa: PLC0415 - loaded where there is one
 
         config, named = self._override_in(policy, subject)

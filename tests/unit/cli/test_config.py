@@ -63,6 +63,17 @@ def test_it_sets_shows_and_rolls_back(capline: CommandLine) -> None:
         assert limiter.decide("psp", "x", segment="big").remaining == 49
 
 
+def test_limits_for_a_while_are_shown_with_their_end(capline: CommandLine) -> None:
+    until = "2040-01-01T00:00:00.000Z"
+    capline.json("config", "set", "policies.yaml")
+    assert capline.json("config", "override", "promo", "u", "9/day", "--until", until) == {"version": 2}
+    (told,) = capline.json("config", "get", "promo", "--overrides")["entries"]
+    assert (told["in_force"], told["effective_at"], told["value"]) == (["9/day"], until, None)
+    (version,) = capline.json("config", "history", "promo", "--subject", "u")
+    assert (version["before"], version["effective_at"], version["value"]) == (["9/day"], until, None)
+    assert "none (before: 9/day)" in capline("config", "history", "promo", "--subject", "u").stdout
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -172,6 +172,39 @@ class Law:
         owns = [one.view.own("promo", subject) for subject in ("u", "v")]
         assert [own and str(own.limits[0]) for own in owns] == ["20/day", "20/day"]
 
+    def test_limits_for_a_while_are_one_commit(self, one: Configuration) -> None:
+        """What the subject had, or was to have, holds again; the bytes are those of a change to come."""
+        clock: Any = one.view._clock
+        one.set_policies([PROMO])
+        one.override("promo", "vip", ["9/day"])
+        until = "2027-01-15T08:00:10Z"  # ten seconds on
+        subjects = ["vip", "u"]
+        version = one.override_many("promo", {subject: ["50/week"] for subject in subjects}, who="ann", until=until)
+        assert version == 3
+        (row,) = one._backend.get(OVERRIDES, [name_of("promo", "u")])
+        end_us = NOW_US + 10_000_000
+        assert row is not None
+        assert row[5:] == msgspec.msgpack.encode([NOW_US, "ann", None, end_us, ["50/week"]])
+        assert one.view.totals["promo"] == Totals(2, 7 * 86_400_000_000, 50)
+        longer = one.override("promo", "u", ["60/week"], until="2027-01-15T08:00:20Z")
+        assert one.roll_back_override("promo", "u", 3) == longer + 1
+        for expected in (["50/week"] * 2, ["9/day", None]):
+            assert [own and str(own.limits[0]) for own in one.view.owns("promo", subjects)] == expected
+            clock.advance_us(10_000_000)
+        one.roll_back_override("promo", "u", longer)
+        assert one.view.own("promo", "u") is None, "they have ended"
+
+    def test_limits_for_a_while_need_one_instant_that_is_ahead(self, one: Configuration) -> None:
+        one.set_policies([PROMO])
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"until": "2027-01-15T08:00:02Z"}, "until '2027-01-15T08:00:02Z' is too soon"),
+            ({"until": "2027-01-15T09:00:00Z", "effective_at": "2027-01-15T08:30:00Z"}, "not both"),
+        ]
+        for when, what in wrong:
+            with pytest.raises(InvalidValueError, match=what):
+                one.override("promo", "u", ["9/day"], **when)
+        assert one.version == 1
+
     def test_a_deletion_to_come_may_be_brought_forward(self, one: Configuration) -> None:
         one.set_policies([PROMO])
         one.delete_policy("promo", effective_at="2027-01-15T08:00:10Z")

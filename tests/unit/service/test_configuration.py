@@ -218,6 +218,26 @@ def test_an_instant_to_come_is_shown_beside_what_is_in_force(service: Service) -
     assert "too soon" in near.json()["detail"]
 
 
+def test_limits_for_a_while_are_shown_in_every_answer(service: Service) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    until = "2027-01-15T08:00:10.000Z"
+    assert put(service, "/v1/overrides/promo/u", limits=["9/day"], until=until) == {"version": 2}
+    assert service.post("/v1/peek", policy="promo", subject="u").json()["remaining"] == 8
+    told = service("GET", "/v1/overrides/promo/u").json()
+    assert (told["limits"], told["effective_at"], told["next"]) == (["9/day"], until, None)
+    (version,) = service("GET", "/v1/overrides/promo/u/versions").json()["versions"]
+    assert (version["before"], version["effective_at"], version["limits"]) == (["9/day"], until, None)
+    many = service(
+        "PATCH", f"/v1/overrides/promo?until={until}", json={"overrides": [{"subject": 7, "limits": ["8/day"]}]}
+    )
+    assert many.json() == {"version": 3}
+    page = service("GET", "/v1/overrides/promo").json()["overrides"]
+    assert {one["subject"]: (one["limits"], one["next"]) for one in page} == {
+        "u": (["9/day"], None),
+        7: (["8/day"], None),
+    }
+
+
 @pytest.mark.parametrize("at", ["9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59.999999Z"])
 def test_an_instant_past_the_last_year(service: Service, at: str) -> None:
     put(service, "/v1/policies/promo", limits=["3/day"])

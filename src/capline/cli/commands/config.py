@@ -74,6 +74,11 @@ class ChangeOfOne(Change):
     if_version: Annotated[int | None, typer.Option(help="Only if this is its version now (0: never set).")] = None
 
 
+UntilOption = Annotated[
+    str | None,
+    typer.Option(metavar="INSTANT", help="At once, and until then; what was there before holds again afterwards."),
+]
+
 app = Commands("config", "Read and change the [bold]configuration store[/]: policies, and limits of single subjects.")
 
 
@@ -173,6 +178,7 @@ def delete(policy: PolicyArgument, place: Place, change: ChangeOfOne) -> Answer:
 @app.answers(
     "capline config override promo user:42 10/day 50/week",
     "capline config override promo 42 20/day --at 2030-11-21T16:00Z",
+    "capline config override promo user:42 50/day --until 2030-11-28T16:00Z",
     "capline config override promo user:42 --none",
 )
 def override(
@@ -183,6 +189,7 @@ def override(
         str | None, typer.Option(help="How long one sum spans, like 100ms; of a bucketed policy.")
     ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove it: the policy's limits hold again.")] = False,
+    until: UntilOption = None,
     *,
     place: Place,
     change: ChangeOfOne,
@@ -192,8 +199,8 @@ def override(
         raise InvalidValueError("give the limits of the subject, like 10/day, or --none")
     with place.open(create=True) as configuration:
         who = parse_subject(subject)
-        wanted = None if none else limits
-        return _version(configuration.override(policy, who, wanted, granularity=granularity, **asdict(change)))
+        how = {"granularity": granularity, "until": until, **asdict(change)}
+        return _version(configuration.override(policy, who, None if none else limits, **how))
 
 
 @app.answers(
@@ -210,6 +217,8 @@ def overrides(
             "granularity; or lines of JSON.",
         ),
     ],
+    until: UntilOption = None,
+    *,
     place: Place,
     change: Change,
 ) -> Answer:
@@ -222,7 +231,7 @@ def overrides(
     except CaplineError as error:
         raise InvalidValueError(f"{file}, {error}") from None
     with place.open(create=True) as configuration:
-        return _version(configuration.override_many(policy, wanted, granularity=spans, **asdict(change)))
+        return _version(configuration.override_many(policy, wanted, granularity=spans, until=until, **asdict(change)))
 
 
 @app.answers("capline config history", "capline config history promo", "capline config history promo --subject user:42")
@@ -245,8 +254,10 @@ def history(
     shown = table("version", "at", "by", "in force from", "value")
     for entry in entries:
         since = _at(entry.effective_us) if entry.effective_us else "at once"
-        shown.add_row(str(entry.version), _at(entry.at_us), plain(entry.who), since, plain(_shown(entry.value)))
-    return Answer([{**entry_facts(entry), "value": entry.value} for entry in entries], lambda: out.print(shown))
+        value = f"{_shown(entry.value)} (before: {_shown(entry.before)})" if entry.effective_us else _shown(entry.value)
+        shown.add_row(str(entry.version), _at(entry.at_us), plain(entry.who), since, plain(value))
+    told = [{**entry_facts(entry), "value": entry.value, "before": entry.before} for entry in entries]
+    return Answer(told, lambda: out.print(shown))
 
 
 @app.answers("capline config rollback promo 3 --who ann", "capline config rollback promo 7 --subject user:42 --json")

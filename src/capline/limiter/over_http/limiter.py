@@ -151,8 +151,10 @@ class ServiceVerbs(Verbs):
         form: dict[str, Any] | None = None
         if limits is not None:
             form = {"limits": [*map(str, limits)], "granularity": granularity, "effective_at": when["effective_at"]}
-        elif when["effective_at"] is not None:
-            raise absent("override(None, effective_at=)")
+            if when["until"] is not None:  # unknown to a service of the release before
+                form["until"] = when["until"]
+        elif when["effective_at"] is not None or when["until"] is not None:
+            raise absent("override(None, effective_at=) or override(None, until=)")
         return (yield self._store.override(policy, self._subject(subject), form, when["who"]))
 
 

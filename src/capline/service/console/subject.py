@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capline.service.access.tokens import Token
     from capline.service.console.verbs import Verbs
 
-PATH, OVERRIDE, OVERRIDES = "/v1/subjects/{subject}", "/v1/overrides/{policy}/{subject}", "/v1/overrides/{policy}"
+PATH, OVERRIDE = "/v1/subjects/{subject}", "/v1/overrides/{policy}/{subject}"
 _A_PAGE = 100
 _LAST_HITS = 20
 _MOST_HOURS = 24 * 31
@@ -75,10 +75,9 @@ class SubjectPage:
         await self._verbs(token, "DELETE", PATH, _word(parse_subject(word)))
 
     async def override(self, token: Token, word: str, policy: str, limits: str, hours: str) -> dict[str, str]:
-        """Give the subject limits of its own under the policy, and the policy's again after so many hours.
+        """Give the subject limits of its own under the policy for so many hours; then what it had before holds again.
 
-        Returns what is wrong with what was typed, by its field; then nothing is changed. Where the end cannot be set,
-        the limits are taken away again.
+        Returns what is wrong with what was typed, by its field; then nothing is changed.
         """
         faults: dict[str, str] = {}
         subject = parse_subject(word)
@@ -91,17 +90,12 @@ class SubjectPage:
         if faults:
             return faults
         until = instant_text(time.time_ns() // 1000 + lasts * _HOUR_US, "seconds")
-        back = {"overrides": [{"subject": subject, "limits": None}], "effective_at": until}
+        form = {"limits": wanted, "until": until}
         try:
-            changed = await self._verbs(token, "PUT", OVERRIDE, policy, _word(subject), form={"limits": wanted})
+            await self._verbs(token, "PUT", OVERRIDE, policy, _word(subject), form=form)
         except InvalidValueError as error:
             is_named = isinstance(error, UnknownNameError) or not POLICY_FORM.fullmatch(policy)
             return {"policy" if is_named else "limits": str(error)}
-        try:
-            await self._verbs(token, "PATCH", OVERRIDES, policy, form=back)
-        except BaseException:  # a caller who goes away too
-            await self._verbs(token, "DELETE", OVERRIDE, policy, _word(subject), if_version=changed["version"])
-            raise
         return {}
 
 

@@ -55,16 +55,17 @@ _LATE = (
 
 
 _Version = Annotated[int, described_as(minimum=0)]
+_Instant = Annotated[str, described_as(format="date-time")]
 
 
 class _Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     who: str = WHO
-    effective_at: Annotated[str, described_as(format="date-time")] | None = None
+    effective_at: _Instant | None = None
     if_version: _Version | None = None
 
 
 _CHANGED = ("who", "if_version")
-_BULK = ("who", "effective_at")
+_BULK = ("who", "effective_at", "until")
 
 
 class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
@@ -93,10 +94,11 @@ class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
 
 
 class OverrideForm(_Change, forbid_unknown_fields=True, kw_only=True):
-    """Limits of one subject; `granularity` is of a `bucketed` policy."""
+    """Limits of one subject, for good or `until` an instant; `granularity` is of a `bucketed` policy."""
 
     limits: list[str]
     granularity: str | None = None
+    until: _Instant | None = None
 
 
 class OverrideRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -108,11 +110,12 @@ class OverrideRow(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OverridesForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Limits of many subjects; others stay as they are."""
+    """Limits of many subjects, for good or `until` an instant; others stay as they are."""
 
     overrides: list[OverrideRow]
     who: str = WHO
-    effective_at: Annotated[str, described_as(format="date-time")] | None = None
+    effective_at: _Instant | None = None
+    until: _Instant | None = None
 
 
 _read_bulk = Reader(OverridesForm, has_maps=True)
@@ -148,10 +151,15 @@ class PolicyVersion(VersionFacts):
 
 
 class OverrideVersion(VersionFacts):
-    """What a subject's own limits were, null where there were none; a `granularity` where it had one."""
+    """What a subject's own limits were, null where there were none; a `granularity` where it had one.
+
+    With an `effective_at` they hold from then on, and those of `before` until then.
+    """
 
     limits: list[str] | None
     granularity: NotRequired[str]
+    before: NotRequired[list[str] | None]
+    before_granularity: NotRequired[str]
 
 
 class PolicyVersions(TypedDict):
@@ -166,11 +174,13 @@ class OverrideVersions(TypedDict):
     versions: list[OverrideVersion]
 
 
-class OverrideNow(OverrideVersion):
+class OverrideNow(VersionFacts):
     """A subject's own limits now, and what they will be at `effective_at`."""
 
     policy: str
     subject: Subject
+    limits: list[str] | None
+    granularity: NotRequired[str]
     next: list[str] | None
     next_granularity: NotRequired[str]
 
@@ -401,7 +411,7 @@ class ConfigurationVerbs:
         """What the subject's own limits were, newest first, and who changed them."""
         entries = await asyncio.to_thread(self._store().override_versions, policy, subject)
         _check_found(entries, _override_under(policy))
-        return {"versions": [{**entry_facts(entry), **own_facts(entry.value)} for entry in entries]}
+        return {"versions": [*map(_version_facts, entries)]}
 
     @put("/v1/overrides/{policy}/{subject}", OverrideForm, Changed)
     async def set_override(self, request: Request, policy: str, subject: Subject, form: OverrideForm) -> Changed:
@@ -441,16 +451,26 @@ class ConfigurationVerbs:
         **how: Any,
     ) -> Changed:
         """Make the change, in a thread. Its author is the token's name, or without tokens what the caller says."""
-        how |= {name: getattr(form, name) for name in ("effective_at", "if_version") if hasattr(form, name)}
+        how |= {name: getattr(form, name) for name in ("effective_at", "until", "if_version") if hasattr(form, name)}
         version = await asyncio.to_thread(change, *what, who=request.who or form.who, **how)
         return {"version": version, "note": _LATE} if how.get("effective_at") is not None else {"version": version}
 
 
 def _now(policy: str, subject: Subject, entry: Entry, now_us: int) -> dict[str, Any]:
-    later = own_facts(entry.value if entry.effective_us > now_us else None)
     body = {"policy": policy, "subject": subject, **own_facts(entry.at(now_us)), **entry_facts(entry)}
-    body["next"] = later["limits"]
-    return body | ({"next_granularity": later["granularity"]} if "granularity" in later else {})
+    return body | _beside("next", entry.value if entry.effective_us > now_us else None)
+
+
+def _version_facts(entry: Entry) -> dict[str, Any]:
+    before = _beside("before", entry.before) if entry.effective_us else {}
+    return entry_facts(entry) | own_facts(entry.value) | before
+
+
+def _beside(name: str, value: Any) -> dict[str, Any]:
+    """Limits at another time than those of `limits`."""
+    facts = own_facts(value)
+    spans = {f"{name}_granularity": facts["granularity"]} if "granularity" in facts else {}
+    return {name: facts["limits"]} | spans
 
 
 def _bulk(request: Request) -> tuple[OverridesForm, dict[Subject, list[str] | None], dict[Subject, str]]:

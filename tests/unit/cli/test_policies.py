@@ -76,6 +76,14 @@ def test_faults_in_json(capline: CommandLine) -> None:
     assert {2, 4, 5} <= {fault["line"] for fault in answer["faults"]}
 
 
+def test_of_many_faults_the_first_are_printed(capline: CommandLine) -> None:
+    Path("many.yaml").write_text("policies:\n" + "".join(f"  p{n}: &a{n} {{limits: [1/day]}}\n" for n in range(250)))
+    printed = capline("policies", "check", "many.yaml").stderr.splitlines()
+    assert (len(printed), printed[-1]) == (101, "many.yaml: 150 more")
+    (answer,) = json.loads(capline("policies", "check", "many.yaml", "--json").stdout)
+    assert len(answer["faults"]) == 250
+
+
 def test_what_a_file_says_is_shown_with_its_defaults(capline: CommandLine) -> None:
     shown = capline("policies", "show", "good.yaml").stdout
     assert shown.startswith("namespace shop\n\npromo: log shop:promo, sliding_log, hits kept 7 d\n")

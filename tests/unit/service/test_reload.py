@@ -62,6 +62,7 @@ def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
             put("policies: {promo: {limits: [7/day]}}")
             await until(lambda: value("capline_reload_refused") == 0)
             assert limits(limiter) == ["7/day"]
+            await asyncio.sleep(0.05)  # that it is mended is said once too
             put("policies: {promo: {limits: [9/day], wait_replicas: 1}}")
             await until(lambda: value("capline_reload_refused") == 1)
             assert limits(limiter) == ["7/day"]

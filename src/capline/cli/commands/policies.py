@@ -1,6 +1,6 @@
 """`capline policies check | show`: checks policy files, and shows what they mean.
 
-`check` is for CI: it lists every fault with file and line, and exits 2 if there is one. `show` prints a file as capline
+`check` is for CI: it lists the faults with file and line, and exits 2 if there is one. `show` prints a file as capline
 reads it, with defaults and with each limit in its shortest form.
 """
 
@@ -28,6 +28,9 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A policy fil
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.")]
 NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this policy.")]
 
+MOST_SHOWN = 100
+"""Faults of one file that are printed."""
+
 app = Commands("policies", "Check [bold]policy files[/], and show what they say.")
 
 
@@ -42,9 +45,10 @@ def check(
         str | None, typer.Option("--store", "-s", help="The URL of the store that is to keep them; it is not opened.")
     ] = None,
 ) -> Answer:
-    """Check policy files as a limiter reads them, and list every fault. Exits 2 if there is one.
+    """Check policy files as a limiter reads them, and list their faults. Exits 2 if there is one.
 
-    Without --store they may wait for replicas, which stores on this machine have none of.
+    Of a file it prints the first 100; --json has all. Without --store they may wait for replicas, which stores on this
+    machine have none of.
     """
     answers: list[dict[str, object]] = []
     lines: list[tuple[Console, str]] = []
@@ -57,7 +61,10 @@ def check(
             faults = error.faults if isinstance(error, PolicyFileError) else ((0, str(error)),)
             listed = [{"line": line or None, "what": what} for line, what in faults]
             answers.append({"file": str(path), "ok": False, "faults": listed})
-            lines += [(note, f"{path}:{line}: {what}" if line else f"{path}: {what}") for line, what in faults]
+            shown = faults[:MOST_SHOWN]
+            lines += [(note, f"{path}:{line}: {what}" if line else f"{path}: {what}") for line, what in shown]
+            if more := len(faults) - len(shown):
+                lines.append((note, f"{path}: {more:,} more"))
         else:
             answers.append({"file": str(path), "ok": True, "namespace": file.namespace, "policies": len(file.policies)})
             good = f"{path}: good, {counted(len(file.policies), 'policy', 'policies')}"

@@ -49,6 +49,7 @@ async def follow(followed: list[Followed], metrics: Metrics, now: asyncio.Event)
                     metrics.reloaded(source.name, refused=True, changed=True)
                     log.warning("%s not reloaded, the last good one goes on: %s", source.name, error)
                 continue
-            if changed or refused.pop(source.name, None) is not None:
+            is_mended = refused.pop(source.name, None) is not None
+            if changed or is_mended:
                 metrics.reloaded(source.name, refused=False, changed=changed)
                 log.info("%s reloaded", source.name)

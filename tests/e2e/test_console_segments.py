@@ -79,7 +79,7 @@ def test_the_second_of_two_who_roll_back_sees_the_first(
         assert (told["version"], told["published"]["current"], told["segments"][0]["count"]) == ("v1", "v1", 10)
         assert [one["version"] for one in told["published"]["versions"]] == [BAD, "v2", "v1"]
         assert {one["who"] for one in told["published"]["versions"]} == {f"by {BAD}"}
-        assert '<td class="text"><bdi class="name">by &lt;img src=x' in visitor.get(PAGE).text
+        assert '<td data-head="By" class="text"><bdi class="name">by &lt;img src=x' in visitor.get(PAGE).text
         told = visitor.get(PAGE, params={"left": "new", "right": "new"}, headers=JSON).json()["overlap"]
         assert (told["both"], told["of"]) == (10, [10, 10])
         for left, right in (("new", "none"), ("new | active", "new"), ("", "new")):

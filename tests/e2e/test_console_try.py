@@ -237,7 +237,7 @@ def test_what_is_set_has_a_reason_and_leaves_the_rest(service: Serving, tokens: 
             assert re.search(at_field, shown.text), (word, shown.text)
             typed = form | {field: word}
             assert f'name="limits" value="{escape(typed["limits"])}"' in shown.text
-            assert f' value="{escape(typed["reason"])}">' in shown.text or field != "reason"
+            assert f' value="{escape(typed["reason"])}">' in shown.text
             told = admin.post("/console/try/set", data=typed, headers=JSON)
             assert (told.status_code, [*told.json()["faults"]]) == (422, [field])
         assert admin.post("/console/try/set", data=form | {"version": "x"}).status_code == 422

@@ -1,23 +1,32 @@
 // Keeps an open page up to date: every five seconds the main part is fetched anew, while the page is seen and nobody is
-// in a form of it. A form with a forecast has it while one types. Without this script the page reads as it was served.
+// in it with the keyboard or in a form. A newer service is loaded with its own style. A form with a forecast has it while one types. Without this script the page reads as it was served.
 "use strict";
 const EVERY_MS = 5000;
 const main = document.querySelector("main[data-live]");
 
 async function renew() {
-  if (document.hidden || main.contains(document.activeElement) || main.querySelector("details[open] form")) return;
+  if (document.hidden) return;
   const told = main.querySelector(".as-of");
+  if (main.querySelector(":focus-visible, details[open] form")) return stale(told, "not renewed while you are in it; ");
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(EVERY_MS) });
     if (answer.redirected) return location.assign(answer.url);
     if (!answer.ok) throw new Error(`not now: ${answer.statusText || answer.status}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (page.querySelector("link[rel=stylesheet]").href !== document.querySelector("link[rel=stylesheet]").href) return location.reload();
+    const open = [...main.querySelectorAll("details")].map((part) => part.open);
     main.replaceChildren(...page.querySelector("main").childNodes);
+    const parts = main.querySelectorAll("details");
+    if (parts.length === open.length) parts.forEach((part, place) => { part.open = open[place]; });
   } catch (error) {
-    if (told && !told.classList.contains("stale")) {
-      told.classList.add("stale");
-      told.prepend(error.message.startsWith("not now") ? `${error.message}; ` : "the service does not answer; ");
-    }
+    stale(told, error.message.startsWith("not now") ? `${error.message}; ` : "the service does not answer; ");
+  }
+}
+
+function stale(told, why) {
+  if (told && !told.classList.contains("stale")) {
+    told.classList.add("stale");
+    told.prepend(why);
   }
 }
 

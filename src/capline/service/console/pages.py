@@ -61,6 +61,7 @@ POLICIES, POLICY, TRY, LIMITED, SEGMENTS, AUDIT = (
 )
 LINK = f"{TOP}/link"
 _FORM_BYTES = 8192
+_OF_CHANGE = (*settings.TYPED, "shadow", "reason")
 _OF_UPLOAD = ("forgery", "typed", "column", "replaces")
 _AT_ONCE = 4
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
@@ -130,8 +131,8 @@ class Console:
             f"{SUBJECT}/override": route(POST=self._form(self._override, "id", "policy", "limits", "hours")),
             POLICIES: route(GET=self._page(self._policies, "contains", "after")),
             POLICY: route(GET=self._page(self._policy, "name", "after", of=POLICIES)),
-            TRY: route(GET=self._page(self._try, "name", *settings.TYPED, of=POLICIES)),
-            f"{TRY}/set": route(POST=self._form(self._set, "name", *settings.TYPED, "shadow", "version", "reason")),
+            TRY: route(GET=self._page(self._try, "name", *_OF_CHANGE, of=POLICIES)),
+            f"{TRY}/set": route(POST=self._form(self._set, "name", *_OF_CHANGE, "version")),
             f"{TOP}/suggest": route(GET=self._page(self._suggest, "name", *suggest.TYPED, of=POLICIES)),
             LIMITED: route(GET=self._page(self._limited, "policy")),
             SEGMENTS: route(GET=self._page(self._segments, "left", "right")),
@@ -142,7 +143,8 @@ class Console:
             CAMPAIGN: route(GET=self._page(self._campaign, "name", of=CAMPAIGNS, asks=campaigns.ONE)),
             f"{TOP}/response": route(GET=self._page(self._response, "name", of=CAMPAIGNS, asks=campaigns.RESPONSE)),
             COMPOSE: route(
-                GET=self._page(self._compose, *compose.TYPED), POST=self._form(self._begin, *compose.TYPED, "key")
+                GET=self._page(self._compose, *compose.TYPED, of=CAMPAIGNS),
+                POST=self._form(self._begin, *compose.TYPED, "key"),
             ),
             UPLOAD: Route({"POST": self._answer(self._upload)}, AUDIENCE_BYTES, types=None, roles=(), streamed=True),
             f"{TOP}/sign-in": route(GET=self._sign_in_page, POST=self._sign_in),
@@ -169,7 +171,7 @@ class Console:
                 return moved(of)
             told = await page(caller, asked)
             if not isinstance(told, Reply):
-                told[2]["done"] = _DONE.get(asked.get("done", ""))
+                told[2].update(done=_DONE.get(asked.get("done", "")), section=of)
             return told
 
         return self._answer(answer)
@@ -409,7 +411,7 @@ class Console:
             return moved(link(POLICY, name=name, done="set"))
         if "version" not in faults:
             return await self._try(caller, form, faults)
-        typed = {key: form.get(key, "") for key in settings.TYPED}
+        typed = {key: form.get(key, "") for key in _OF_CHANGE}
         return moved(link(TRY, name=name, **typed, done="conflict"))
 
     async def _limited(self, caller: Caller, asked: Asked) -> Answer:

@@ -5,8 +5,9 @@ of direction) is written out, so that a name is never taken for another.
 """
 
 import hashlib
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -14,8 +15,10 @@ from urllib.parse import urlencode
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from capline import __version__
+from capline.service.console.charts import share
 from capline.service.http.app import Reply, Request
 from capline.service.http.body import JSON
 from capline.service.http.problems import Problem
@@ -93,8 +96,25 @@ def _environment() -> Environment:
     )
     paths = {path.rpartition(".")[2]: path for path in files()}
     cast("dict[str, Any]", loaded.globals).update(capline_version=__version__, files=paths, link=link)
-    loaded.filters.update({filter.__name__: filter for filter in (seen, clock, instant, span, number, rate, size)})
+    cast("dict[str, Any]", loaded.filters).update({made.__name__: made for made in _FILTERS})
     return loaded
+
+
+_CELL = re.compile("<(tr|td)(?=[ >])")
+
+
+def labelled(rows: Markup, heads: Sequence[str]) -> Markup:
+    """Rows of a table with its head at each cell: a narrow screen shows them so, each row as a list."""
+    left = iter(heads)
+
+    def with_head(found: re.Match[str]) -> str:
+        nonlocal left
+        if found[1] == "tr":
+            left = iter(heads)
+            return found[0]
+        return f'{found[0]} data-head="{escape(next(left).lstrip(".@"))}"'
+
+    return Markup(_CELL.sub(with_head, rows))  # noqa: S704 - what was escaped stays so # nosec B704
 
 
 def link(path: str, **query: object) -> str:
@@ -129,3 +149,14 @@ def rate(value: float) -> str:
     if value >= 100 or value == 0:  # noqa: PLR2004 - three digits
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share in whole percents; something is never shown as nothing, nor all but something as all."""
+    exact = 100 * part / whole if whole else 0.0
+    if 0 < exact < 1:
+        return "<1 %"
+    return ">99 %" if 99 < exact < 100 else f"{exact:.0f} %"  # noqa: PLR2004 - percents
+
+
+_FILTERS = (seen, clock, instant, span, number, rate, size, share, percent, labelled)

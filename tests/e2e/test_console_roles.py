@@ -75,7 +75,8 @@ def test_each_role_sees_the_store_go_and_come_and_an_instance_that_lags(
         kept.resume()
         configuration.set_policies([Policy("promo", ["2/day"])])
         assert soon(
-            lambda: "configuration version 2;" in browser.text and "the last known serves" not in browser.text, WITHIN_S
+            lambda: "configuration version 2\n" in browser.text and "the last known serves" not in browser.text,
+            WITHIN_S,
         ), browser.text
         assert browser.notes == []
 
@@ -134,7 +135,7 @@ def test_a_text_is_found_where_segments_have_numbers(tmp_path: Path) -> None:
         assert page.count("Refused by") == 2
         page = visitor.get("/console/subject?id=ann").text
         assert page.count("Refused by") == 1
-        assert re.search('Not asked: <bdi class="name">promo</bdi>, as limits differ by segment', page)
+        assert re.search('Not asked: <bdi class="name">promo</bdi>. Limits differ by segment', page)
         told = service.client.get("/v1/subjects/ann").json()
         assert ([one["policy"] for one in told["policies"]], told["unasked"]) == (["plain"], ["promo"])
         assert service.client.get("/v1/subjects/i:42").json()["unasked"] == []

@@ -23,7 +23,8 @@ def screen(seen: Mapping[str, Any], url: str) -> Group:
     """What was seen of the service there; its `away` says why it does not answer any more."""
     head = _head(seen, url) if "rates" in seen else _store_head(seen, url)
     limited, campaigns = _limited(seen.get("limited", ())), _campaigns(seen.get("campaigns"))
-    parts = head, _servers(seen["servers"]), _policies(seen), limited, campaigns, _subject(seen)
+    # A terminal has few lines: the subject that was named comes first; faults of servers are in the head already.
+    parts = head, _subject(seen), _policies(seen), _servers(seen["servers"]), limited, campaigns
     return Group(*(line for part in parts for line in part))
 
 
@@ -56,17 +57,25 @@ def _title(seen: Mapping[str, Any], url: str) -> str:
 
 
 def _servers(servers: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    if servers:
-        figures = ("keys", "memory", "of", "replicas", "lag", "evicted", "unsaved", "script")
+    rows = [
+        {
+            "keys": _figure(each["keys"], "{:,}"),
+            "memory": size(each["memory_bytes"]) if each["memory_bytes"] else "",
+            "of": size(each["max_memory_bytes"]) if each["max_memory_bytes"] else "",
+            "replicas": _figure(each["replicas"], "{:,}"),
+            "lag": _figure(each["replica_lag_s"], "{} s"),
+            "evicted": _figure(each["evicted_keys"] or None, "{:,}"),
+            "unsaved": "[bold red]fails[/]" if each["save_failed"] else _figure(each["unsaved_s"] or None, "{:,} s"),
+            "script": _figure(each["script_mean_us"], "{:,.0f} us"),
+        }
+        for each in servers
+    ]
+    if rows:
+        figures = [figure for figure in rows[0] if any(row[figure] for row in rows)]  # narrow: addresses stay whole
         shown = table("\nserver", "", numbers=(f"\n{figure}" for figure in figures))
-        for each in servers:
-            counts = [_figure(each[name], "{:,}") for name in ("keys", "replicas", "evicted_keys")]
-            memory = [size(each[name]) if each[name] else "" for name in ("memory_bytes", "max_memory_bytes")]
-            unsaved = "[bold red]fails[/]" if each["save_failed"] else _figure(each["unsaved_s"] or None, "{:,} s")
-            took = _figure(each["script_mean_us"], "{:,.0f} us")
-            lag = _figure(each["replica_lag_s"], "{} s")
-            row = counts[0], *memory, counts[1], lag, counts[2], unsaved, took
-            shown.add_row(plain(each["server"]), _state(each), *row)
+        shown.columns[0].no_wrap = True
+        for each, row in zip(servers, rows, strict=True):
+            shown.add_row(plain(each["server"]), _state(each), *(row[figure] for figure in figures))
         yield shown
 
 

@@ -145,6 +145,7 @@ class History:
     ) -> None:
         self._metrics, self._hours, self._time, self._versions = metrics, hours, now, versions
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self._since: dict[str, tuple[str, float]] = {}
         self._bounds: list[str] = []
         self._totals: deque[Totals] = deque(maxlen=_LATELY)
         self._seen: dict[Key, float] | None = None
@@ -224,7 +225,12 @@ class History:
 
     def _row(self) -> bytes:
         """This instance's row of the hour as it is now."""
-        return packed(self._now.counts, instances.told(self._name, self._time(), self._versions()))
+        now, versions = self._time(), self._versions()
+        for kind, (version, _) in versions.items():
+            if self._since.get(kind, ("", now))[0] != version:
+                self._since[kind] = version, now
+        since = {kind: at for kind, (_, at) in self._since.items()}
+        return packed(self._now.counts, instances.told(self._name, now, versions, since))
 
     async def write(self) -> None:
         """Write what is not written yet; where the store is away it waits, and the log says so once."""

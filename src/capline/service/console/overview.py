@@ -14,7 +14,7 @@ from capline.service.verbs.segments import figures
 from capline.support.quantity import span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.policies.segments import SegmentSource
@@ -72,7 +72,7 @@ class Overview:
                 "away": self._history.away(over),
             },
             "store": {"up": store.up, "at": store.at, "why": store.why, "figures": self._store_figures()},
-            "servers": [{"store": name, **report} for name, reports in servers.reports.items() for report in reports],
+            "servers": _once(servers.reports),
             "instances": sorted(there, key=lambda one: not one["is_silent"] and not one["lags"])[:_MOST_INSTANCES],
             "instance_count": len(there),
             "workers": workers,
@@ -110,6 +110,16 @@ class Overview:
                 yield f"Policy {policy} lists segments that there are not: {', '.join(names)}", "howto/segments.html"
         if state["segments"] is not None and state["segments"]["error"]:
             yield f"Segments: {state['segments']['error']}", "howto/publishing.html"
+
+
+def _once(reports: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Each server once, with all of its faults, though it may have logs and configuration."""
+    found: dict[str, dict[str, Any]] = {}
+    for store, servers in reports.items():
+        for report in servers:
+            kept = found.setdefault(report["server"], {"store": store, **report})
+            kept["faults"] = report["faults"] | kept["faults"]
+    return [*found.values()]
 
 
 def _of_what_serves(state: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,12 @@
 """Which instances of the service there are: each says with its row of an hour what it serves, and when.
 
-    row     [its name, a version, what has it, 0, [the second when, the version's place in the order of versions]]
+    row     [its name, a version, what has it, 0, [the second when, the version's place in the order of versions,
+            the second since when it has it]]
 
 They stand among the rows of what it counted, one for each of `KINDS`, in the same value: nothing more is written or
-read. The rule: an instance lags where one that is heard serves a later version, and is silent once it is not heard for
-`SILENT_S`, by the clocks of both. One that ended says so, and is not listed. Cost: some 40 bytes each.
+read. The rule: an instance lags if it was heard `FOLLOWS_S` after another served a later version: each speaks once a
+minute, and its last word may be older than that version. It is silent once it is not heard for `SILENT_S`, by the
+clocks of both. One that ended says so, and is not listed. Cost: some 45 bytes each.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 KINDS = ("capline", "policies", "segments", "configuration")
 SILENT_S = 100.0
 """An instance writes every minute."""
+FOLLOWS_S = 10.0
+"""Within this an instance follows a change."""
 _ENDED = "ended"
 
 Versions = Mapping[str, tuple[str, int]]
@@ -49,41 +53,45 @@ def ended() -> Versions:
     return {_ENDED: ("", 0)}
 
 
-def told(name: str, at: float, versions: Versions) -> list[Row]:
-    """The rows of an instance that serves these."""
-    return [(name, version, kind, 0, [int(at), order]) for kind, (version, order) in versions.items()]
+def told(name: str, at: float, versions: Versions, since: Mapping[str, float]) -> list[Row]:
+    """The rows of an instance that serves these, each `since` when."""
+    return [
+        (name, version, kind, 0, [int(at), order, int(since.get(kind, at))])
+        for kind, (version, order) in versions.items()
+    ]
 
 
 def heard(values: Iterable[bytes], at: float) -> list[dict[str, Any]]:
     """Each instance with its versions, when it was last heard, whether it is silent `at` that time, where it lags."""
     last: dict[str, int] = {}
-    serves: dict[str, dict[str, tuple[str, int]]] = {}
+    serves: dict[str, dict[str, tuple[str, int, int]]] = {}
     for value in values:
         for name, version, kind, _, said in read(value):
-            if kind not in (*KINDS, _ENDED) or len(said) != 2:  # noqa: PLR2004 - as drawn above
+            if kind not in (*KINDS, _ENDED) or len(said) != 3:  # noqa: PLR2004 - as drawn above
                 continue
-            second, order = said
+            second, order, since = said
             if second > last.get(name, -1):
                 last[name], serves[name] = second, {}
             if second == last[name]:
-                serves[name][kind] = version, order
+                serves[name][kind] = version, order, since
     there = {name: versions for name, versions in serves.items() if _ENDED not in versions}
-    newest: dict[str, tuple[int, str]] = {}
+    newest: dict[str, tuple[int, str, int]] = {}  # the first that served it counts
     for name, versions in there.items():
-        for kind, (version, order) in versions.items() if at - last[name] <= SILENT_S else ():
-            newest[kind] = max(newest.get(kind, (-1, "")), (order, version))
+        for kind, (version, order, since) in versions.items() if at - last[name] <= SILENT_S else ():
+            newest[kind] = max(newest.get(kind, (-1, "", 0)), (order, version, -since))
 
-    def lags(kind: str, version: str, order: int) -> bool:
-        most, newest_version = newest.get(kind, (0, ""))
-        return order < most and version != newest_version
+    def lags(name: str, kind: str) -> bool:
+        version, order, _ = there[name][kind]
+        most, newest_version, minus_since = newest.get(kind, (0, "", 0))
+        return order < most and version != newest_version and last[name] + minus_since >= FOLLOWS_S
 
     return [
         {
             "instance": name,
             "heard": last[name],
             "is_silent": at - last[name] > SILENT_S,
-            "versions": {kind: version for kind, (version, _) in versions.items()},
-            "lags": [kind for kind, (version, order) in versions.items() if lags(kind, version, order)],
+            "versions": {kind: version for kind, (version, *_) in versions.items()},
+            "lags": [kind for kind in versions if lags(name, kind)],
         }
         for name, versions in sorted(there.items())
     ]

@@ -175,6 +175,21 @@ def test_a_token_quota_is_looked_at_before_and_debited_after_past_its_quota_too(
     assert service.ask("path=/a").statuses[0].limit_remaining == 19
 
 
+@pytest.mark.parametrize(
+    ("addend", "codes", "left"),
+    [(0, "++", 20), (20, "++", 0), (21, "--", 0), (2**32 - 1, "--", 0), (2**53 - 1, "--", 0)],
+)
+def test_a_descriptors_addend_of_any_size_is_counted(service: EnvoyService, addend: int, codes: str, left: int) -> None:
+    own = {"entries": "path=/a", "hits_addend": {"value": addend}}
+    assert service.codes(own) == codes
+    assert service.ask({"entries": "path=/a", "hits_addend": {"value": 0}}).statuses[0].limit_remaining == left
+    too_large = {"entries": "path=/a", "hits_addend": {"value": 2**53}}
+    with pytest.raises(grpc.aio.AioRpcError, match="a cost is 0 to 9007199254740991 units, not 9007199254740992"):
+        service.ask(too_large)
+    refused = service.codes("path=/b", "path=/c", hits_addend=2**32 - 1)
+    assert (refused, service.ask("path=/b").statuses[0].limit_remaining) == ("---", 19), "a refusal counts nothing"
+
+
 def test_the_requests_own_limit_wins(service: EnvoyService) -> None:
     own = {"entries": "user=1", "limit": {"requests_per_unit": 2, "unit": 4}}
     assert [service.codes(own) for _ in range(3)] == ["++", "++", "--"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 from functools import cache
+from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
@@ -12,26 +14,6 @@ from typer import _completion_shared
 from typer.main import get_command
 
 from capline import __version__
-from capline.cli.commands import (
-    campaign,
-    config,
-    decisions,
-    docs,
-    init,
-    logs,
-    policies,
-    replay,
-    response,
-    serve,
-    store,
-    suggest,
-    token,
-    top,
-    up,
-    worker,
-)
-from capline.cli.commands.doctor import run as doctor
-from capline.cli.commands.segments import build
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import BAD_INPUT, INTERRUPTED, note, plain
 from capline.cli.render.front import FrontPage
@@ -42,10 +24,19 @@ from capline.model.errors import CaplineError, faults_of
 if TYPE_CHECKING:
     from typer.core import TyperGroup
 
-app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
-_BY_HAND = (init, docs, doctor, decisions, logs, replay, response, suggest, top)
-for part in (*_BY_HAND, worker, serve, up, campaign, build, store, policies, token, config):
-    app.add_typer(part.app)
+_MODULES = {
+    "init": ("init",),
+    "docs": ("docs",),
+    "doctor.run": ("doctor",),
+    "decisions": ("decide", "peek", "refund", "explain", "erase", "sweep", "charge", "settle", "usage"),
+    "logs": ("export", "import"),
+    "replay": ("replay", "demo"),
+    **{name: (name,) for name in ("response", "suggest", "top", "worker", "serve", "up", "campaign")},
+    "segments.build": ("segments",),
+    **{name: (name,) for name in ("store", "policies", "token", "config")},
+}
+"""The commands of each module of `commands`, in the order of the help. Only the module of the typed one is loaded."""
+_NAMES = frozenset(chain.from_iterable(_MODULES.values()))
 
 # zsh loads the file of completions at the first Tab, and takes what it answers: typer's only defines there.
 _completion_shared._completion_scripts["zsh"] += (  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -59,8 +50,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _options(  # pyright: ignore[reportUnusedFunction] - typer calls it
+def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -69,8 +59,13 @@ def _options(  # pyright: ignore[reportUnusedFunction] - typer calls it
 
 
 @cache
-def command() -> TyperGroup:
-    """All commands with their options; made once, as that takes longer than most of them run."""
+def command(typed: str = "") -> TyperGroup:
+    """All commands with their options; of the module that has the `typed` one, where one has it."""
+    app = Commands("capline", "Exact, fast, durable sliding-window limits.", cls=FrontPage)
+    app.callback()(_options)
+    for module, names in _MODULES.items():
+        if typed in names or typed not in _NAMES:
+            app.add_typer(import_module(f"capline.cli.commands.{module}").app)
     return cast("TyperGroup", get_command(app))
 
 
@@ -85,7 +80,7 @@ def main() -> None:
     if cast("TextIO | None", sys.stdin) is None:  # it is closed: as if it were empty
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO()))
     try:
-        status = command()(standalone_mode=False, prog_name="capline")
+        status = command(sys.argv[1] if sys.argv[1:] else "")(standalone_mode=False, prog_name="capline")
         sys.stdout.flush()
     except CaplineError as error:
         for line in faults_of(error):

@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kit.cli import CommandLine
 from tests.profiles import first
 from typer.core import TyperCommand, TyperGroup
 
-from capline.cli.main import app
+from capline.cli.main import command as capline_command
 from capline.cli.render.console import note, out, plain, printable
 
 NASTY = "\x1b[31m\x1b]0;title\x07\x9b5m\u202e[bold red]x[/]:heart:\\\t\r\n\x00\x7f"
@@ -145,9 +144,7 @@ def commands(group: TyperGroup, name: str = "capline") -> dict[str, TyperCommand
 
 
 def test_every_help_ends_with_examples_of_the_command() -> None:
-    root = typer.main.get_command(app)
-    assert isinstance(root, TyperGroup)
-    found = commands(root)
+    found = commands(capline_command())
     assert len(found) > 20
     for name, command in found.items():
         assert (command.epilog or "").startswith("[bold]Examples[/]\n\n"), name

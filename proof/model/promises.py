@@ -211,7 +211,5 @@ def _check_refusal(
         raise BrokenPromiseError(2, f"a refusal was told a retry_after of {after_us} us")
     at_us = now_us + after_us
     before, at = rule.decide(log, cost, at_us - 1)[1], rule.decide(log, cost, at_us)[1]
-    # Where a slot was given back that was the microsecond before, its stamp is not given again: who asks at that
-    # instant is stamped with the next one, which is the one that was told.
-    if (before.allowed and before.hit != at_us) or not at.allowed:
+    if before.allowed or not at.allowed:
         raise BrokenPromiseError(2, f"a retry_after of {after_us} us at {now_us} is not the first instant that fits")

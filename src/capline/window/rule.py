@@ -168,7 +168,8 @@ class _Verdict(NamedTuple):
     """What one part's logs say of an attempt, before quiet hours are checked.
 
     `stamp_us` is the stamp that it would have now; `holds_us` is until when it is blocked (None: for ever, `NEVER`: not
-    at all), and `binding` the limit that blocks it; `hit_us` is the stamp to record it under.
+    at all), and `binding` the limit that blocks it; `hit_us` is the stamp to record it under. The last slot that is
+    taken is that of `newest_us` (`NEVER`: none).
     """
 
     logs: Sequence[BoundLog]
@@ -176,6 +177,15 @@ class _Verdict(NamedTuple):
     holds_us: int | None
     binding: Binding | None = None
     hit_us: int = NEVER
+    newest_us: int = NEVER
+
+    def goes_at(self, at_us: int) -> bool:
+        """Whether it is allowed at this instant, from the next one on it is: the next one's stamp may be this one's."""
+        if at_us < self.newest_us:
+            return False
+        if self.logs[0].cost and any(bound.log.next_stamp(at_us) == at_us for bound in self.logs):
+            return True
+        return (self.holds_us or NEVER) <= at_us and opens_from([(self.logs, at_us)])[0] == NEVER
 
 
 def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
@@ -185,9 +195,10 @@ def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
     fits_us, early_us, binding = fits_all(logs, time_us)
     if fits_us is None:
         return _Verdict(logs, stamp_us, None, binding)
-    queued = newest_us > time_us
-    if early_us > stamp_us or queued:
-        return _Verdict(logs, stamp_us, _held_until(early_us, newest_us if queued else NEVER, logs[0].cost), binding)
+    slot_us = newest_us if newest_us > time_us else NEVER
+    if early_us > stamp_us or slot_us != NEVER:
+        holds_us = _held_until(early_us, slot_us, logs[0].cost)
+        return _Verdict(logs, stamp_us, holds_us, binding, newest_us=slot_us)
     hit_us = max(stamp_us, fits_us)
     return _Verdict(logs, stamp_us, NEVER, None, stamp_from(logs, hit_us, newest_us) if logs[0].cost else hit_us)
 
@@ -201,12 +212,20 @@ def judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, l
         return build_answer(stamped, now_us, binding=never.binding, retry_at_us=None), []
     longest = max(verdicts, key=lambda verdict: verdict.holds_us or NEVER)
     holds_us = longest.holds_us or NEVER
-    opens_us, quiet = opens_from(stamped, holds_us)
+    opens_us, quiet = _opens_from(verdicts, holds_us)
     if opens_us == NEVER:
         hits = [verdict.hit_us for verdict in verdicts]
         return build_answer([*zip(parts, hits, strict=True)], now_us, allowed=True), hits
     binding = longest.binding or quiet or (tightest_of(longest.logs, longest.stamp_us) if holds_us != NEVER else None)
     return build_answer(stamped, now_us, binding=binding, retry_at_us=opens_us), []
+
+
+def _opens_from(verdicts: Sequence[_Verdict], holds_us: int) -> tuple[int | None, Binding | None]:
+    """When all are allowed, as `opens_from` says it; where stamps just before that are taken, from the first of them."""
+    opens_us, quiet = opens_from([(verdict.logs, verdict.stamp_us) for verdict in verdicts], holds_us)
+    while opens_us is not None and opens_us != NEVER and all(verdict.goes_at(opens_us - 1) for verdict in verdicts):
+        opens_us -= 1
+    return opens_us, quiet
 
 
 def _judged(logs: Sequence[BoundLog], now_us: int) -> Decision:
@@ -255,7 +274,9 @@ def _deny(logs: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int
     fits_us, early_us, binding = fits_all(logs, time_us)
     if fits_us is None:
         return build_answer(stamped, now_us, binding=binding, retry_at_us=None)
-    opens_us, quiet = opens_from(stamped, _held_until(early_us, newest_of(logs), 1))
+    newest_us = newest_of(logs)
+    holds_us = _held_until(early_us, newest_us, 1)
+    opens_us, quiet = _opens_from([_Verdict(logs, stamp_us, holds_us, newest_us=newest_us)], holds_us)
     return build_answer(stamped, now_us, binding=binding or quiet, retry_at_us=opens_us)
 
 

@@ -76,6 +76,21 @@ def test_a_look_of_no_cost_is_told_the_first_instant_that_it_is_allowed_behind_s
     assert (decision.allowed, decision.retry_after_us) == (first_us == now_us, first_us - now_us)
 
 
+@settings(max_examples=size(60, 600))
+@given(logs(), limits, st.integers(0, 3), st.integers(0, 20), st.integers(0, 4), st.integers(0, 12))
+def test_retry_after_is_the_first_instant_that_is_allowed_behind_slots_kept_or_given_back(
+    log: Log, bounds: tuple[Limit, ...], cost: int, later_us: int, kept: int, given_back: int
+) -> None:
+    now_us = log.high_water_us + later_us
+    slots = [Hit(now_us + at_us, 1) for at_us in range(1, kept + 1)]
+    slots += [Hit(now_us + kept + at_us, 0) for at_us in range(1, given_back + 1)]
+    log = Log((*log.hits, *slots), log.high_water_us)
+    decision = judge(log, bounds, cost, now_us)
+    if all(cost <= limit.quota for limit in bounds):
+        first_us = next(at for at in range(now_us, 1000) if judge(log, bounds, cost, at))
+        assert decision.retry_after_us == first_us - now_us
+
+
 attempts = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=40)
 
 

@@ -43,6 +43,9 @@ class SlotLaw(StoreSetting):
             decide -> yes; schedule not_before=3456000 -> wait 3456000; a = schedule not_before=6912000
             refund $a -> yes
             decide -> no; 3456000: decide -> yes, stamp 3456000.000001; decide -> no
+        test_nobody_waits_for_instants_that_were_given_back: 2/10s
+            decide x2; a = schedule -> wait 10; b = schedule; refund $a -> yes; decide 2 -> after 20.000001
+            refund $b -> yes; decide 2 -> no, after 10; opens 2
         test_a_slot_given_back_is_taken_by_the_next: 1/10s
             decide -> yes; a = schedule -> wait 10; refund $a -> yes; schedule -> new, wait 10.000001
         """)

@@ -215,24 +215,49 @@ local function held_until(fits, last, cost)
 end
 
 -- What one part's logs say, before quiet hours are checked: the stamp that it would have now, until when it is blocked
--- (nil: for ever, -1: not at all), the limit that blocks it, and the stamp to record it under.
+-- (nil: for ever, -1: not at all), the limit that blocks it, the stamp to record it under, and the last slot (-1: none).
 local function verdict(logs, now)
   local time, last = time_and_newest(logs, now)
   -- A peek of cost 0 takes no new stamp: it reads what is left now.
   local stamp = logs[1].cost > 0 and free_stamp(logs, time, last) or time
   local fits, binding, early = fits_at(logs, time)
   if not fits then return stamp, nil, binding end
-  if early > stamp or last > time then return stamp, held_until(early, last > time and last or -1, logs[1].cost), binding end
+  local slot = last > time and last or -1
+  if early > stamp or slot ~= -1 then return stamp, held_until(early, slot, logs[1].cost), binding, nil, slot end
   if fits <= stamp then return stamp, -1, nil, stamp end
   return stamp, -1, nil, logs[1].cost > 0 and free_stamp(logs, fits, last) or fits
+end
+
+-- Whether a part that is held until `holds` and behind the slot `slot` is allowed at this instant, from the next one on
+-- it is: the next one's stamp may be this one's.
+local function goes_at(part, holds, slot, at)
+  if at < slot then return false end
+  for _, bound in ipairs(part[1]) do
+    if bound.cost > 0 and index_of(bound.log, at) then return true end
+  end
+  return holds <= at and opens_at({{part[1], at}}, -1) == -1
+end
+
+-- When all parts, each held until one of `holds` and behind one of `slots`, are allowed, as `opens_at` says it; where
+-- stamps just before that are taken, from the first of them.
+local function opens_from(stamped, at, holds, slots)
+  local opens, quiet = opens_at(stamped, at)
+  while opens and opens ~= -1 do
+    for p, part in ipairs(stamped) do
+      if not goes_at(part, holds[p] or -1, slots[p] or -1, opens - 1) then return opens, quiet end
+    end
+    opens = opens - 1
+  end
+  return opens, quiet
 end
 
 -- Whether all parts, each a list of bound logs, are allowed now: the answer, and the stamp to record each part under.
 local function judge(parts, now)
   local stamped, hits, never, holds, binding, longest, before, number = {}, {}, nil, -1, nil, nil, 0, 0
+  local held_of, slots = {}, {}
   for p, logs in ipairs(parts) do
-    local stamp, held, own, hit = verdict(logs, now)
-    stamped[p], hits[p] = {logs, stamp}, hit
+    local stamp, held, own, hit, slot = verdict(logs, now)
+    stamped[p], hits[p], held_of[p], slots[p] = {logs, stamp}, hit, held, slot
     if not held then
       never = never or number + own
     elseif held > holds then
@@ -241,7 +266,7 @@ local function judge(parts, now)
     for _, bound in ipairs(logs) do number = number + #bound.limits / 2 end
   end
   if never then return answer(stamped, now, false, never, nil) end
-  local opens, quiet = opens_at(stamped, holds)
+  local opens, quiet = opens_from(stamped, holds, held_of, slots)
   if opens == -1 then
     for p, part in ipairs(stamped) do part[2] = hits[p] end
     return answer(stamped, now, true), hits
@@ -361,7 +386,8 @@ local function deny(logs, now)
   local fits, binding, early = fits_at(logs, time)
   if not fits then return answer(stamped, now, false, binding, nil) end
   local _, last = time_and_newest(logs, now)
-  local opens, quiet = opens_at(stamped, held_until(early, last, 1))
+  local holds = held_until(early, last, 1)
+  local opens, quiet = opens_from(stamped, holds, {holds}, {last})
   return answer(stamped, now, false, binding or quiet, opens)
 end
 

@@ -16,6 +16,7 @@ from capline.model.limit_status import states_of
 from capline.window.bound_log import BoundLog
 from capline.window.limit_reader import QuietReader
 from capline.window.log import NEVER
+from capline.window.recording import view_after
 
 Binding = tuple[Limit, BoundLog]
 """The binding limit of an answer, and the log that it is on."""
@@ -144,12 +145,13 @@ def build_answer(
     numbers: list[int] = []
     for logs, stamp_us in stamped:
         consumes = allowed and logs[0].cost > 0
-        last_us = max(newest_of(logs), stamp_us if consumes else NEVER)
+        views = [view_after(bound, stamp_us) if consumes else bound.log for bound in logs]
+        last_us = max([stamp_us if consumes else NEVER, *(view.newest_us() for view in views)])
         time_us = time_of(logs, now_us)
-        for bound in logs:
+        for bound, view in zip(logs, views, strict=True):
             cost = bound.cost if consumes else 0
             for reader in bound.readers:
-                reading = reader.read(bound.log, stamp_us, cost, last_us, bound.table)
+                reading = reader.read(view, stamp_us, cost, last_us, bound.table)
                 if reading.left < left:
                     left, tightest = reading.left, (reader.limit, bound)
                 if reading.empty_us > time_us:  # what has aged counts no more, though the clock has stepped back since

@@ -56,7 +56,7 @@ class OpenLog(LogView, Protocol):
 class BoundLog(msgspec.Struct):
     """One log of an attempt, with the readers of its limits, the cost and the zone's table.
 
-    `changed` is set once something was recorded in the log; `binds` if the binding limit of the answer is on this log;
+    `named` is set where the hit to be recorded has an id here. `changed` is set once something was recorded in the log; `binds` if the binding limit of the answer is on this log;
     `rewrites` if the log is a copy, to be kept in place of the one that it was made from. `carried` and `carried_us`
     are those of a `NumberRow`.
     """
@@ -66,6 +66,7 @@ class BoundLog(msgspec.Struct):
     readers: tuple[LimitReader, ...]
     cost: int
     table: ZoneTable = ()
+    named: bool = False
     changed: bool = False
     binds: bool = False
     rewrites: bool = False

@@ -31,10 +31,7 @@ def joint(
 
     All or nothing. A part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
     """
-    replayed = [
-        replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
-        for logs, fingerprint in zip(parts, fingerprints, strict=True)
-    ]
+    replayed = _replayed(parts, now_us, fingerprints, slot=False)
     new = [logs for logs, answer in zip(parts, replayed, strict=True) if answer is None]
     if not new:
         answers = [answer for answer in replayed if answer is not None]
@@ -62,10 +59,7 @@ def joint_slot(
     The answer, and the hit of each part; no hits if refused. A slot whose ids are known is answered again, also where
     it is so old that some of its logs have forgotten it. Raises `IdConflictError` where the ids name no one slot.
     """
-    replayed = [
-        replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=True)
-        for logs, fingerprint in zip(parts, fingerprints, strict=True)
-    ]
+    replayed = _replayed(parts, now_us, fingerprints, slot=True)
     if any(replayed):
         return _known_slot(parts, replayed, now_us)
     decision = take_slot(parts, now_us, slot)
@@ -76,6 +70,18 @@ def joint_slot(
     hits = [decision.hit] * len(parts)
     _record(parts, now_us, fingerprints, hits)
     return decision, hits
+
+
+def _replayed(
+    parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], *, slot: bool
+) -> list[Decision | None]:
+    """The answer of each part whose id is known."""
+    for logs, fingerprint in zip(parts, fingerprints, strict=True):
+        logs[0].named = bool(fingerprint)
+    return [
+        replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=slot)
+        for logs, fingerprint in zip(parts, fingerprints, strict=True)
+    ]
 
 
 def _record(parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], hits: Sequence[int]) -> None:

@@ -77,7 +77,7 @@ class LimitReader(msgspec.Struct, frozen=True):
         left = self.left(log, at_us, table)
         more_us = self._more_us(log, at_us, left, cost, table)
         empty_us = NEVER if last_us == NEVER else self._empty_us(log, last_us, cost, table)
-        newest_us = at_us if cost else log.newest_us()
+        newest_us = max(at_us if cost else NEVER, log.newest_us())
         full_us = empty_us if newest_us == last_us else self._empty_us(log, newest_us, cost, table)
         return Reading(left - cost, more_us, NEVER if more_us == NEVER else full_us, empty_us)
 
@@ -146,7 +146,7 @@ class WindowReader(LimitReader, frozen=True):
         if left < self.limit.quota:
             fits_us = self.fits_us(log, left + 1, table)
             return NEVER if fits_us is None else fits_us
-        return self.frees_us(at_us, table) if cost else NEVER
+        return self.frees_us(max(at_us, log.newest_us()), table) if cost else NEVER
 
     @override
     def _left_then(

@@ -195,6 +195,25 @@ class LogBefore:
         return self._log.stamp_of_unit(self._behind + k)
 
 
+class LogJoined:
+    """The log as it is once a hit has joined its last hit, a sum that has this stamp from then on."""
+
+    def __init__(self, log: LogView, stamp_us: int) -> None:
+        self._log, self._stamp_us = log, stamp_us
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def newest_us(self) -> int:
+        """The stamp of the sum."""
+        return self._stamp_us
+
+    def stamp_of_unit(self, k: int) -> int:
+        """The stamp of the hit that held the k-th newest unit before."""
+        stamp_us = self._log.stamp_of_unit(k)
+        return self._stamp_us if stamp_us == self._log.last_us() else stamp_us
+
+
 class Draft:
     """A mutable log over a plain one, so that the rule can run on plain values; `log` is its current value."""
 

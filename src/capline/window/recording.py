@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from capline.model.limit import LARGEST_QUOTA
 from capline.window.counters import LevelReader, NumberReader
-from capline.window.log import DENIED, NEVER
+from capline.window.log import DENIED, NEVER, LogJoined
 
 if TYPE_CHECKING:
     from capline.model.policy import LogLimits
     from capline.window.bound_log import BoundLog, OpenLog
+    from capline.window.log import LogView
 
 
 def record_hit(bound: BoundLog, time_us: int, stamp_us: int, fingerprint: int, units: int | None = None) -> None:
@@ -34,14 +35,22 @@ def record_hit(bound: BoundLog, time_us: int, stamp_us: int, fingerprint: int, u
             log.record(stamp_us, level, high_water_us)
         else:
             log.extend(stamp_us, level - log.units_at(last_us), high_water_us)
-    elif fingerprint in (0, DENIED) and _is_sum_of(log, log_limits, last_us, stamp_us + ahead_us, fingerprint):
+    elif fingerprint in (0, DENIED) and is_sum_of(log, log_limits, last_us, stamp_us + ahead_us, fingerprint):
         log.extend(stamp_us + ahead_us, units, high_water_us + (high_water_us == stamp_us and ahead_us))
     else:
         log.record(stamp_us, units, high_water_us, fingerprint)
     bound.changed = True
 
 
-def _is_sum_of(log: OpenLog, log_limits: LogLimits, last_us: int, stamp_us: int, mark: int) -> bool:
+def view_after(bound: BoundLog, stamp_us: int) -> LogView:
+    """The log as an answer to this hit reads it: the sum of hits that it joins moves behind it."""
+    if bound.log_limits.keeps != "sums" or bound.named or isinstance(bound.readers[0], NumberReader):
+        return bound.log
+    joins = is_sum_of(bound.log, bound.log_limits, bound.log.last_us(), stamp_us + 1)
+    return LogJoined(bound.log, stamp_us + 1) if joins else bound.log
+
+
+def is_sum_of(log: LogView, log_limits: LogLimits, last_us: int, stamp_us: int, mark: int = 0) -> bool:
     """Whether the last hit is the sum that this one belongs to, of hits or of refusals. One with an id is in no sum."""
     if log_limits.keeps != "sums" or not NEVER < last_us < stamp_us:
         return False

@@ -100,7 +100,7 @@ def attempt(
     Raises `IdConflictError` if the id was recorded with another cost, `InvalidValueError` for more units than a log can
     count, as it may hold those of windows that are over.
     """
-    time_us = time_of(logs, now_us)
+    time_us, logs[0].named = time_of(logs, now_us), bool(fingerprint)
     replayed = replayed_answer(logs, fingerprint, time_us, now_us, slot=slot is not None)
     if replayed is not None:
         return replayed
@@ -149,6 +149,7 @@ def move(
 
 def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
     """What `attempt` would answer, with `hit` None unless the id is known; changes nothing."""
+    logs[0].named = bool(fingerprint)
     replayed = replayed_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
     if replayed is not None:
         return replayed

@@ -33,6 +33,7 @@ from capline.model.zone import zone_table
 from capline.store.local.log import ColumnLog, StoredLog
 from capline.window.calendar import closes_us, ends_us, starts_us
 from capline.window.log import NEVER
+from capline.window.recording import is_sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -232,7 +233,12 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
     n = len(stamps)
     stamp_us = now_us if now_us > time_us else time_us + (n > start)
     wait_us = stamp_us - now_us if kind == "schedule" else 0
-    reset_us = stamp_us + widest_us
+    # The sum that the hit joins is stamped behind it: it is no hit's.
+    same_sum = grain_us and n > start and time_us // grain_us == (stamp_us + 1) // grain_us and not fingerprint
+    if same_sum and (log.ids or log.denied) and log.name_of(time_us):
+        same_sum = False
+    last_us, end = (stamp_us + 1, n - 1) if same_sum else (stamp_us, n)
+    reset_us = last_us + widest_us
     if (
         cost > least_quota
         or (n > start and stamps[-1] != time_us)
@@ -257,16 +263,16 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
             i = bisect_right(stamps, cutoff_us, i)
         if before is None:
             free -= n - i
-            if cost != 1 or eager:
-                oldest_us = stamps[i] if i < n else stamp_us
-                numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
+            if cost != 1 or eager or same_sum:
+                oldest_us = stamps[i] if i < end else last_us
+                numbers += free, oldest_us + window_us - now_us, last_us + window_us - now_us
         else:
-            oldest_us, used = stamp_us, log.total - before[i] if i < n else 0
+            oldest_us, used = last_us, log.total - before[i] if i < n else 0
             if used:
                 if i + 1 < n and before[i] == before[i + 1]:  # refunded
                     i = bisect_right(before, before[i], i) - 1
-                free, oldest_us = free - used, stamps[i]
-            numbers += free, oldest_us + window_us - now_us, stamp_us + window_us - now_us
+                free, oldest_us = free - used, stamps[i] if i < end else last_us
+            numbers += free, oldest_us + window_us - now_us, last_us + window_us - now_us
         if until_us != NEVER:
             numbers[-2:] = until_us - now_us, until_us - now_us
         if free < kept:
@@ -278,18 +284,16 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
         seen = _states, compiled, stamps, start, n, stamp_us, now_us, True
     if kind == "peek":
         return Decision(True, tightest, left, 0, reset_us - now_us, None, "store", 0, 0, seen)
-    same_sum = grain_us and n > start and time_us // grain_us == (stamp_us + 1) // grain_us
     if (
         fingerprint
         or (n > start and stamps[start] <= stamp_us - retention_us)
         or (before is None and (cost != 1 or same_sum))
-        or (same_sum and (log.ids or log.denied))
     ):
         record(log, log_limits, cost, fingerprint, stamp_us, max(now_us, time_us))
     else:
         log.high_water_us = stamp_us
-        if same_sum:  # it is no hit's
-            log.high_water_us = stamps[-1] = stamp_us + 1
+        if same_sum:
+            log.high_water_us = stamps[-1] = last_us
         else:
             stamps.append(stamp_us)
             if before is not None:
@@ -303,7 +307,7 @@ def _slowly(
     log: StoredLog, compiled: FastRule, cost: int, fingerprint: int, kind: Kind, now_us: int
 ) -> Decision | None:
     """What is refused, and logs in pages: two looks at the log for each limit."""
-    decision = None if kind == "schedule" else decide_units(log, compiled, cost, now_us)
+    decision = None if kind == "schedule" else decide_units(log, compiled, cost, now_us, fingerprint)
     if decision is None or decision.hit is None:
         return decision
     if kind == "peek":
@@ -314,13 +318,11 @@ def _slowly(
 
 def record(log: StoredLog, log_limits: LogLimits, cost: int, fingerprint: int, stamp_us: int, time_us: int) -> None:
     """Record a hit that is allowed."""
-    grain_us = log_limits.grain_us
     log.trim(time_us - log_limits.retention_us)
-    last_us = log.last_us() if grain_us else NEVER
-    if last_us == NEVER or fingerprint or last_us // grain_us != (stamp_us + 1) // grain_us or log.name_of(last_us):
-        log.record(stamp_us, cost, stamp_us, fingerprint)
-    else:
+    if not fingerprint and is_sum_of(log, log_limits, log.last_us(), stamp_us + 1):
         log.extend(stamp_us + 1, cost, stamp_us + 1)
+    else:
+        log.record(stamp_us, cost, stamp_us, fingerprint)
 
 
 def _logs_path(rule: BoundPolicy, steps: Sequence[Quick]) -> Quick:  # noqa: C901 - one flat step
@@ -364,8 +366,10 @@ def _states_of_all(answers: Sequence[Decision]) -> tuple[LimitStatus, ...]:
     return tuple([state for answer in answers for state in answer.limits])
 
 
-def decide_units(log: LogView, compiled: FastRule, cost: int, now_us: int) -> Decision | None:  # noqa: C901 - as above
-    """Decide so many units; records nothing. None where the rule is to be asked.
+def decide_units(  # noqa: C901 - as above
+    log: LogView, compiled: FastRule, cost: int, now_us: int, fingerprint: int = 0
+) -> Decision | None:
+    """Decide so many units under a new id (0: none); records nothing. None where the rule is to be asked.
 
     O(log n) a limit. States of limits are built now, as the units of a hit may change later.
     """
@@ -391,12 +395,15 @@ def decide_units(log: LogView, compiled: FastRule, cost: int, now_us: int) -> De
     if fits_us >= LATEST_US:
         return None
     if binding is None:
+        joins = not fingerprint and is_sum_of(log, log_limits, last_us, stamp_us + 1)
+        behind_us = stamp_us + joins
         for i, (_, window_us, _, _) in enumerate(limits):
             numbers[3 * i] -= cost
-            numbers[3 * i + 1] = numbers[3 * i + 1] or stamp_us + window_us - now_us
-            numbers[3 * i + 2] += stamp_us - now_us
+            if not numbers[3 * i + 1] or (joins and numbers[3 * i + 1] == last_us + window_us - now_us):
+                numbers[3 * i + 1] = behind_us + window_us - now_us
+            numbers[3 * i + 2] += behind_us - now_us
         seen = (states_of, (log_limits,), numbers)
-        return Decision(True, tightest, left - cost, 0, stamp_us + widest_us - now_us, stamp_us, _seen=seen)
+        return Decision(True, tightest, left - cost, 0, behind_us + widest_us - now_us, stamp_us, _seen=seen)
     newest_us = log.newest_us()
     for i in range(0, len(numbers), 3):
         numbers[i + 2] = numbers[i + 2] + newest_us - now_us if numbers[i + 1] else 0

@@ -25,6 +25,12 @@ class AlgorithmLaw(StoreSetting):
         test_an_id_is_one_consumption_under_every_algorithm: 5/10s | algorithm=*
             decide -> yes; a = decide 2 id=x; decide 2 id=x -> yes, hit $a, left 2; decide 2 -> yes
             decide 1 id=x -> raises IdConflictError; refund $a -> yes no; decide 2 id=x -> yes, new; decide -> no
+        test_a_hit_says_when_the_sum_frees_that_it_joins: 10/10s | algorithm=bucketed | granularity=1s
+            decide -> frees 10, whole 10, empty 10; 0.3: peek -> frees 10.000001, whole 10.000001, empty 10.000001
+            decide -> frees 10.000001, whole 10.000001, empty 10.000001; usage -> frees 10.000001, whole 10.000001
+            0.5: peek id=x -> frees 9.800001, whole 10, empty 10; decide_all p:2 -> empty 10.000001
+            usage -> frees 10.000001; 1.2: decide 2 -> frees 9.300001, whole 10, empty 10
+            1.7: schedule -> frees 8.800001, whole 10.000001, empty 10.000001; 1.8: decide id=x -> whole 10, empty 10
         test_a_refund_gives_its_units_back_under_every_algorithm: 5/10s | algorithm=*
             decide 2 -> yes; a = decide 3; decide -> no; refund $a 3 -> yes; decide 3 -> left 0
             refund 1699999900000000 -> no
@@ -90,6 +96,14 @@ class AlgorithmLaw(StoreSetting):
             assert not limiter.peek("p", "s", cost)
             self.clock.advance_us(1)
             assert limiter.decide("p", "s", cost)
+
+    @each_algorithm
+    def test_a_decision_says_of_its_limits_what_usage_says_after_it(self, algorithm: str) -> None:
+        limiter, moves = self.one("9/11s", "30/100s", algorithm=algorithm), random.Random(algorithm)
+        for step in range(90):
+            self.clock.advance_us(moves.choice([0, 1, 400_003, 400_003, 2_700_001]))
+            decision = limiter.decide("p", "s", moves.choice([1, 1, 2]), id=moves.choice([None, None, f"m{step}"]))
+            assert decision.limits == limiter.usage("p", "s"), (step, decision)
 
     @each_algorithm
     def test_an_empty_log_after_reset_after_under_every_algorithm(self, algorithm: str) -> None:

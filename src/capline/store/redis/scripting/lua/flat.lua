@@ -81,16 +81,20 @@ local function flat(static, cost, field, id)
         if last > newest then newest = last end
       end
 
-      local grain
+      local grain, joins
+      if kind == SUMS then   -- the sum of hits that this one joins moves behind it
+        grain = unpack_at('>I8', static, 51)
+        joins = allowed and n > 0 and last < stamp and floor(last / grain) == floor((stamp + 1) / grain)
+      end
       local from, to = numbers and 32 * k - 29 or 35, numbers and 32 * k - 29 or kept_at - 1
       for at = from, numbers and k == 1 and 0 or to, size do
         local quota, window, third, fourth = unpack_at(kind == HITS and '>I8I8' or '>I8I8I8I8', static, at)
         local fits, rest, more, whole, gone = -1, 0, -1, -1, -1
-        local final_last, number, asks = allowed and stamp or last, numbers and k - 2 or (at - 35) / size, cost
+        local moved = joins and stamp + 1 or stamp
+        local final_last, number, asks = allowed and moved or last, numbers and k - 2 or (at - 35) / size, cost
         if keeps then asks = cost + unpack_at('>I8', static, kept_at + 8 * number) end
         if asks > quota then return nil end
         if not numbers then
-          if kind == SUMS then grain = third end
           local used, cutoff = 0, stamp - window
           if oldest > cutoff then
             used = total - base
@@ -108,7 +112,7 @@ local function flat(static, cost, field, id)
             end
           end
           if used < 0 then return nil end   -- damaged: the general rule says what is wrong
-          rest, gone, whole = quota - used - units, final + window, final_last + window
+          rest, gone, whole = quota - used - units, (joins and moved or final) + window, final_last + window
           -- The unit that has to leave first, then the oldest that counts: the entry with more units up to it than these.
           local target = total - quota + asks - 1
           for turn = v and 1 or 3, 2 do
@@ -131,6 +135,7 @@ local function flat(static, cost, field, id)
                 found = unpack_at(fmt, v, zeroth + high * entry)
                 found = plain and last - (last - found) % span or first + found
               end
+              if turn == 2 and joins and high == n then found = moved end
               if turn == 1 then fits = found + window else more = found + window end
             end
             target = used > 0 and total - (used < quota and used or quota) or -1

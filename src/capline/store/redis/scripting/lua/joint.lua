@@ -127,6 +127,7 @@ end
 local new, owners, first = {}, {}, nil
 for p, part in ipairs(parts) do
   part.time = time_and_newest(part.logs, now)
+  part.logs[1].named = part.id
   local known = part.id and first_answer(part.logs, part.id, part.time)
   if known and known[1] == CONFLICT then return pack_answer(2, p - 1, 255, known[3], 0, 0, '') end
   if known then

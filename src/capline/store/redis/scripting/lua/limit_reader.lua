@@ -10,7 +10,8 @@
 --   {5, window}              fixed windows, each by itself
 -- cost: units of the attempt. retention, storage: see rule.lua.
 -- zone: the offsets of the subject's time zone, from, offset, from, offset, ... (capline.model.zone); nil where no
--- limit needs one. denied: how many units of refusals are kept; 0 where refusals do not count.
+-- limit needs one. denied: how many units of refusals are kept; 0 where refusals do not count. moved: the last stamp,
+-- while it is read as that of a sum that a hit joins.
 -- Invariant: every number is whole and below 2^53, so floor and ceil of a quotient are exact.
 -- Complexity: O(log hits) a limit; O(1) where the newest hits answer.
 
@@ -192,7 +193,7 @@ local function limit_more(bound, quota, by, at, cost)
   local left = limit_left(bound, quota, by, at)
   if kind <= CALENDAR then
     left = math.max(0, left)
-    if left >= quota then return cost > 0 and frees_at(bound, by, at) or -1 end
+    if left >= quota then return cost > 0 and frees_at(bound, by, bound.moved and at + 1 or at) or -1 end
     return frees_at(bound, by, stamp_of_unit(log, quota - left))
   end
   local window = by[2]

@@ -155,6 +155,14 @@ local function states_of(logs)
   return table.concat(all)
 end
 
+-- Whether the last hit is the sum, of hits or of refusals (`id`), that a hit belongs to which would leave it at `stamp`.
+local function is_sum_of(bound, stamp, id)
+  local log, span = bound.log, bound.storage
+  local n = log.n
+  return span > 0 and (not id or id == DENIED) and n > 0 and log.s[n] < stamp and (log.f and log.f[n] or nil) == id
+    and math.floor(log.s[n] / span) == math.floor(stamp / span)
+end
+
 -- The limit of this part with the fewest units left.
 local function tightest_of(logs, stamp)
   local left, tightest, number = math.huge, nil, 0
@@ -181,6 +189,13 @@ local function answer(stamped, now, allowed, binding, retry_at)
     local time, last = time_and_newest(logs, now)
     local consumes = allowed and logs[1].cost > 0
     if consumes then last = math.max(last, stamp) end
+    -- The sum of hits that this one joins is read where it moves to, behind it.
+    for _, bound in ipairs(consumes and logs or {}) do
+      local by, log = bound.limits[2], bound.log
+      if not bound.named and by and kind_of(by) <= QUIET and is_sum_of(bound, stamp + 1) then
+        last, bound.moved, log.s[log.n] = stamp + 1, log.s[log.n], stamp + 1
+      end
+    end
     for _, bound in ipairs(logs) do
       local limits, cost = bound.limits, consumes and bound.cost or 0
       bound.states = ''
@@ -194,12 +209,13 @@ local function answer(stamped, now, allowed, binding, retry_at)
           local more = limit_more(bound, limits[j], by, stamp, cost)
           local whole = more
           if more ~= -1 and kind_of(by) ~= QUIET then
-            whole = limit_empty(bound, by, consumes and stamp or newest(bound.log), cost)
+            whole = limit_empty(bound, by, consumes and (bound.moved and stamp + 1 or stamp) or newest(bound.log), cost)
           end
           add_state(bound, units, more - now, whole - now)
         end
         number = number + 1
       end
+      if bound.moved then bound.log.s[bound.log.n], bound.moved = bound.moved, nil end
     end
   end
   local reset = empty == -1 and 0 or math.max(0, empty - now)
@@ -355,8 +371,7 @@ local function put(bound, time, stamp, id, units)
   local sum_at = (id or by and kind_of(by) > QUIET) and stamp or stamp + 1
   if level then
     if n == 0 then record(log, stamp, level, floor) else extend(log, stamp, level - units_of(log, n), floor) end
-  elseif storage > 0 and (not id or id == DENIED) and n > 0 and log.s[n] < stamp and (log.f and log.f[n] or nil) == id
-    and math.floor(log.s[n] / storage) == math.floor(sum_at / storage) then
+  elseif is_sum_of(bound, sum_at, id) then
     extend(log, sum_at, units, floor == stamp and sum_at or floor)
   elseif not insert(log, stamp, units, floor, id, time - bound.retention) then
     record(log, stamp, units, floor, id)
@@ -447,6 +462,7 @@ end
 -- recorded in. mode: 0 decide, 1 peek, 2 place, 3 charge.
 local function attempt(logs, mode, id, now, max_wait, not_before)
   local time = time_and_newest(logs, now)
+  logs[1].named = id
   if id then
     local known = first_answer(logs, id, time)
     if known then return known, known[1] == ALLOWED end

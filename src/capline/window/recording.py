@@ -10,7 +10,7 @@ from capline.window.log import DENIED, NEVER, LogJoined
 
 if TYPE_CHECKING:
     from capline.model.policy import LogLimits
-    from capline.window.bound_log import BoundLog, OpenLog
+    from capline.window.bound_log import BoundLog
     from capline.window.log import LogView
 
 
@@ -47,7 +47,7 @@ def view_after(bound: BoundLog, stamp_us: int) -> LogView:
     if bound.log_limits.keeps != "sums" or bound.named or isinstance(bound.readers[0], NumberReader):
         return bound.log
     joins = is_sum_of(bound.log, bound.log_limits, bound.log.last_us(), stamp_us + 1)
-    return LogJoined(bound.log, stamp_us + 1) if joins else bound.log
+    return LogJoined(bound.log, stamp_us + 1) if joins else bound.log  # pyright: ignore[reportReturnType] - it has the rest of its log
 
 
 def is_sum_of(log: LogView, log_limits: LogLimits, last_us: int, stamp_us: int, mark: int = 0) -> bool:

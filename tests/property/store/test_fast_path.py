@@ -22,12 +22,16 @@ from capline.model.subject import Subject
 from capline.policy.joint import JointPolicy
 from capline.store.local.fast_path import decide_units, fast_rule
 from capline.store.local.log import ColumnLog
+from capline.store.local.numbers import StoredNumbers
+from capline.store.local.numbers_path import numbers_path
 from capline.store.local.pace import Pace
 from capline.store.local.transaction import LogTransaction
 from capline.store.protocol import CompiledRule, Operation
 from capline.support.override import override
 from capline.window.bound_log import BoundLog, readers_of
+from capline.window.carry import NumberRow
 from capline.window.charge import charge, refund, settle
+from capline.window.counters import level_of
 from capline.window.rule import Slot, attempt
 
 pytestmark = sized
@@ -112,6 +116,20 @@ def test_as_the_rule_answers(name: str, seed: int) -> None:
             case _:
                 stamps.append(attempt(logs, now_us).hit or 0)
     assert quick > STEPS // 3
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_a_level_is_read_from_the_newest_hit_with_units_where_the_last_was_given_back(units: int) -> None:
+    """As in a log that an algorithm of other numbers has left: it has a hit for each of its windows."""
+    rule, log = rule_of(Policy("p", ["9/1000us"], algorithm="gcra")), ColumnLog()
+    reader = level_of(rule.logs[-1].limits[0])
+    for stamp_us, level in ((START_US, 500), (START_US + 1, units * reader.rise), (START_US + 2, 7)):
+        log.record(stamp_us, level, stamp_us)
+    log.give_back(START_US + 2, 7)
+    for at_us in (START_US + 3, START_US + 40, START_US + 900):
+        found = numbers_path([reader], rule.logs)(StoredNumbers([NumberRow(reader, log)]), 1, 0, "peek", None, at_us)
+        assert found is not None
+        assert found.remaining == reader.left(log, at_us, ()) - 1
 
 
 class General(Limiter):

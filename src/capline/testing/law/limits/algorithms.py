@@ -49,6 +49,9 @@ class AlgorithmLaw(StoreSetting):
             c = decide 2 id=x -> yes; refund $c 2 -> yes; d = decide 2; refund $c 2 -> no; usage -> used 2
             refund $d 2 -> yes
             decide 2 id=x -> yes
+        test_refusals_that_are_kept_count_until_they_age_whatever_is_given_back: 3/10s | count_denied=True
+            a = decide 3; 1: decide x40 -> no; usage -> used 10; refund $a 3 -> yes; usage -> used 7; use 12/10s
+            usage -> used 7; 10.999999: usage -> used 7; 11.00004: usage -> used 0
         test_only_decide_counts_its_refusals: 1/10s | count_denied=True
             decide -> yes; 5: peek -> no; schedule max_wait=1 -> no; decide_all p:1 -> no; 10: peek -> yes
             decide -> yes no no no; explain -> hits 4
@@ -99,7 +102,8 @@ class AlgorithmLaw(StoreSetting):
 
     @each_algorithm
     def test_a_decision_says_of_its_limits_what_usage_says_after_it(self, algorithm: str) -> None:
-        limiter, moves = self.one("9/11s", "30/100s", algorithm=algorithm), random.Random(algorithm)
+        options = {"granularity": "1s"} if algorithm == "bucketed" else {}
+        limiter, moves = self.one("9/11s", "30/100s", algorithm=algorithm, **options), random.Random(algorithm)
         for step in range(90):
             self.clock.advance_us(moves.choice([0, 1, 400_003, 400_003, 2_700_001]))
             decision = limiter.decide("p", "s", moves.choice([1, 1, 2]), id=moves.choice([None, None, f"m{step}"]))

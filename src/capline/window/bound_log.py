@@ -56,9 +56,9 @@ class OpenLog(LogView, Protocol):
 class BoundLog(msgspec.Struct):
     """One log of an attempt, with the readers of its limits, the cost and the zone's table.
 
-    `named` is set where the hit to be recorded has an id here. `changed` is set once something was recorded in the log; `binds` if the binding limit of the answer is on this log;
-    `rewrites` if the log is a copy, to be kept in place of the one that it was made from. `carried` and `carried_us`
-    are those of a `NumberRow`.
+    `named` is set where the hit to be recorded has an id here; `changed` once something was recorded in the log;
+    `binds` if the binding limit of the answer is on this log; `rewrites` if the log is a copy, to be kept in place of
+    the one that it was made from. `carried` and `carried_us` are those of a `NumberRow`.
     """
 
     log: OpenLog

@@ -222,7 +222,7 @@ def judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, l
 
 
 def _opens_from(verdicts: Sequence[_Verdict], holds_us: int) -> tuple[int | None, Binding | None]:
-    """When all are allowed, as `opens_from` says it; where stamps just before that are taken, from the first of them."""
+    """When all are allowed, as `opens_from` says it; where stamps just before it are taken, from the first of them."""
     opens_us, quiet = opens_from([(verdict.logs, verdict.stamp_us) for verdict in verdicts], holds_us)
     while opens_us is not None and opens_us != NEVER and all(verdict.goes_at(opens_us - 1) for verdict in verdicts):
         opens_us -= 1

@@ -103,7 +103,8 @@ class AlgorithmLaw(StoreSetting):
     @each_algorithm
     def test_a_decision_says_of_its_limits_what_usage_says_after_it(self, algorithm: str) -> None:
         options = {"granularity": "1s"} if algorithm == "bucketed" else {}
-        limiter, moves = self.one("9/11s", "30/100s", algorithm=algorithm, **options), random.Random(algorithm)
+        limiter = self.one("9/11s", "30/100s", algorithm=algorithm, **options)
+        moves = random.Random(algorithm)  # noqa: S311 - the same each time
         for step in range(90):
             self.clock.advance_us(moves.choice([0, 1, 400_003, 400_003, 2_700_001]))
             decision = limiter.decide("p", "s", moves.choice([1, 1, 2]), id=moves.choice([None, None, f"m{step}"]))

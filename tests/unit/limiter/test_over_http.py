@@ -59,6 +59,7 @@ ABSENT: list[Callable[[Any], object]] = [
     lambda limiter: limiter.explain("p", "s", ids=["m1"]),
     lambda limiter: limiter.decide_many("p", [1, 2], zone=["UTC", "Asia/Tokyo"]),
     lambda limiter: limiter.override("p", "s", None, effective_at="2027-01-01T00:00:00Z"),
+    lambda limiter: limiter.override("p", "s", None, until="2027-01-01T00:00:00Z"),
     lambda limiter: [*limiter.export()],
     lambda limiter: limiter.load([PastHit("p", "s", 1)]),
     lambda limiter: limiter.flush("p"),
@@ -276,6 +277,8 @@ def test_overrides_are_written_to_the_services_configuration(tmp_path: Path) -> 
     assert [bool(at.decide("p", "s/1")) for _ in range(2)] == [True, False]
     assert at.limiter.override("p", "s/1", None) == 2
     assert at.decide("p", "s/1").remaining == 1
+    assert at.limiter.override("p", "s/1", ["9/day"], until="2100-01-01T00:00:00Z") == 3
+    assert at.decide("p", "s/1").remaining == 6
     at.close()
 
 

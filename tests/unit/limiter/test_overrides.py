@@ -276,6 +276,16 @@ def test_what_a_change_does_not_touch_stays_compiled(clock: ManualClock) -> None
         assert sorted(limiter._rules.logs()) == logs
 
 
+def test_limits_for_a_while_end_by_themselves(limiter: Limiter, clock: ManualClock) -> None:
+    limiter.override("promo", "u", ["5/day"])
+    limiter.override("promo", "u", ["9/day"], until="2027-01-15T08:00:10Z")
+    assert limiter.decide("promo", "u").remaining == 8
+    clock.advance_us(9_999_999)
+    assert limiter.peek("promo", "u").remaining == 7
+    clock.advance_us(1)
+    assert [limiter.peek("promo", who).remaining for who in ("u", "v")] == [3, 1]
+
+
 def test_at_an_instant_all_change_at_once(clock: ManualClock) -> None:
     configuration = Configuration("memory://", clock=clock)
     configuration.set_policies([Policy("promo", ["3/day"]), Policy("plain", ["1/s"])])

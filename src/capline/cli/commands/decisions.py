@@ -54,11 +54,9 @@ def _asks(*, consume: bool) -> Callable[..., Answer]:
             if also:
                 parts = [first, *map(found.with_segment, read_also(also, first.id, as_text=place.text))]
                 joint = limiter.decide_all(parts) if consume else limiter.peek_all(parts)
-                found.print_remarks()
                 return joint_answer(joint, parts, limiter.now_us(), found.zone, exit_code=exit_code)
             verb = limiter.decide if consume else limiter.peek
             decision = verb(first.policy, first.subject, first.cost, first.id, **found.names, keep_free=kept)
-            found.print_remarks()
             return decision_answer(decision, limiter.now_us(), found.zone, exit_code=exit_code)
 
     return ask
@@ -137,7 +135,6 @@ def explain(
     """
     with target(context, place) as found:
         why = found.explain(ids or ())
-        found.print_remarks()
         twin = warn_of_twin(found.limiter, why.subject, place.policy) if is_empty(why) else None
         other = None if twin is None or json else found.explain(ids or (), twin)
         return explanation_answer(why, found.attempt.segment, other)
@@ -201,7 +198,6 @@ def charge(
     """Record units that were used, whatever the limits say. Above a quota, later attempts wait longer."""
     with target(context, Place(**asdict(log)), cost, id, create=True) as found:
         decision = found.limiter.charge(log.policy, found.attempt.subject, cost, id, **found.names)
-        found.print_remarks()
     left = f"charged: {decision.remaining} left under {decision.limit}, hit {decision.hit}"
     return Answer(decision.as_dict(), left)
 
@@ -226,5 +222,4 @@ def usage(context: typer.Context, place: Place) -> Answer:
     """Show what is used and left of each limit now. Consumes nothing."""
     with target(context, place) as found:
         states = found.limiter.usage(found.attempt.policy, found.attempt.subject, **found.names)
-        found.print_remarks()
     return usage_answer(states)

@@ -60,11 +60,6 @@ class Target:
             return part
         return msgspec.structs.replace(part, segment=self.find(policy, part.subject))
 
-    def print_remarks(self) -> None:
-        """Print what was looked up or assumed, on standard error."""
-        for remark in self.remarks:
-            note.print(plain(remark), style="dim", soft_wrap=True)
-
     @property
     def names(self) -> dict[str, str | None]:
         """What a verb of the limiter takes by name: the segment, the channel and the zone."""
@@ -83,7 +78,10 @@ class Target:
 def target(
     context: typer.Context, place: Place, cost: int | None = None, id: str | None = None, *, create: bool = False
 ) -> Generator[Target]:
-    """Open the limiter and look up what was not typed; `create` makes a missing store."""
+    """Open the limiter and look up what was not typed; `create` makes a missing store.
+
+    What was looked up or assumed is printed at the end, on standard error.
+    """
     _refuse_beside_campaign(context)
     remarks: list[str] = []
     who = place.who
@@ -106,6 +104,8 @@ def target(
         rule = limiter.policies.get(attempt.policy)
         zone = (attempt.zone or rule.zone) if rule is not None and rule.needs_zone else UTC_ZONE
         yield Target(limiter, attempt, zone, job, remarks, find)
+        for remark in remarks:
+            note.print(plain(remark), style="dim", soft_wrap=True)
 
 
 def _refuse_beside_campaign(context: typer.Context) -> None:

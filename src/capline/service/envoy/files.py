@@ -4,28 +4,24 @@ Any number of paths: files, and folders, whose `.yaml` and `.yml` files count in
 that begin with a dot. The rule: `current` is always a whole, good configuration. A file that is changed, new or gone
 makes a new configuration; if that has a fault anywhere, only `error` changes.
 
-Files are read again only if their state (inode, size, times) changed, or is younger than two seconds, since the clocks
-of file systems are coarse.
+They are followed as a policy file is.
 """
 
-import hashlib
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from capline.model.errors import CaplineError, InvalidValueError
+from capline.model.errors import InvalidValueError
 from capline.policy.file import PolicyFileError, read_bytes
+from capline.policy.watch import Read, Watch
 from capline.service.envoy.form import add_file
 from capline.service.envoy.rules import Configuration
 from capline.service.settings.last_good import LastGood
 from capline.service.settings.values import Grpc
+from capline.support.override import override
 
 MOST_FILES = 1000
 _SUFFIXES = (".yaml", ".yml")
-_SETTLED_NS = 2_000_000_000
-
-_Read = list[tuple["Path", bytes]]
 
 
 def load(*paths: Path, merge_domains: bool = False) -> Configuration:
@@ -36,50 +32,36 @@ def load(*paths: Path, merge_domains: bool = False) -> Configuration:
     return _parsed(_read(paths), merge_domains=merge_domains)
 
 
-class Files:
+class Files(Watch[Configuration]):
     """Follows files and folders: call `poll` now and then. Raises when made on what is not good.
 
     It begins with `start`, the `data` of another, whatever the files say by now.
     """
 
     def __init__(self, *paths: Path, merge_domains: bool = False, start: bytes | None = None) -> None:
-        self._paths = tuple([path.absolute() for path in paths])  # so that a chdir does not change which are meant
+        self._given = tuple([path.absolute() for path in paths])  # so that a chdir does not change which are meant
         self._merge_domains = merge_domains
-        self._seen: object = None
-        read = (
-            _read(self._paths) if start is None else [(Path(name), text.encode()) for name, text in json.loads(start)]
-        )
-        self._digest = _digest(read)
-        self.current, self._taken = _parsed(read, merge_domains=merge_domains), read
-        self.error: CaplineError | None = None
+        kept = [] if start is None else [(Path(name), text.encode()) for name, text in json.loads(start)]
+        super().__init__(_read(self._given) if start is None else kept)
 
     @property
     def data(self) -> bytes:
         """The files in force."""
         return json.dumps([(str(path), text.decode()) for path, text in self._taken]).encode()
 
+    @override
     def poll(self) -> bool:
-        """Look whether anything changed; True when `current` was replaced, or when `error` is a new one.
+        """Look whether anything changed; True when `current` was replaced, or when `error` is another than before."""
+        before = str(self.error)
+        return super().poll() or str(self.error) != before
 
-        Never raises. Costs a stat for each file while nothing changes.
-        """
-        try:
-            state, newest_ns = _state(self._paths)
-            if state == self._seen:
-                return False
-            read = _read(self._paths)
-            self._seen = state if time.time_ns() - newest_ns > _SETTLED_NS else None
-            digest = _digest(read)
-            if digest == self._digest and self.error is None:
-                return False
-            self._digest = digest
-            self.current, self._taken = _parsed(read, merge_domains=self._merge_domains), read
-            self.error = None
-        except CaplineError as error:
-            told = self.error is not None and str(self.error) == str(error)
-            self.error, self._seen = error, None  # read again at each poll, until it is good
-            return not told
-        return True
+    @override
+    def _paths(self) -> Sequence[Path]:
+        return _names(self._given)
+
+    @override
+    def _made(self, read: Read) -> Configuration:
+        return _parsed(read, merge_domains=self._merge_domains)
 
 
 def _names(paths: Sequence[Path]) -> list[Path]:
@@ -98,30 +80,8 @@ def _names(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _state(paths: Sequence[Path]) -> tuple[object, int]:
-    """A value that differs once any file changed, and when the newest file did."""
-    states: list[tuple[str, int, int, int]] = []
-    newest_ns = 0
-    for file in _names(paths):
-        try:
-            stat = file.stat()
-        except OSError:
-            states.append((str(file), 0, 0, 0))  # gone: reading it says so
-            continue
-        states.append((str(file), stat.st_ino, stat.st_size, stat.st_ctime_ns))
-        newest_ns = max(newest_ns, stat.st_ctime_ns)
-    return tuple(states), newest_ns
-
-
-def _read(paths: Sequence[Path]) -> _Read:
+def _read(paths: Sequence[Path]) -> Read:
     return [(file, read_bytes(file)[0]) for file in _names(paths)]
-
-
-def _digest(read: _Read) -> bytes:
-    whole = hashlib.sha256()
-    for path, data in read:
-        whole.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
-    return whole.digest()
 
 
 def followed_files(settings: Grpc) -> LastGood[Files]:
@@ -133,7 +93,7 @@ def followed_files(settings: Grpc) -> LastGood[Files]:
     return LastGood("grpc.envoy", made, lambda files: files.data)
 
 
-def _parsed(read: _Read, *, merge_domains: bool) -> Configuration:
+def _parsed(read: Read, *, merge_domains: bool) -> Configuration:
     into = Configuration()
     for path, data in read:
         try:

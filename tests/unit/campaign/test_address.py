@@ -91,10 +91,19 @@ def test_a_refused_recipient_costs_the_others_nothing(tmp_path: Path) -> None:
     assert outcomes.reasons == {
         1: "no such mail: the address has a space",
         2: "no such mail: the address has a character that cannot be printed",
-        4: "the address needs SMTPUTF8, which the server does not have",
+        4: "an address needs SMTPUTF8, which the server does not have",
     }
     assert [to for to, _ in box.mails] == ["a@x.org", "c@x.org", "d@x.org"]
     assert 'To: "Anna, of X" <c@x.org>' in box.mails[1][1]
+
+
+def test_an_address_in_a_header_needs_smtputf8_too(tmp_path: Path) -> None:
+    headers = {"Reply-To": "{email}"}
+    with mail_server() as (box, port), closing(smtp(tmp_path, port, to="a@x.org", headers=headers)) as sender:
+        sender.open(RUN)
+        outcomes = sender.send(messages(1, 2, emails=["b@x.org", "anna@bücher.example"]))
+    assert outcomes.reasons == {1: "an address needs SMTPUTF8, which the server does not have"}
+    assert (outcomes.codes[1], len(box.mails)) == (PERMANENT, 1)
 
 
 def test_with_smtputf8_the_address_goes_as_it_stands(tmp_path: Path) -> None:

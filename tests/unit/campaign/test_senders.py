@@ -295,9 +295,8 @@ def mailbox() -> Generator[tuple[Mailbox, int]]:
         yield served
 
 
-def smtp(tmp_path: Path, port: int, text: str = "Hello {id} in {segment}", more: str = "") -> Sender:
+def smtp(tmp_path: Path, port: int, text: str = "Hello {id} in {segment}", **more: Any) -> Sender:
     options = {
-        "again": more or "false",
         "connections": "1",
         "server": f"127.0.0.1:{port}",
         "tls": "none",
@@ -305,6 +304,7 @@ def smtp(tmp_path: Path, port: int, text: str = "Hello {id} in {segment}", more:
         "to": "{email}",
         "subject": "For {id}",
         "text": text,
+        **more,
     }
     return build(tmp_path, f"{{smtp: {json.dumps(options)}}}")
 
@@ -351,7 +351,7 @@ def test_a_connection_that_breaks_is_made_again(tmp_path: Path, mailbox: tuple[M
 SESSION = (b"220 hi\r\n", b"250 hello\r\n", b"250 from\r\n", b"250 to\r\n", b"354 go on\r\n")
 
 
-def mailed(tmp_path: Path, steps: int, last: bytes, more: str = "") -> tuple[int, str]:
+def mailed(tmp_path: Path, steps: int, last: bytes) -> tuple[int, str]:
     """What is made of a server that answers so many lines well, then this, and hangs up."""
 
     def serve(connection: socket.socket, far: Wire) -> None:
@@ -363,7 +363,7 @@ def mailed(tmp_path: Path, steps: int, last: bytes, more: str = "") -> tuple[int
             far.seen.append(data)
             connection.sendall(answer)
 
-    with wire(serve) as far, closing(smtp(tmp_path, far.port, more=more)) as sender:
+    with wire(serve) as far, closing(smtp(tmp_path, far.port)) as sender:
         sender.open(RUN)
         outcomes = sender.send(messages(1))
     return int(outcomes.codes[0]), outcomes.reasons.get(0, "")
@@ -386,7 +386,7 @@ def test_the_last_answer_of_a_mail_counts_where_it_is_whole(tmp_path: Path) -> N
 def test_a_mail_is_sent_again_in_doubt_only_where_that_is_asked_for(tmp_path: Path) -> None:
     with mail_server() as (_, port):
         assert not asks_again(smtp(tmp_path, port))
-        assert asks_again(smtp(tmp_path, port, more="true"))
+        assert asks_again(smtp(tmp_path, port, again=True))
     assert asks_again(build(tmp_path, "{file: out}"))
 
 

@@ -148,10 +148,10 @@ def test_all_connections_take_part_and_nobody_gets_it_twice(tmp_path: Path) -> N
 
 
 REFUSALS = {
-    "u1@x.org": ("RCPT", "550 no such user", PERMANENT, "SMTP 550"),
+    "u1@x.org": ("RCPT", "550 kein Empfänger", PERMANENT, "SMTP 550"),
     "u2@x.org": ("RCPT", "451 later", TRANSIENT, "SMTP 451"),
     "u4@x.org": ("mail", "552 too big", PERMANENT, "SMTP 552"),
-    "u5@x.org": ("mail", "452 full", TRANSIENT, "SMTP 452"),
+    "u5@x.org": ("mail", "452 満杯", TRANSIENT, "SMTP 452"),
     "u7@x.org": ("mail", "garbage", UNKNOWN, "no answer (not SMTP)"),
     "u9@x.org": ("mail", DROP, UNKNOWN, "no answer (SMTPServerDisconnected)"),
     "u11@x.org": ("RCPT", DROP, TRANSIENT, "no answer (SMTPServerDisconnected)"),
@@ -202,6 +202,20 @@ def test_a_server_that_takes_a_mail_for_nobody_gets_an_empty_one(tmp_path: Path)
         sender.open(RUN)
         assert sender.send(messages(1, 2)).codes.tolist() == [PERMANENT, DELIVERED]
     assert seen[4:6] == [b".\r\n", b"RSET\r\n"]
+
+
+def test_a_reply_without_end_is_none(tmp_path: Path) -> None:
+    def serve(connection: socket.socket, _far: Wire) -> None:
+        for answer in (b"220 far\r\n", b"250 far\r\n"):
+            connection.sendall(answer)
+            connection.recv(65536)
+        while True:
+            connection.sendall(b"250-and more\r\n" * 1000)
+
+    with wire(serve) as far, closing(smtp(tmp_path, far.port, connections=1)) as sender:
+        sender.open(RUN)
+        outcomes = sender.send(messages(1))
+    assert (outcomes.codes.tolist(), outcomes.reasons) == ([TRANSIENT], {0: "no answer (not SMTP)"})
 
 
 def go(site: Site, directory: Path, pauses: Callable[[float], object] = lambda _s: None, **settings: str) -> Report:

@@ -1,6 +1,7 @@
 """What a webhook's options promise: a limit on a request as a whole, nothing carried from one recipient to the next."""
 
 import base64
+import gzip
 import json
 import os
 import socket
@@ -55,6 +56,65 @@ def test_a_far_side_that_trickles_is_left_at_the_timeout(tmp_path: Path, at_once
     assert outcomes.codes.tolist() == [code]
     assert outcomes.reasons.get(0, "") == {UNKNOWN: "no answer (timeout)", PERMANENT: "HTTP 410"}.get(code, "")
     assert took_s < 60
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENDLESS = {
+    "a header": (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 1000, UNKNOWN),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 100, UNKNOWN),
+    "words of patience": (b"", b"HTTP/1.1 102 Processing\r\n\r\n" * 100, UNKNOWN),
+    "a body": (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 1000, DELIVERED),
+    "chunks": (CHUNKED, b"1\r\nx\r\n" * 100, DELIVERED),
+    "an extension": (CHUNKED + b"1;", b"x" * 1000, DELIVERED),
+    "trailers": (CHUNKED + b"0\r\n", b"X: y\r\n" * 100, DELIVERED),
+    "a trailer": (CHUNKED + b"0\r\nX: ", b"x" * 1000, DELIVERED),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_answer_without_end_is_left_after_some_of_it(tmp_path: Path, what: str) -> None:
+    begins, goes_on, code = ENDLESS[what]
+    sent: list[int] = []
+
+    def serve(connection: socket.socket, far: Wire) -> None:
+        read_request(connection)
+        connection.sendall(begins)
+        while sum(sent) < 100_000_000 and not far.ended.is_set():
+            connection.sendall(goes_on * 100)
+            sent.append(len(goes_on) * 100)
+
+    with wire(serve) as far, closing(webhook(tmp_path, far.url, "timeout: 20")) as sender:
+        assert sender.send(messages(1)).codes.tolist() == [code]
+        assert sum(sent) < 50_000_000  # most of it in the buffers of sockets
+
+
+def test_an_answer_in_another_protocol_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\nother"
+    with http_wire(lambda _request: answer) as far, closing(webhook(tmp_path, far.url)) as sender:
+        outcomes = sender.send(messages(1))
+    assert (outcomes.codes.tolist(), outcomes.reasons) == ([UNKNOWN], {0: "no answer (not HTTP)"})
+    assert not caplog.records
+
+
+def test_results_in_gzip_are_not_known_and_a_certificate_of_nobody_is_a_receiver_that_is_away(tmp_path: Path) -> None:
+    """It was asked not to compress; an answer that says so all the same is put again, by its key."""
+    body = gzip.compress(json.dumps([{"key": "sale/r1/1", "status": 200}]).encode())
+    answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with http_wire(lambda _request: answer) as far:
+        for more, code in (("batch: 5", UNKNOWN), ("batch: 0", DELIVERED)):
+            with closing(webhook(tmp_path, far.url, more)) as sender:
+                assert sender.send(messages(1)).codes.tolist() == [code]
+    assert b"accept-encoding: identity" in far.seen[0].lower()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+
+    def serve(connection: socket.socket, _far: Wire) -> None:
+        context.wrap_socket(connection, server_side=True)
+
+    with wire(serve) as far, closing(webhook(tmp_path, far.url.replace("http:", "https:"))) as sender:
+        outcomes = sender.send(messages(1))
+    said = {0: "no answer (SSLCertVerificationError)"}
+    assert (outcomes.codes.tolist(), outcomes.reasons) == ([TRANSIENT], said)
 
 
 def cookies_of(requests: Iterator[bytes]) -> list[bytes]:

@@ -34,6 +34,8 @@ _IN_DOUBT = frozenset({303, 409})
 _REFUSED_5XX = frozenset({501, 505})
 _OK, _REDIRECT, _SERVER_ERROR = 200, 300, 500
 _LARGEST_HEAD_BYTES = 1 << 16
+_CHUNKED = 8
+"""A body in chunks of a byte takes six times its size; what an answer has beyond that are extensions or trailers."""
 _NEXT_ADDRESS_S = 0.25
 _IN_URL = "%/:@!$&'()*+,;=?"
 
@@ -61,9 +63,9 @@ class _Connection(asyncio.Protocol):
         self._size += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._end("not HTTP")
-        if not self.status and self._size > _LARGEST_HEAD_BYTES:
+        if self._size > _LARGEST_HEAD_BYTES + (self._longest_bytes * _CHUNKED if self.status else 0):
             self._end("not HTTP")
 
     def connection_lost(self, exc: Exception | None) -> None:

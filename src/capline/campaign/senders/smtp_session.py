@@ -71,9 +71,9 @@ class Session:
 
     def _offer(self, row: int, to: str, data: bytes, tell: Callable[[int, int, str], object]) -> None:
         """Send the mail that waits, and ask whether this one may be sent: it then waits in its turn."""
-        options = "" if to.isascii() else " SMTPUTF8 BODY=8BITMIME"
+        options = "" if to.isascii() and data.isascii() else " SMTPUTF8 BODY=8BITMIME"
         if options and self._smtp is not None and not self._smtp.has_extn("smtputf8"):
-            tell(row, PERMANENT, "the address needs SMTPUTF8, which the server does not have")
+            tell(row, PERMANENT, "an address needs SMTPUTF8, which the server does not have")
             return
         commands = [f"MAIL FROM:<{self._sender}>{options}\r\n", f"RCPT TO:<{to}>\r\n", "DATA\r\n"]
         reset = ["RSET\r\n"] if self._is_open else []
@@ -87,7 +87,7 @@ class Session:
         if replies[-1:] == [_GO_ON.start]:
             self._ask(b".\r\n")  # it takes a mail for nobody: an empty one
         code = PERMANENT if refused[0] in _NEVER else TRANSIENT
-        tell(row, code, self._lost if refused[0] is None else f"SMTP {refused[0]}")
+        tell(row, code, f"SMTP {refused[0]}" if refused[0] else self._lost)
 
     def _exchange(self, commands: list[bytes], tell: Callable[[int, int, str], object]) -> list[int]:
         """Send what waits, then the commands; the replies to these, fewer where the connection was lost."""
@@ -125,10 +125,12 @@ class Session:
     def _reply(self, smtp: smtplib.SMTP) -> int:
         """The code of a whole reply, 0 of what is none: `getreply` of `smtplib`, in a fraction of its time."""
         sock: Any = smtp.sock
-        while True:
+        size = 0
+        while size <= _LONGEST_REPLY_BYTES:
             line, whole, behind = self._received.partition(b"\n")
             if whole:
                 self._received = behind
+                size += len(line)
                 if line[3:4] != b"-":
                     return int(line[:3]) if line[:3].isdigit() else 0
             elif len(line) > _LONGEST_REPLY_BYTES:
@@ -137,6 +139,7 @@ class Session:
                 self._received += data
             else:
                 raise smtplib.SMTPServerDisconnected
+        return 0
 
     def _drop(self, why: str) -> None:
         self._lost, self._received = why, b""

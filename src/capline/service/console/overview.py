@@ -72,7 +72,7 @@ class Overview:
                 "away": self._history.away(over),
             },
             "store": {"up": store.up, "at": store.at, "why": store.why, "figures": self._store_figures()},
-            "servers": _once(servers.reports),
+            "servers": servers_once(servers.reports),
             "instances": sorted(there, key=lambda one: not one["is_silent"] and not one["lags"])[:_MOST_INSTANCES],
             "instance_count": len(there),
             "workers": workers,
@@ -112,11 +112,11 @@ class Overview:
             yield f"Segments: {state['segments']['error']}", "howto/publishing.html"
 
 
-def _once(reports: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Each server once, with all of its faults, though it may have logs and configuration."""
+def servers_once(reports: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Each server once, with all of its faults, though it may have logs and configuration; those with logs first."""
     found: dict[str, dict[str, Any]] = {}
-    for store, servers in reports.items():
-        for report in servers:
+    for store in sorted(reports, key=lambda store: store != "main"):
+        for report in reports[store]:
             kept = found.setdefault(report["server"], {"store": store, **report})
             kept["faults"] = report["faults"] | kept["faults"]
     return [*found.values()]

@@ -154,23 +154,12 @@ class Record:
 
     def rows(self, policy: str) -> tuple[int | None, list[Row]]:
         """When the record begins, None where it is empty; and what is there of one policy, in order of time."""
-        began_us: int | None = None
-        least_us = self._least_us()
+        began_us: list[int] = []
         found: list[Row] = []
-        erased_us: dict[Subject, int] = {}
-        for _, path, _ in self._listed():
-            for rows in _chunks(path):
-                began_us = rows[0][1] if began_us is None else min(began_us, rows[0][1])
-                found += [Row(*row) for row in rows if row[0][0] in ("", policy) and row[1] >= least_us]
-        for row in found:
-            if not row.kind[0]:
-                erased_us[row.subject] = max(row.at_us, erased_us.get(row.subject, 0))
-        found = [row for row in found if row.kind[0] and row.at_us > erased_us.get(row.subject, 0)]
-        found.sort(key=lambda row: row.at_us)
-        return None if began_us is None else max(began_us, least_us), found
-
-    def _least_us(self) -> int:
-        return time.time_ns() // 1000 - int(self._keep_s * 1e6)
+        for rows in filter(None, self.pieces()):
+            began_us.append(rows[0][1])
+            found += [Row(*row) for row in rows if row[0][0] == policy]
+        return min(began_us, default=None), sorted(found, key=lambda row: row.at_us)
 
     def pieces(self) -> Iterator[list[RowTuple]]:
         """All that is there, some thousand rows at a time, in no order."""
@@ -178,7 +167,7 @@ class Record:
         for _, path, _ in self._listed():
             for rows in _chunks(path, _ERASED):
                 erased_us |= {row[2]: max(row[1], erased_us.get(row[2], 0)) for row in rows if not row[0][0]}
-        least_us = self._least_us()
+        least_us = time.time_ns() // 1000 - int(self._keep_s * 1e6)
         for _, path, _ in self._listed():
             for rows in _chunks(path):
                 yield [

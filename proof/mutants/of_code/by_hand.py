@@ -101,8 +101,8 @@ MUTANTS = (
     Mutant(
         "a look at a clock that is ahead for a moment ends a reservation for good",
         "store/local/reservations.py",
-        "end_all(logs, self._stored, now_us, ColumnLog.copy_of)",
-        "end_all(logs, self._stored, now_us, lambda log: log)",
+        "end_and_carry(logs, self._stored, now_us, ColumnLog.copy_of, carry)",
+        "end_and_carry(logs, self._stored, now_us, lambda log: log, carry)",
         LAW + "test_a_time_that_steps_back_ends_nothing_twice",
     ),
     Mutant(

@@ -21,7 +21,7 @@ from capline.window.carry import NumberRow, carry_hits, carry_numbers, rows_of, 
 from capline.window.charge import charge, refund, settle
 from capline.window.joint import joint, joint_slot
 from capline.window.log import NEVER, Draft, Log, trim
-from capline.window.reservation import Pending, commit, end_all, forget, reserve, take_along
+from capline.window.reservation import Pending, commit, end_and_carry, forget, reserve, take_along
 from capline.window.rule import Slot, attempt, move, peek
 
 
@@ -283,19 +283,18 @@ class Reference:
                 if (log := self._logs.get((log_limits.log, subject))) is not None
             ]
         pending = self._pending.get((rule.logs[0].log, subject), [])
-        keeps_log = logs[0].log_limits.keeps != "ids"
-        if not keeps_log:
-            opened.pending = end_all(logs[:1], pending, now_us, _copy)
-        if keeps_log:
-            if opened.rows:
-                carry_numbers(opened.rows, logs[0], now_us, _copy)
-                opened.took = True
-        elif opened.rows:
-            opened.took = take_over(opened.rows, logs, now_us, _empty)
-        elif carries or self._keeps_rows:
-            opened.took = carry_hits(logs, now_us, _empty)
-        if keeps_log:
-            opened.pending = end_all(logs, pending, now_us, _copy)
+
+        def carry() -> None:
+            if logs[0].log_limits.keeps != "ids":
+                if opened.rows:
+                    carry_numbers(opened.rows, logs[0], now_us, _copy)
+                    opened.took = True
+            elif opened.rows:
+                opened.took = take_over(opened.rows, logs, now_us, _empty)
+            elif carries or self._keeps_rows:
+                opened.took = carry_hits(logs, now_us, _empty)
+
+        opened.pending = end_and_carry(logs, pending, now_us, _copy, carry)
         return opened
 
     def _keep(self, subject: Subject, opened: _Opened) -> None:

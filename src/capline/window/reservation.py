@@ -66,6 +66,25 @@ def end_all(
     return [entry for entry in pending if entry not in gone]
 
 
+def end_and_carry(
+    logs: Sequence[BoundLog],
+    pending: Sequence[Pending],
+    now_us: int,
+    copy: Callable[[OpenLog], OpenLog],
+    carry: Callable[[], None],
+) -> list[Pending]:
+    """`end_all`, and what one form takes over from the other after a change of algorithm (`carry`).
+
+    Numbers take over what hits count, so those that have ended go first; hits that take over numbers have their places
+    before any of them ends.
+    """
+    to_numbers = logs[0].log_limits.keeps == "ids"
+    if to_numbers:
+        pending = end_all(logs[:1], pending, now_us, copy)
+    carry()
+    return [*pending] if to_numbers else end_all(logs, pending, now_us, copy)
+
+
 def take_along(logs: Sequence[BoundLog]) -> None:
     """After a refund or settlement that changes one log: remove what has ended from all of them."""
     for bound in logs if any(bound.changed for bound in logs) else ():

@@ -16,7 +16,7 @@ from capline.store.local.log import ColumnLog
 from capline.store.local.numbers import OpenNumbers
 from capline.window.bound_log import BoundLog
 from capline.window.log import NEVER
-from capline.window.reservation import Pending, commit, end_all, ended, mark_of, pending_in
+from capline.window.reservation import Pending, commit, end_and_carry, ended, mark_of, pending_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,20 +48,13 @@ class OpenRecord:
 
     def open(self, logs: Sequence[BoundLog], now_us: int, *, carries: bool = True) -> None:
         """Bind these logs, the policy's own first, to its numbers, and take out hits whose reservation has ended."""
-        numbers_follow = logs[0].log_limits.keeps == "ids"
-        if numbers_follow:
-            self._end(logs[:1], now_us)
-        self.numbers.take_over(logs, now_us, carries=carries)
-        for place, numbers in self._others.items() if carries else ():
-            numbers.take_over(logs[place:], now_us, carries=False)
-        if not numbers_follow:
-            self._end(logs, now_us)
 
-    def _end(self, logs: Sequence[BoundLog], now_us: int) -> None:
-        if self._stored:
-            self.pending = end_all(logs, self._stored, now_us, ColumnLog.copy_of)  # pyright: ignore[reportArgumentType] - the logs came from `load`
-        else:
-            self.pending = []
+        def carry() -> None:
+            self.numbers.take_over(logs, now_us, carries=carries)
+            for place, numbers in self._others.items() if carries else ():
+                numbers.take_over(logs[place:], now_us, carries=False)
+
+        self.pending = end_and_carry(logs, self._stored, now_us, ColumnLog.copy_of, carry)  # pyright: ignore[reportArgumentType] - the logs came from `load`
 
     def save_numbers(self, logs: Sequence[BoundLog]) -> Sequence[BoundLog]:
         """As `OpenNumbers.save`."""

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import threading
 from array import array
-from bisect import bisect_right
-from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from capline.model.attempt import Attempt
-from capline.model.clock import LATEST_US, SystemClock
 from capline.model.decision import Decision, Joint
-from capline.model.errors import CaplineError, InvalidValueError
-from capline.model.limit import LARGEST_QUOTA
+from capline.model.errors import CaplineError
 from capline.model.subject import Subject, check_subject
-from capline.store.columns import NO_HIT, Decisions
+from capline.store.columns import Decisions
 from capline.store.local.base import LocalStore
-from capline.store.local.batches import NO_ANSWER, Work, decided_once, limits_of, parts_of, rows_of
-from capline.store.local.fast_path import decide_one, first_decision, states_of_each, states_of_logs
+from capline.store.local.batches import Work, decided_once, limits_of, parts_of
+from capline.store.local.fast_path import decide_one, first_decision, states_of_logs
 from capline.store.local.log import ColumnLog
+from capline.store.local.memory_units import decide_rows, joint_path, logs_of, unit_parts, unit_step, wall_clock
 from capline.store.local.numbers import StoredNumbers
 from capline.store.local.numbers_path import first_hit
 from capline.store.local.operations import joint_step, step
@@ -38,20 +34,12 @@ from capline.support.polled_lock import PolledLock
 from capline.window.carry import NumberRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import numpy as np
+    from collections.abc import Callable, Iterator, Sequence
 
     from capline.model.clock import Clock
-    from capline.model.limit import Limit
     from capline.store.local.fast_path import FastRule, Quick
-else:
-    from capline.model.arrays import np
 
 _T = TypeVar("_T")
-_ZERO, _ONE = 0, 1
-ROWS_A_TURN = 64
-"""Rows of a batch under one lock: some 50 us, as long as a thread that finds it locked sleeps."""
 
 
 class _LogTable(msgspec.Struct, weakref=True):
@@ -61,24 +49,6 @@ class _LogTable(msgspec.Struct, weakref=True):
     logs: dict[Subject, ColumnLog] = {}
     retention_us: int = 0
     unswept: list[Subject] = []
-
-
-def _logs(ref: LogRef) -> dict[Subject, Any]:
-    return ref.handle.logs  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType] - what `_handle` put there
-
-
-def _parts(compiled: LocalRule, named: Callable[[Limit], Any]) -> list[tuple[Any, ...]]:
-    """Each log of a rule for `MemoryStore._unit`: its table, its widest window, its limits, what must stay free."""
-    return [
-        (
-            _logs(ref),
-            ref,
-            unit[1],
-            [(edge, quota, window_us, named(limit)) for edge, window_us, limit, quota in unit[0]],
-            unit[4].keep_free,
-        )
-        for ref, unit in zip(compiled.refs, compiled.units or (), strict=True)
-    ]
 
 
 class MemoryStore(LocalStore, LogTransaction):
@@ -103,7 +73,7 @@ class MemoryStore(LocalStore, LogTransaction):
         self._keeping = threading.Lock()
         wait_at_fork(self._keeping, self._lock.lock, self._naming)
         self._unit_path = self._unit_paths()
-        self.units = self._joint_path()
+        self.units = joint_path(self._clock, self._lock)
 
     def _handle(self, name: str, retention_us: int) -> object:
         with self._naming:  # not the lock of the logs, which a batch may hold for seconds
@@ -136,12 +106,12 @@ class MemoryStore(LocalStore, LogTransaction):
 
     def _unit_paths(self) -> Callable[[LocalRule, FastRule], Callable[[Subject], Decision]]:
         """`unit_path`; what all rules share is bound here, once: there may be many rules, and each is few objects."""
-        now_us_of, wall_ns = self._clock.now_us, time_ns if type(self._clock) is SystemClock else None
+        now_us_of, wall_ns = self._clock.now_us, wall_clock(self._clock)
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
 
         def of_rule(compiled: LocalRule, unit: FastRule) -> Callable[[Subject], Decision]:
             ref = compiled.refs[0]
-            logs, retention_us = _logs(ref), ref.retention_us
+            logs, retention_us = logs_of(ref), ref.retention_us
 
             def decide(subject: Subject) -> Decision:
                 """One lock, one look-up, `decide_one`: some 0.8 µs. Any other log goes to the general rule."""
@@ -183,71 +153,6 @@ class MemoryStore(LocalStore, LogTransaction):
 
         return of_rule
 
-    def _joint_path(self) -> Callable[[Mapping[Any, LocalRule], Sequence[Attempt]], Joint | None]:  # noqa: C901 - one flat step
-        now_us_of, wall_ns = self._clock.now_us, time_ns if type(self._clock) is SystemClock else None
-        try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
-
-        def units(rules: Mapping[Any, LocalRule], attempts: Sequence[Attempt]) -> Joint | None:  # noqa: C901, PLR0911, PLR0912 - as above
-            """Each judged as by `decide_one`, on logs that are there and in one piece, and one answer for all."""
-            left, limit, binds, reset_us, stale = LARGEST_QUOTA + 1, None, 0, 0, False
-            found: dict[Any, tuple[Any, ...]] = {}
-            at, last = 0, attempts[-1]
-            if type(last) is not Attempt or (rule := rules.get(last.policy)) is None or rule.single is None:
-                return None  # before the others are judged
-            if not try_acquire(False):
-                wait()
-            try:
-                now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
-                for attempt in attempts:
-                    if type(attempt) is not Attempt or not (attempt.cost is _ONE and attempt.keep_free is _ZERO):
-                        return None
-                    if not attempt.id is attempt.segment is attempt.channel is attempt.zone is attempt.limits is None:
-                        return None
-                    rule, subject = rules.get(attempt.policy), attempt.subject
-                    kind, unit = type(subject), None if rule is None else rule.single
-                    if rule is None or unit is None or (kind is not str and kind is not int):
-                        return None
-                    table: Any = rule.refs[0].handle
-                    log = table.logs.get(subject)
-                    if log is None or log.before is not None or log.reserved:
-                        return None
-                    stamps, start, stamp_us = log.stamps, log.start, log.high_water_us
-                    n = len(stamps)
-                    if n == start or stamps[-1] != stamp_us:
-                        return None
-                    oldest_us = stamps[start]
-                    stamp_us = now_us if now_us > stamp_us else stamp_us + 1
-                    limits, widest_us, _, _, _ = unit
-                    for edge, window_us, of, quota in limits:
-                        i, cutoff_us = n - edge, stamp_us - window_us
-                        if i >= start and stamps[i] > cutoff_us:
-                            return None
-                        free = quota - n + (start if oldest_us > cutoff_us else bisect_right(stamps, cutoff_us, start))
-                        if free < left:
-                            left, limit, binds = free, of, at
-                    empty_us = stamp_us + widest_us
-                    if empty_us > reset_us:  # noqa: PLR1730 - a call of `max` takes as long as the look-up
-                        reset_us = empty_us
-                    if oldest_us + widest_us <= stamp_us:
-                        stale = True
-                    found[log] = unit, stamps, start, n, stamp_us, now_us, True
-                    at += 1
-                if reset_us >= LATEST_US or len(found) < at:  # a log that is asked for twice
-                    return None
-                hits: list[int] = []
-                for log, (unit, _, _, _, stamp_us, _, _) in found.items():
-                    if stale:
-                        log.trim(max(now_us, log.high_water_us) - unit[4].retention_us)
-                    log.high_water_us = stamp_us
-                    log.stamps.append(stamp_us)
-                    hits.append(stamp_us)
-            finally:
-                release()
-            seen = states_of_each, found.values()
-            return Joint(True, limit, left - 1, 0, reset_us - now_us, (*hits,), binds, "store", 0, 0, seen)
-
-        return units
-
     @override
     def ask_path(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:  # noqa: C901 - one flat step
         """One lock, one look-up, the fast path; the general rule where it has no answer."""
@@ -256,9 +161,9 @@ class MemoryStore(LocalStore, LogTransaction):
             return self._ask_several(compiled, quick)
         # A subject who has hits with an id has a log beside the numbers, one with reservations has a record of them.
         beside = own if numbers else compiled.record
-        values, others = _logs(numbers or own), {} if beside is None else _logs(beside)
+        values, others = logs_of(numbers or own), {} if beside is None else logs_of(beside)
         now_us_of = self._clock.now_us
-        wall_ns = time_ns if type(self._clock) is SystemClock else None
+        wall_ns = wall_clock(self._clock)
         try_acquire, wait, release = self._lock.try_acquire, self._lock.wait, self._lock.release
         meters = compiled.meters
         first_of = first_hit(meters[0], compiled.rule.logs) if len(meters) == 1 else None
@@ -319,8 +224,8 @@ class MemoryStore(LocalStore, LogTransaction):
     def _ask_several(self, compiled: LocalRule, quick: Quick) -> Callable[..., Decision]:
         """The same on several logs, as the policy's and the channel's."""
         refs, record = compiled.refs, compiled.record
-        tables, pending = [_logs(ref) for ref in refs], {} if record is None else _logs(record)
-        units, parts = compiled.units, _parts(compiled, lambda limit: limit) if compiled.units else ()
+        tables, pending = [logs_of(ref) for ref in refs], {} if record is None else logs_of(record)
+        units, parts = compiled.units, unit_parts(compiled, lambda limit: limit) if compiled.units else ()
         now_us_of, lock = self._clock.now_us, self._lock
         try_acquire, wait, release = lock.try_acquire, lock.wait, lock.release
 
@@ -333,7 +238,7 @@ class MemoryStore(LocalStore, LogTransaction):
             try:
                 now_us = now_us_of()
                 if units and cost == 1 and not fingerprint and kind != "schedule":
-                    answer = self._unit(subject, parts, now_us, records=kind == "decide")
+                    answer = unit_step(self, subject, parts, now_us, records=kind == "decide")
                     if answer is not None:
                         hit_us, left, limit, reset_us, wait_us, stamp_us, found = answer
                         seen = states_of_logs, units, found, stamp_us, now_us, not wait_us
@@ -409,159 +314,13 @@ class MemoryStore(LocalStore, LogTransaction):
         if batch.cost != 1:
             return super()._columns(batch, mode, work)
         errors: dict[int, CaplineError] = {}
-        parts = [self._units(batch, mode, rows, errors) for rows in parts_of(len(batch.subjects))]
+        parts = [
+            decide_rows(self, self._clock, self._lock, batch, mode, rows, errors)
+            for rows in parts_of(len(batch.subjects))
+        ]
         decided = Decisions.joined(parts, limits_of(batch))
         decided.errors = errors
         return decided
-
-    def _units(  # noqa: C901, PLR0912, PLR0915 - one flat step
-        self, batch: Batch, mode: Mode, rows: slice, errors: dict[int, CaplineError]
-    ) -> Decisions:
-        """Single units, a few under one lock and at one instant, without an object each.
-
-        A log with fewer hits than the least edge has room. What the rule is asked for comes after the few, one by one.
-        """
-        limits, attempts = limits_of(batch), [*rows_of(batch, rows)]
-        others: dict[int, Decision] = {}
-
-        def alone(late: Iterable[int]) -> None:
-            for row in late:
-                code, subject = attempts[row]
-                compiled = batch.compiled[code]
-                try:
-                    ask = compiled.ask
-                    others[row] = ask(subject, 1, 0, mode) if ask else self.step(Operation(mode, compiled, subject))
-                except InvalidValueError as error:
-                    self._clock.now_us()  # raises where the clock is what is wrong: then no row has an answer
-                    errors[rows.start + row], others[row] = error, NO_ANSWER
-
-        if any(compiled.units is None for compiled in batch.compiled):
-            alone(range(len(attempts)))  # two rules may be of one log: its rows stay in order
-            return Decisions.of([*others.values()], limits)
-        place_of = {id(limit): place for place, limit in enumerate(limits)}
-        bound = [_parts(compiled, lambda limit: place_of[id(limit)]) for compiled in batch.compiled]
-        firsts = [(len(parts) == 1, *parts[0][:4], min(parts[0][3])[0]) for parts in bound]
-        hits, lefts, places, resets_us = list[int](), list[int](), list[int](), list[int]()
-        refused: dict[int, int] = {}
-        most, records = LARGEST_QUOTA + 1, mode == "decide"
-        for first in range(0, len(attempts), ROWS_A_TURN):
-            late: dict[int, Subject] = {}
-            with self._lock:
-                now_us = self._clock.now_us()
-                for code, subject in attempts[first : first + ROWS_A_TURN]:
-                    single, logs, ref, widest_us, windows, least_edge = firsts[code]
-                    log = logs.get(subject) if single and not late else None
-                    if log is not None:
-                        stamps, start = log.stamps, log.start
-                        n = len(stamps)
-                        if (
-                            start < n < least_edge + start
-                            and stamps[-1] == log.high_water_us < now_us
-                            and log.before is None
-                            and not log.reserved
-                        ):
-                            oldest_us, left, place = stamps[start], most, 0
-                            for _, quota, window_us, limit in windows:
-                                cutoff_us, free = now_us - window_us, quota - n
-                                free += start if oldest_us > cutoff_us else bisect_right(stamps, cutoff_us, start)
-                                if free < left:
-                                    left, place = free, limit
-                            if records:
-                                if oldest_us <= now_us - ref.retention_us:
-                                    log.trim(now_us - ref.retention_us)
-                                log.stamps.append(now_us)
-                                log.high_water_us = now_us
-                            hits.append(now_us)
-                            lefts.append(left - 1)
-                            places.append(place)
-                            resets_us.append(widest_us)
-                            continue
-                    answer = None
-                    if not late or subject not in late.values():
-                        answer = self._unit(subject, bound[code], now_us, records=records)
-                    if answer is None:
-                        late[len(hits)] = subject
-                        answer = 0, 0, 0, 0, 0, 0, ()
-                    hit_us, left, place, reset_us, wait_us, _, _ = answer
-                    if wait_us:
-                        refused[len(hits)] = wait_us
-                    hits.append(hit_us)
-                    lefts.append(left - 1)
-                    places.append(place)
-                    resets_us.append(reset_us)
-            alone(late)
-        decided = Decisions(
-            limits,
-            np.ones(len(attempts), np.bool_),
-            np.array(places, np.int16),
-            np.array(lefts, np.int64),
-            np.zeros(len(attempts), np.int64),
-            np.array(resets_us, np.int64),
-            np.array(hits, np.int64) if records else np.full(len(attempts), NO_HIT),
-        )
-        if refused:
-            rows_refused = [*refused]
-            decided.allowed[rows_refused] = False
-            decided.retry_after_us[rows_refused] = [*refused.values()]
-        if others:
-            decided.put(np.array([*others]), Decisions.of([*others.values()], limits))
-        return decided
-
-    def _unit(  # noqa: C901, PLR0912 - one flat step
-        self, subject: Subject, parts: Sequence[tuple[Any, ...]], now_us: int, *, records: bool
-    ) -> tuple[Any, ...] | None:
-        """What `decide_one` says, on several logs if they are all behind now, and records; None: ask the rule.
-
-        As (hit, units left before it, place of the limit that binds, when all is empty, wait), then the stamp, and of
-        each log (itself, its stamps, the places of the first and behind the last).
-        """
-        found: list[tuple[ColumnLog, array[int], int, int]] = []
-        fresh: list[tuple[LogRef, ColumnLog]] = []
-        fits_us: Any = now_us
-        stamp_us = now_us
-        left, place, binds, newest_us, longest_us, keeps = LARGEST_QUOTA + 1, None, None, 0, 0, None
-        windows: list[tuple[int, int, int, int]]
-        for logs, ref, widest_us, windows, keep_free in parts:
-            log: Any = logs.get(subject)
-            if log is None:
-                log = ColumnLog()
-                fresh.append((ref, log))
-            stamps, start, time_us = log.stamps, log.start, log.high_water_us
-            n = len(stamps)
-            if log.before is not None or log.reserved or (n > start and stamps[-1] != time_us):
-                return None
-            if time_us >= now_us:
-                if len(parts) > 1 or time_us >= LATEST_US - 1:
-                    return None
-                stamp_us = fits_us = time_us + (n > start)
-            if n > start and time_us > newest_us:
-                newest_us = time_us
-            for edge, quota, window_us, limit in windows:
-                i, cutoff_us = n - edge, stamp_us - window_us
-                if i >= start and (at_us := stamps[i]) > cutoff_us:
-                    if at_us + window_us > fits_us:
-                        fits_us, binds = at_us + window_us, limit
-                elif binds is None:
-                    free = quota - n
-                    free += start if n == start or stamps[start] > cutoff_us else bisect_right(stamps, cutoff_us, start)
-                    if free < left:
-                        left, place = free, limit
-            longest_us, keeps = max(longest_us, widest_us), keeps or keep_free
-            found.append((log, stamps, start, n))
-        if binds is not None:
-            if fits_us >= LATEST_US or keeps:
-                return None
-            reset_us = newest_us + longest_us - now_us
-            return NO_HIT, 1, binds, reset_us, fits_us - now_us, stamp_us, found
-        if records:
-            retention_us = parts[0][1].retention_us
-            for log, _, _, _ in found:
-                log.trim(max(now_us, log.high_water_us) - retention_us)
-                log.stamps.append(stamp_us)
-                log.high_water_us = stamp_us
-            for ref, log in fresh:  # when all are recorded: a sweep takes what is old
-                self.save(ref, subject, log)
-        return stamp_us, left, place, stamp_us + longest_us - now_us, 0, stamp_us, found
 
     @override
     def _decided_once(self, batch: Batch, receipt: str, work: Work) -> Decisions:

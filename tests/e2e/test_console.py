@@ -521,6 +521,34 @@ def test_in_a_browser_who_may_finds_why_and_pauses(
             assert browser.notes == []
 
 
+def test_a_page_left_open_is_renewed_says_when_not_and_takes_over_a_newer_style(tmp_path: Path) -> None:
+    with (
+        Serving(tmp_path, "--store", "memory://") as service,
+        Chromium(tmp_path / "profile", width=390) as browser,
+    ):
+        service.ask("/v1/decide", policy="promo", subject="u")
+        browser.go(f"{service.admin}/console/subject?id=u")
+
+        def is_renewed() -> bool:
+            shown = browser.told("document.querySelector('time').textContent")
+            return soon(lambda: browser.told("document.querySelector('time').textContent") != shown, WITHIN_S)
+
+        browser.told("(document.querySelector('details').open = true, true)")
+        assert is_renewed()
+        assert browser.told("document.querySelector('details').open")
+        tab = {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+        for _ in range(20):
+            if browser.told("!!document.querySelector('main :focus-visible')"):
+                break
+            browser.ask("Input.dispatchKeyEvent", type="keyDown", **tab)
+        assert soon(lambda: "not renewed while you are in it" in browser.text, WITHIN_S)
+        browser.told("(document.activeElement.blur(), true)")
+        assert soon(lambda: "not renewed" not in browser.text, WITHIN_S)
+        browser.told("(window.older = true, document.querySelector('link[rel=stylesheet]').href += '?older', true)")
+        assert soon(lambda: not browser.told("!!window.older"), WITHIN_S)
+        assert browser.notes == []
+
+
 def test_top_shows_the_same_in_a_terminal(
     tmp_path: Path, service: Serving, tokens: dict[str, str], capline: CommandLine
 ) -> None:
@@ -626,6 +654,7 @@ def test_top_goes_on_and_says_so_while_the_service_is_away(tmp_path: Path) -> No
         assert says(b"2 policies")
         service.__exit__()
         assert says(b"it does not answer")
+        assert says(b"store was up")
         assert says(b"2 policies")
         top.send_signal(signal.SIGINT)
         assert says(b"\x1b[?25h")  # the cursor is shown again

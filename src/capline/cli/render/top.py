@@ -24,7 +24,7 @@ def screen(seen: Mapping[str, Any], url: str) -> Group:
     head = _head(seen, url) if "rates" in seen else _store_head(seen, url)
     limited, campaigns = _limited(seen.get("limited", ())), _campaigns(seen.get("campaigns"))
     # A terminal has few lines: the subject that was named comes first; faults of servers are in the head already.
-    parts = head, _subject(seen), _policies(seen), _servers(seen["servers"]), limited, campaigns
+    parts = head, _subject(seen), _policies(seen), _servers(seen["servers"], seen["away"]), limited, campaigns
     return Group(*(line for part in parts for line in part))
 
 
@@ -45,7 +45,7 @@ def _head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
     lost = f", [bold red]{rates['errors']:,.1f} without an answer[/]" if rates["errors"] else ""
     took = f"   half within {_ms(seconds['median'])}, 99 % within {_ms(seconds['p99'])}" if seconds["median"] else ""
     yield f"a second: {rates['allowed']:,.1f} allowed, {refused}{lost}{took}"
-    yield f"store {_state(store)}   {seen['policy_count']:,} policies"
+    yield f"store {_state(store, seen['away'])}   {seen['policy_count']:,} policies"
     for each in seen["attention"]:
         yield f"[yellow]{plain(each['what'])}[/]"
 
@@ -56,7 +56,7 @@ def _title(seen: Mapping[str, Any], url: str) -> str:
     return f"{title}\n[bold red]it does not answer:[/] {plain(seen['away'])}" if seen["away"] else title
 
 
-def _servers(servers: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+def _servers(servers: Sequence[Mapping[str, Any]], away: str) -> Iterator[RenderableType]:
     rows = [
         {
             "keys": _figure(each["keys"], "{:,}"),
@@ -75,7 +75,7 @@ def _servers(servers: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
         shown = table("\nserver", "", numbers=(f"\n{figure}" for figure in figures))
         shown.columns[0].no_wrap = True
         for each, row in zip(servers, rows, strict=True):
-            shown.add_row(plain(each["server"]), _state(each), *(row[figure] for figure in figures))
+            shown.add_row(plain(each["server"]), _state(each, away), *(row[figure] for figure in figures))
         yield shown
 
 
@@ -130,8 +130,10 @@ def _subject(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield shown
 
 
-def _state(state: Mapping[str, Any]) -> str:
-    return "[green]up[/]" if state["up"] else "[bold red]away[/]"
+def _state(state: Mapping[str, Any], away: str) -> str:
+    if state["up"]:
+        return "was up" if away else "[green]up[/]"
+    return "[bold red]away[/]"
 
 
 def _figure(figure: float | None, form: str) -> str:

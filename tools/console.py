@@ -47,7 +47,7 @@ PAGES = {
     "faults": "/campaigns/new?message=push&campaign=a+b&audience=users.csv&holdout=x&rate=fast",
     "policies": "/policies",
     "policy": "/policy?name=promo",
-    "try": "/try?name=promo&limits=2/day&by_segment=vip:+5/day,+20/week&channels=push:+1/hour",
+    "try": "/try?name=promo&limits=1/day&by_segment=vip:+5/day,+20/week&channels=push:+1/hour",
     "limited": "/limited",
     "segments": "/segments?left=active&right=vip",
     "audit": "/audit",

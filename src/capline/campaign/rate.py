@@ -28,7 +28,8 @@ from capline.model.errors import CampaignConflictError, InvalidValueError, quote
 from capline.model.limit import Limit
 from capline.model.policy import Policy
 
-_RATE, _RATES = "capline-rate", Policy("capline-rates", ["1/day"])
+RATE, RATES = "capline-rate", "capline-rates"
+_RATES = Policy(RATES, ["1/day"])
 _LEAST_WINDOW_US = 1_000_000
 _MOST_BEFORE = 100
 LONGEST_WAIT_S = 1.0
@@ -115,12 +116,12 @@ class Pace:
         most = next(size for size in range(most, 0, -1) if quota % size <= quota // 100)
         limits = Limit.margin(now.rate, jitter=f"{jitter_us}us", cost=most)
         # No limits of its own for each call: those would have a log of their own for each size of a hand-over.
-        return cls(limiter.beside([Policy(_RATE, limits)]), key, most, jitter_us / 4e6, now)
+        return cls(limiter.beside([Policy(RATE, limits)]), key, most, jitter_us / 4e6, now)
 
     def turn(self, messages: int) -> float:
         """Wait for the slot of so many messages; returns until when they may leave, by `time.monotonic`.
 
         Raises `LimitExceeded` where there is none within a second.
         """
-        with self.limiter.acquire(_RATE, self.key, messages, timeout=LONGEST_WAIT_S, slack=self.slack_s):
+        with self.limiter.acquire(RATE, self.key, messages, timeout=LONGEST_WAIT_S, slack=self.slack_s):
             return time.monotonic() + self.slack_s

@@ -9,19 +9,23 @@ The store also knows which run a campaign has, by a hit with the run's id: ledge
 import hashlib
 
 from capline.campaign.file import CampaignFile
-from capline.campaign.rate import claim_rate
+from capline.campaign.rate import RATE, RATES, claim_rate
 from capline.campaign.report import StoreFacts
 from capline.campaign.store.records import Input, Rate
 from capline.limiter.limiter import Limiter
+from capline.limiter.policies.unnamed import unnamed_policy
 from capline.model.clock import SystemClock
 from capline.model.decision import Decision
 from capline.model.errors import CampaignConflictError, CampaignError
 from capline.model.limit import Limit
+from capline.model.policy import Policy
 from capline.store.redis.io.url import safe_url
 from capline.support.instant import instant_text
 
 _RUNS = "capline/runs"
 _ONE_RUN = "1/3650 days"
+_NOBODYS = [unnamed_policy(_RUNS, [_ONE_RUN]), *(Policy(name, [_ONE_RUN]) for name in (RATE, RATES))]
+"""Their logs count runs and rates, and no recipient."""
 
 
 def claim_run(limiter: Limiter, file: CampaignFile, run_id: str, rate: Rate | None) -> None:
@@ -34,7 +38,7 @@ def why_no_rehearsal(file: CampaignFile, limiter: Limiter) -> str | None:
     """Why the campaign's instant may not be used on this store: None where it has come, or only rehearsals meet it."""
     if file.rehearsal or file.as_of_us is None or file.as_of_us <= SystemClock().now_us():
         return None
-    if limiter.stats().get("logs") == 0:
+    if _recipients_logs(limiter) == 0:
         return None
     return (
         f"{file.path}: 'as_of:' is in the future, and the store may be in use: its subjects would be counted there and "
@@ -61,11 +65,19 @@ def _refuse_unless(free: Decision, limiter: Limiter, campaign: str) -> None:
 
 
 def store_facts(url: str, limiter: Limiter) -> StoreFacts:
-    """The facts of an open store; takes twenty microseconds."""
-    stats = limiter.stats()
-    if "logs" not in stats:
-        return StoreFacts(safe_url(url), None, None, None)
-    return StoreFacts(safe_url(url), stats["logs"], instant_text(stats["begun_us"]), not stats["logs"])
+    """The facts of an open store. Cost: it reads a log for each campaign that was ever run with it."""
+    logs = _recipients_logs(limiter)
+    begun = None if logs is None else instant_text(limiter.stats()["begun_us"])
+    return StoreFacts(safe_url(url), logs, begun, None if logs is None else not logs)
+
+
+def _recipients_logs(limiter: Limiter) -> int | None:
+    """How many subjects have a log, without campaigns and keys of rates; None where the store cannot tell."""
+    logs = limiter.stats().get("logs")
+    if not logs:
+        return logs
+    nobodys = {(record.log, record.subject) for record in limiter.beside(_NOBODYS).export()}
+    return logs - len(nobodys)
 
 
 def new_store(url: str) -> StoreFacts:

@@ -13,12 +13,13 @@ from capline import Limiter, ManualClock
 from capline.campaign import CampaignStopped, Job, Ledger, Report, Stop, open_run, plan, report_of, run
 from capline.campaign.deliver import backoff_s
 from capline.campaign.file import Retry
+from capline.campaign.rate import Pace
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Messages, Outcomes
-from capline.campaign.store.records import Claimed
+from capline.campaign.store.records import Claimed, Rate
 from capline.campaign.store.rows import DELIVERED as ROW_DELIVERED
 from capline.campaign.store.rows import PENDING, UNSURE, BatchRows
 from capline.campaign.store.sqlite_store import SqliteCampaignStore
-from capline.campaign.store_facts import store_input
+from capline.campaign.store_facts import claim_run, store_facts, store_input
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError, StoreError, StoreFullError
 
@@ -84,6 +85,24 @@ def test_what_became_of_a_hand_over_is_stored_with_the_next_one_in_one_step(
     with job.open_limiter("memory://") as limiter:
         go(job, limiter, tmp_path / "run")
     assert stored == [[6, 0, 0], [4, 2, 0], [2, 2, 2], [0, 2, 4], [0, 0, 6]]
+
+
+def test_a_store_is_new_until_a_recipient_is_counted_in_it(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.audience([1])
+    job, found = site.job(as_of=None, rate="5/s", rate_key="gateway", sender="{webhook: http://127.0.0.1:1/}"), list[object]()
+    with job.open_limiter() as limiter:
+        for step in (
+            lambda: None,
+            lambda: claim_run(limiter, job.file, "ab", Rate("5/second")),
+            lambda: Pace.of("gateway", Rate("5/second"), 1, limiter).turn(1),  # pyright: ignore[reportOptionalMemberAccess]
+            lambda: limiter.decide("promo", 1),
+        ):
+            step()
+            facts = store_facts(job.file.store, limiter)
+            found.append((facts.logs, facts.is_new))
+        assert limiter.stats()["logs"] == 4
+    assert found == [(0, True)] * 3 + [(1, False)]
 
 
 def test_a_failure_is_stored_before_its_hit_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,13 @@
-"""The campaigns of a queue, a line each; of one the counts of `report`, and which worker has which batch.
-
-A `QueueStatus` reads each finished batch once, since it does not change. For ten million subjects the first report
-reads some 100 MB; each later one reads only what is not finished.
-"""
+"""The campaigns of a queue, a line each; of one the counts of `report`, and which worker has which batch."""
 
 from collections.abc import Iterator
-from copy import deepcopy
 
 import msgspec
 
 from capline.campaign.ledger import Ledger
-from capline.campaign.report import OutcomeCounts, Report, Steering, state_now
+from capline.campaign.report import Report, RunStatus, Steering, state_now
 from capline.campaign.store.protocol import CampaignStore, UnreadableRunError, names_of
 from capline.campaign.store.records import PREPARE, InWork, State
-from capline.campaign.store.rows import BatchRows
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -42,38 +36,17 @@ class QueueStatus:
     """Reads one campaign of a queue; `CampaignError` where it is not there."""
 
     def __init__(self, queue: CampaignStore, campaign: str) -> None:
-        self._run = Ledger.of(queue, campaign)
-        self._batches = 0
-        self._settled = 0
-        self._not_done: set[int] = set()
-        self._done = OutcomeCounts(self._run.facts.segments)
+        self._url = queue.url
+        self._status = RunStatus(Ledger.of(queue, campaign))
 
     def report(self) -> QueueReport:
         """The progress now."""
-        # State before steps: where the run moves on in between, the state lags behind the counts, never ahead of them.
-        state = self._run.state()
-        if state.batches != self._batches or state.settled < self._settled:
-            # It is new here, its audience was read, or some of it is done again.
-            self._run = Ledger.of(self._run.store, self._run.name)
-            self._done = OutcomeCounts(self._run.facts.segments)
-            self._not_done = set(range(state.batches))
-        self._batches, self._settled = state.batches, state.settled
-        under_way: list[BatchRows] = []
-        for rows in self._run.store.steps(self._run.name, sorted(self._not_done)):
-            if rows.is_done:
-                self._done.add(rows)
-                self._not_done.discard(rows.number)
-            else:
-                under_way.append(rows)
-        counts = deepcopy(self._done)
-        for rows in under_way:
-            counts.add(rows)
-        report = counts.report(self._run.facts, state)
+        report, state = self._status.read()
         return QueueReport(**msgspec.structs.asdict(report), queue=self._progress(state))
 
     def _progress(self, state: State) -> QueueProgress:
         return QueueProgress(
-            self._run.store.url,
+            self._url,
             state.batches,
             state.batches - state.queued,
             state.waiting,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -105,48 +105,37 @@ class StoredRun:
 
     def texts(self) -> dict[str, object]:
         """The fields that a repeated `enqueue` replaces."""
-        return {
-            "file": self.text.encode(),
-            "path": self.path,
-            "store": self.store,
-            "policies": self.policies,
-            "priority": self.priority,
-            "keep_us": self.keep_us or "",
-            "rate": self.rate,
-            "rate_key": self.rate_key,
-        }
+        texts = {name: getattr(self, name) for name in ("path", "store", "policies", "priority", "rate", "rate_key")}
+        return {"file": self.text.encode(), "keep_us": self.keep_us or "", **texts}
 
     def fields(self) -> dict[str, object]:
         """All fields of the run's hash."""
-        return {
-            "version": VERSION,
-            "run_id": self.facts.run_id,
-            "facts": msgspec.json.encode(self.facts),
-            "inputs": msgspec.json.encode(self.inputs),
-            "columns": msgspec.json.encode(self.columns),
-            "zones": msgspec.json.encode(self.zones),
-            "batches": self.batches,
-            **self.texts(),
-        }
+        documents = {name: msgspec.json.encode(getattr(self, name)) for name in _DOCUMENTS}
+        return {"version": VERSION, "run_id": self.facts.run_id, "batches": self.batches, **documents, **self.texts()}
 
     @classmethod
     def of_fields(cls, fields: Mapping[bytes, bytes]) -> StoredRun:
         """The run of these fields; KeyError or ValueError where they are damaged."""
+        texts: dict[str, Any] = {name: fields[name.encode()].decode() for name in ("path", "store", "rate", "rate_key")}
+        documents = {name: msgspec.json.decode(fields[name.encode()], type=kind) for name, kind in _DOCUMENTS.items()}
         return cls(
-            msgspec.json.decode(fields[b"facts"], type=RunFacts),
-            msgspec.json.decode(fields[b"inputs"], type=tuple[Input, ...]),
-            fields[b"file"].decode(),
-            fields[b"path"].decode(),
-            fields[b"store"].decode(),
-            fields[b"policies"],
-            msgspec.json.decode(fields[b"columns"], type=tuple[str, ...]),
-            msgspec.json.decode(fields[b"zones"], type=tuple[str | None, ...]),
-            int(fields[b"batches"]),
-            int(fields[b"priority"]),
-            int(fields[b"keep_us"] or 0) or None,
-            fields[b"rate"].decode(),
-            fields[b"rate_key"].decode(),
+            **documents,
+            **texts,
+            text=fields[b"file"].decode(),
+            policies=fields[b"policies"],
+            batches=int(fields[b"batches"]),
+            priority=int(fields[b"priority"]),
+            keep_us=int(fields[b"keep_us"] or 0) or None,
         )
+
+
+_DOCUMENTS: dict[str, Any] = {
+    "facts": RunFacts,
+    "inputs": tuple[Input, ...],
+    "columns": tuple[str, ...],
+    "zones": tuple[str | None, ...],
+}
+"""The fields of a run that are stored as JSON, and what they hold."""
 
 
 @dataclass(frozen=True, slots=True)

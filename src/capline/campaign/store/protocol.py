@@ -98,9 +98,9 @@ class CampaignStore(ABC):
 
     @abstractmethod
     def begin(self, run: StoredRun, worker: str = "", lease_s: float = 0) -> bool:
-        """Create a campaign's run, with the batch that prepares it: this worker's, or free.
+        """Create a campaign's run, with the batch that prepares it: this worker's, or free; whether it is there.
 
-        False where there is one already, which stays unchanged, unless it is refused.
+        False where another run is there already, which stays unchanged, unless it is refused.
         """
 
     @abstractmethod
@@ -122,7 +122,6 @@ class CampaignStore(ABC):
     def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
         """Put batches back, and further ones; stops before the first that another process did. Returns how many."""
 
-    @abstractmethod
     def steer(
         self,
         campaign: str,
@@ -141,6 +140,7 @@ class CampaignStore(ABC):
         cancelled campaign only batches that are decided and not settled can be claimed, to be given back; when there
         are none, it is finished.
         """
+        return self._steer(campaign, change, due_us, until_us, by)
 
     def rate(self, key: str) -> Rate | None:
         """The rate of a key that someone changed; None where it is as the files say."""
@@ -272,6 +272,10 @@ class CampaignStore(ABC):
     @abstractmethod
     def _put(self, run: StoredRun, chunk: list[Batch], fence: int) -> int:
         """Store some batches as `put` does; how many there are, 0 where another worker prepares."""
+
+    @abstractmethod
+    def _steer(self, campaign: str, change: Change, due_us: int | None, until_us: int | None, by: str) -> bool:
+        """Change a campaign as `steer` does."""
 
     @abstractmethod
     def _rate_record(self, key: str) -> bytes | None:

@@ -5,6 +5,7 @@ campaigns are in shares by their names: the keys of a share, the lists of its ca
 """
 
 import math
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -75,23 +76,16 @@ class RedisCampaignStore(CampaignStore):
 
     def begin(self, run: StoredRun, worker: str = "", lease_s: float = 0) -> bool:
         words = run.facts.campaign, EXPIRY_MS, worker, int(lease_s * 1000), *_flat(run.fields())
-        return bool(self._run("begin", run.facts.campaign, *words))
+        return self._run("begin", run.facts.campaign, *words) == run.facts.run_id.encode()
 
     def put_files(self, run: StoredRun) -> None:
         self.server.call("HSET", self._keys(run.facts.campaign)[0], *_flat(run.texts()))
         self.steer(run.facts.campaign)  # by its priority and how long it is kept
 
-    def steer(
-        self,
-        campaign: str,
-        change: Change = "",
-        *,
-        due_us: int | None = None,
-        until_us: int | None = None,
-        by: str = "",
-    ) -> bool:
+    def _steer(self, campaign: str, change: Change, due_us: int | None, until_us: int | None, by: str) -> bool:
         due, until = ("" if each is None else each for each in (due_us, until_us))
-        return bool(self._run("steer", campaign, campaign, EXPIRY_MS, due, change, until, by))
+        call = secrets.token_hex(8)
+        return bool(self._run("steer", campaign, campaign, EXPIRY_MS, due, change, until, by, call))
 
     def wake(self, campaign: str, numbers: Sequence[int]) -> None:
         self._run("wake", campaign, campaign, EXPIRY_MS, *numbers)

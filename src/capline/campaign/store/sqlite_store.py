@@ -93,7 +93,6 @@ _ENDED = "(due_us <= ? OR due_us > ? + 2 * lease_us)"
 _RENEWED = "due_us = ? + lease_us"
 _PARTIAL = "NOT cancelled AND (batches = 0 OR queued < batches)"
 """It is not prepared yet."""
-_PREPARES = f"EXISTS (SELECT 1 FROM leased WHERE campaign = run.campaign AND number = {PREPARE} AND fence = ?)"  # noqa: S608  # nosec B608
 
 
 class SqliteCampaignStore(CampaignStore):
@@ -154,37 +153,29 @@ class SqliteCampaignStore(CampaignStore):
         self.forget(None if self._alone else _UNTOUCHED_US)
         name = run.facts.campaign
         with self._changes(name) as now_us:
-            self._db.execute(
+            self._do(
                 "DELETE FROM run WHERE campaign = ?1 AND NOT finished AND EXISTS (SELECT 1 FROM batch "
                 "WHERE campaign = ?1 AND number = ?2 AND aside IS NOT NULL)",
-                (name, PREPARE),
+                *(name, PREPARE),
             )
-            done = self._db.execute(
+            is_new = self._do(
                 "INSERT OR IGNORE INTO run (campaign, run_id, fields, batches, begun_us, due_us, last_us, priority, "
-                "keep_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(name, run.facts.run_id, msgspec.msgpack.encode(run.fields()), run.batches),
-                    *(now_us, now_us, now_us, run.priority, run.keep_us),
-                ),
+                "keep_us) VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?5, ?6, ?7)",
+                *(name, run.facts.run_id, _packed(run.fields()), run.batches, now_us, run.priority, run.keep_us),
             )
-            if done.rowcount:
+            if is_new:
                 self._begin_anew(name)
-                if worker:
-                    lease_us = int(lease_s * 1e6)
-                    self._db.execute(
-                        "UPDATE batch SET owner = ?, lease_us = ?, due_us = ?, since_us = ?, fence = fence + 1, "
-                        "claims = 1 WHERE campaign = ?",
-                        (worker, lease_us, now_us + lease_us, now_us, name),
-                    )
-            return done.rowcount > 0
+            if is_new and worker:
+                self._give(name, PREPARE, worker, lease_s, now_us, is_new=True)
+            return self._value("SELECT run_id FROM run WHERE campaign = ?", name) == run.facts.run_id
 
     def _begin_anew(self, campaign: str) -> None:
         """Only the batch that prepares is there; its fence goes on."""
-        self._db.execute("DELETE FROM batch WHERE campaign = ? AND number <> ?", (campaign, PREPARE))
-        self._db.execute(
+        self._do("DELETE FROM batch WHERE campaign = ? AND number <> ?", campaign, PREPARE)
+        self._do(
             "INSERT INTO batch (campaign, number, rows, data, due_us) VALUES (?, ?, 0, x'', 0) "
             "ON CONFLICT DO UPDATE SET aside = NULL, owner = NULL, claims = 0, due_us = 0, settled = 0",
-            (campaign, PREPARE),
+            *(campaign, PREPARE),
         )
 
     def expired(self, untouched_us: int | None) -> list[str]:
@@ -196,62 +187,57 @@ class SqliteCampaignStore(CampaignStore):
         if self.expired(untouched_us):
             with self._wipes():
                 for name in self.expired(untouched_us):  # another process may have begun it anew meanwhile
-                    self._db.execute("DELETE FROM batch WHERE campaign = ?", (name,))
-                    self._db.execute("DELETE FROM run WHERE campaign = ?", (name,))
+                    self._do("DELETE FROM batch WHERE campaign = ?", name)
+                    self._do("DELETE FROM run WHERE campaign = ?", name)
 
     def replace(self, campaign: str, run: StoredRun) -> None:
         """Put other inputs, perhaps another name, in the place of a run in which nothing was decided.
 
         What it was told stays: to wait, that it is paused or cancelled.
         """
-        with self._changes(run.facts.campaign):
-            self._db.execute("DELETE FROM batch WHERE campaign = ?", (campaign,))
-            self._db.execute(
+        name = run.facts.campaign
+        with self._changes(name):
+            self._do("DELETE FROM batch WHERE campaign = ?", campaign)
+            self._do(
                 "UPDATE run SET campaign = ?, fields = ?, batches = ?, queued = 0 WHERE campaign = ?",
-                (run.facts.campaign, msgspec.msgpack.encode(run.fields()), run.batches, campaign),
+                *(name, _packed(run.fields()), run.batches, campaign),
             )
-            self._begin_anew(run.facts.campaign)
+            self._begin_anew(name)
 
     def put_files(self, run: StoredRun) -> None:
+        name = run.facts.campaign
         with self._changes():
-            if (found := self._value(_FIELDS, run.facts.campaign)) is None:
-                return
-            self._db.execute(
-                "UPDATE run SET fields = ?, priority = ?, keep_us = ? WHERE campaign = ?",
-                (
-                    msgspec.msgpack.encode(msgspec.msgpack.decode(found) | run.texts()),
-                    *(run.priority, run.keep_us, run.facts.campaign),
-                ),
-            )
+            if (found := self._value(_FIELDS, name)) is not None:
+                fields = _packed(msgspec.msgpack.decode(found) | run.texts())
+                query = "UPDATE run SET fields = ?, priority = ?, keep_us = ? WHERE campaign = ?"
+                self._do(query, fields, run.priority, run.keep_us, name)
 
     def describe(self, claimed: Claimed, run: StoredRun) -> None:
-        with self._changes(claimed.campaign):
-            self._db.execute(
-                f"UPDATE run SET fields = ?, batches = ? WHERE campaign = ? AND batches = 0 AND {_PREPARES}",  # noqa: S608  # nosec B608
-                (msgspec.msgpack.encode(run.fields()), run.batches, claimed.campaign, claimed.fence),
-            )
+        name = claimed.campaign
+        with self._changes(name):
+            if self._owns(name, PREPARE, claimed.fence):
+                query = "UPDATE run SET fields = ?, batches = ? WHERE campaign = ? AND batches = 0"
+                self._do(query, _packed(run.fields()), run.batches, name)
 
     def _put(self, run: StoredRun, chunk: list[Batch], fence: int) -> int:
         name = run.facts.campaign
         with self._changes(name) as now_us:
-            queued = self._queued(run)
-            query = f"SELECT 1 FROM run WHERE campaign = ? AND {_PREPARES}"  # noqa: S608  # nosec B608
-            prepares = self._db.execute(query, (name, fence)).fetchone() is not None
+            queued, prepares = self._queued(run), self._owns(name, PREPARE, fence)
             for number, rows, data, due_us, span in chunk:
-                back = self._db.execute(
+                is_back = self._do(
                     "UPDATE batch SET aside = NULL, claims = 0, rows = ?, data = ?, due_us = ? "
                     "WHERE campaign = ? AND number = ? AND aside IS NOT NULL",
-                    (rows, data, due_us, name, number),
+                    *(rows, data, due_us, name, number),
                 )
-                if not back.rowcount and number == queued:
+                if not is_back and number == queued:
                     if not prepares:
                         return 0
                     self._insert(name, (number, rows, data, due_us, span))
                     queued += 1
-            self._db.execute(
+            self._do(
                 "DELETE FROM batch WHERE campaign = ?1 AND number = ?2 AND EXISTS (SELECT 1 FROM run "
                 "WHERE campaign = ?1 AND 0 < batches AND batches <= ?3)",
-                (name, PREPARE, queued),
+                *(name, PREPARE, queued),
             )
             self._touch(name, queued, now_us)
             return queued
@@ -262,108 +248,96 @@ class SqliteCampaignStore(CampaignStore):
         with self._changes(name) as now_us:
             queued, count = self._queued(run), 0
             for count, batch in enumerate(again, 1):
+                back = 0
                 if batch.number == queued:
                     self._insert(name, (batch.number, batch.rows, batch.data, 0, None))
                     queued += 1
-                    back = 0
-                else:
-                    back = self._db.execute(
+                elif not (
+                    back := self._do(
                         "UPDATE batch SET settled = 0, due_us = 0, owner = NULL, claims = 0, data = ? "
                         "WHERE campaign = ? AND number = ? AND settled",
-                        (batch.data, name, batch.number),
-                    ).rowcount
-                    if not back:
-                        return count - 1
+                        *(batch.data, name, batch.number),
+                    )
+                ):
+                    return count - 1
                 for rows in batch.sources:
                     outcome = rows.pack(decided=False)[1]
-                    self._db.execute(
-                        "UPDATE batch SET outcome = ? WHERE campaign = ? AND number = ?", (outcome, name, rows.number)
+                    self._do(
+                        "UPDATE batch SET outcome = ? WHERE campaign = ? AND number = ?", outcome, name, rows.number
                     )
-                self._db.execute(
+                self._do(
                     "UPDATE run SET finished = 0, batches = max(batches, ?), settled = settled - ?, done = done - ? "
                     "WHERE campaign = ?",
-                    (queued, back, batch.retried, name),
+                    *(queued, back, batch.retried, name),
                 )
                 self._touch(name, queued, now_us)
             return count
 
     def _queued(self, run: StoredRun) -> int:
-        found = self._db.execute(
-            "SELECT queued FROM run WHERE campaign = ? AND run_id = ?", (run.facts.campaign, run.facts.run_id)
-        ).fetchone()
+        name = run.facts.campaign
+        found = self._value("SELECT queued FROM run WHERE campaign = ? AND run_id = ?", name, run.facts.run_id)
         if found is None:
-            raise self._gone(run.facts.campaign)
-        return int(found[0])
+            raise self._gone(name)
+        return found
 
     def _insert(self, campaign: str, batch: Batch) -> None:
         *columns, span = batch
-        self._db.execute(
-            "INSERT INTO batch (campaign, number, rows, data, due_us, first, last) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (campaign, *columns, *(span or (None, None))),
-        )
+        query = "INSERT INTO batch (campaign, number, rows, data, due_us, first, last) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self._do(query, campaign, *columns, *(span or (None, None)))
 
     def _touch(self, campaign: str, queued: int, now_us: int) -> None:
-        self._db.execute("UPDATE run SET queued = ?, last_us = ? WHERE campaign = ?", (queued, now_us, campaign))
+        self._do("UPDATE run SET queued = ?, last_us = ? WHERE campaign = ?", queued, now_us, campaign)
 
     def _plan(self, campaign: str) -> None:
         """The end of each transaction that changes a campaign: when there is a batch to claim.
 
         A cancelled one is over when nobody has a batch and none waits.
         """
-        self._db.execute(
+        self._do(
             "UPDATE run SET finished = 1 WHERE campaign = ?1 AND cancelled AND NOT EXISTS "
             "(SELECT 1 FROM batch WHERE campaign = ?1 AND NOT settled AND aside IS NULL)",
-            (campaign,),
+            campaign,
         )
-        self._db.execute(
+        self._do(
             f"UPDATE run SET next_us = CASE WHEN NOT finished AND {_PARTIAL} THEN (SELECT due_us FROM batch "  # noqa: S608  # nosec B608
             f"WHERE campaign = ?1 AND number = {PREPARE} AND NOT settled AND aside IS NULL) "
             "WHEN NOT finished AND NOT paused THEN max(due_us, (SELECT min(due_us) FROM ("
             "SELECT (SELECT min(due_us) FROM waiting WHERE campaign = ?1) * (NOT run.cancelled) AS due_us "
             "UNION ALL SELECT min(due_us) FROM leased WHERE campaign = ?1))) END WHERE campaign = ?1",
-            (campaign,),
+            campaign,
         )
 
     # ---- steer
 
-    def steer(
-        self,
-        campaign: str,
-        change: Change = "",
-        *,
-        due_us: int | None = None,
-        until_us: int | None = None,
-        by: str = "",
-    ) -> bool:
+    def _steer(self, campaign: str, change: Change, due_us: int | None, until_us: int | None, by: str) -> bool:
         paused = {"pause": 1, "resume": 0, "cancel": 0}.get(change)
         with self._changes(campaign) as now_us:
-            done = self._db.execute(
+            is_open = self._do(
                 "UPDATE run SET due_us = CASE WHEN ?1 IS NULL THEN due_us WHEN ?1 = 0 THEN begun_us ELSE ?1 END, "
                 "paused = coalesce(?2, paused), until_us = coalesce(?4, until_us), changes = changes + (?5 <> ''), "
                 "changed_us = iif(?5 = '', changed_us, ?6), changed_by = iif(?5 = '', changed_by, ?5) WHERE campaign = "
                 "?3 AND NOT finished AND NOT cancelled AND (due_us > ?6 OR ?1 IS NULL OR ?5 = '')",
-                (due_us, paused, campaign, until_us, by, now_us),
+                *(due_us, paused, campaign, until_us, by, now_us),
             )
-            if done.rowcount and change == "cancel":
-                self._db.execute(
-                    "UPDATE run SET cancelled = 1, due_us = min(due_us, ?) WHERE campaign = ?", (now_us, campaign)
-                )
+            if is_open and change == "cancel":
+                self._do("UPDATE run SET cancelled = 1, due_us = min(due_us, ?) WHERE campaign = ?", now_us, campaign)
                 self._drop_undecided(campaign, "owner IS NULL")
-            return done.rowcount > 0
+            return is_open > 0
 
     def _drop_undecided(self, campaign: str, which: str, *values: object) -> None:
-        self._db.execute(
+        self._do(
             f"DELETE FROM batch WHERE campaign = ? AND NOT settled AND aside IS NULL AND decided IS NULL AND ({which})",  # noqa: S608  # nosec B608
-            (campaign, *values),
+            *(campaign, *values),
         )
 
     def wake(self, campaign: str, numbers: Sequence[int]) -> None:
         with self._changes(campaign):
-            self._db.executemany(
-                "UPDATE batch SET due_us = 0 WHERE campaign = ? AND number = ? AND decided IS NOT NULL "
-                "AND NOT settled AND owner IS NULL",
-                [(campaign, number) for number in numbers],
-            )
+            for number in numbers:
+                self._do(
+                    "UPDATE batch SET due_us = 0 WHERE campaign = ? AND number = ? AND decided IS NOT NULL "
+                    "AND NOT settled AND owner IS NULL",
+                    *(campaign, number),
+                )
 
     def _rate_record(self, key: str) -> bytes | None:
         return self._value("SELECT record FROM rate WHERE rate_key = ?", key)
@@ -372,14 +346,13 @@ class SqliteCampaignStore(CampaignStore):
         with self._changes():
             is_same = (self._rate_record(key) or b"") == was
             if is_same and not now:
-                self._db.execute("DELETE FROM rate WHERE rate_key = ?", (key,))
+                self._do("DELETE FROM rate WHERE rate_key = ?", key)
             elif is_same:
-                self._db.execute("INSERT OR REPLACE INTO rate VALUES (?, ?)", (key, now))
+                self._do("INSERT OR REPLACE INTO rate VALUES (?, ?)", key, now)
             return is_same
 
     def _halted(self, campaign: str) -> Iterable[Any]:
-        found = self._all("SELECT paused, cancelled, until_us FROM run WHERE campaign = ?", campaign)
-        return found[0] if found else (0, 0, 0)
+        return self._first("SELECT paused, cancelled, until_us FROM run WHERE campaign = ?", campaign) or (0, 0, 0)
 
     # ---- work
 
@@ -401,19 +374,13 @@ class SqliteCampaignStore(CampaignStore):
             self.forget(_UNTOUCHED_US)
             now_us = self._now_us()
         with self._reads():
-            priorities = self._db.execute(_PRIORITIES).fetchall()
-            names = [name for (name,) in self._db.execute(_JUMPED, (now_us,)).fetchall()]
+            names = [name for (name,) in self._all(_JUMPED, now_us)]
             next_us = math.inf
-            for (priority,) in priorities:
-                due = self._db.execute(
-                    "SELECT campaign FROM run WHERE priority = ? AND next_us <= ? ORDER BY next_us LIMIT ?",
-                    (priority, now_us, most),
-                )
-                names += [name for (name,) in due if name not in names]
-                later = self._db.execute(
-                    "SELECT min(next_us) FROM run WHERE priority = ? AND next_us > ?", (priority, now_us)
-                ).fetchone()[0]
-                next_us = min(next_us, math.inf if later is None else later)
+            for (priority,) in self._all(_PRIORITIES):
+                query = "SELECT campaign FROM run WHERE priority = ? AND next_us <= ? ORDER BY next_us LIMIT ?"
+                names += [name for (name,) in self._all(query, priority, now_us, most) if name not in names]
+                query = "SELECT min(next_us) FROM run WHERE priority = ? AND next_us > ?"
+                next_us = min(next_us, self._value(query, priority, now_us) or math.inf)
         return Look(names[:most], (next_us - now_us) / 1e6)
 
     def _identity(self, campaign: str) -> bytes | None:
@@ -421,16 +388,16 @@ class SqliteCampaignStore(CampaignStore):
 
     def _freeze(self, campaign: str, store: bytes) -> bytes | None:
         with self._changes():
-            self._db.execute("UPDATE run SET store = ? WHERE campaign = ? AND store IS NULL", (store, campaign))
+            self._do("UPDATE run SET store = ? WHERE campaign = ? AND store IS NULL", store, campaign)
         return self._identity(campaign)
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
         with self._changes(campaign) as now_us:
-            run = self._db.execute(
+            run = self._first(
                 f"SELECT run_id, (paused OR due_us > ?) AND NOT cancelled, {_PARTIAL}, last_us, cancelled FROM run "  # noqa: S608  # nosec B608
                 "WHERE campaign = ? AND NOT finished",
-                (now_us, campaign),
-            ).fetchone()
+                *(now_us, campaign),
+            )
             if run is None:
                 return Over()
             run_id, waits, is_partial, last_us, cancelled = run
@@ -438,68 +405,62 @@ class SqliteCampaignStore(CampaignStore):
                 self._drop_undecided(campaign, f"owner IS NULL OR owner = ? OR {_ENDED}", worker, now_us, now_us)
             found = None if waits and not is_partial else self._head(campaign, worker, now_us, cancelled=cancelled)
             if found is None or (is_partial and found[0] != PREPARE):  # which comes before all others
-                in_work = self._db.execute("SELECT count(*) FROM leased WHERE campaign = ?", (campaign,)).fetchone()
-                return Waiting(int(in_work[0])) if in_work[0] or not cancelled else Over()
+                in_work = self._value("SELECT count(*) FROM leased WHERE campaign = ?", campaign)
+                return Waiting(in_work) if in_work or not cancelled else Over()
             number, rows, owner, fence, claims, error, data, decided, outcome = found
-            if claims >= MOST_CLAIMS and owner != worker:
-                why = f"claimed {claims} times and never settled" + (f"; last error: {error}" if error else "")
-                self._db.execute(
-                    "UPDATE batch SET aside = ?, owner = NULL WHERE campaign = ? AND number = ?",
-                    (why, campaign, number),
-                )
-                return DeadLetter(number, why)
             is_new = owner != worker
-            lease_us = int(lease_s * 1e6)
-            self._db.execute(
-                "UPDATE batch SET owner = ?, lease_us = ?, due_us = ?, since_us = ?, fence = fence + ?, "
-                "claims = claims + ? WHERE campaign = ? AND number = ?",
-                (worker, lease_us, now_us + lease_us, now_us, is_new, is_new, campaign, number),
-            )
+            if claims >= MOST_CLAIMS and is_new:
+                why = f"claimed {claims} times and never settled" + (f"; last error: {error}" if error else "")
+                query = "UPDATE batch SET aside = ?, owner = NULL WHERE campaign = ? AND number = ?"
+                self._do(query, why, campaign, number)
+                return DeadLetter(number, why)
+            self._give(campaign, number, worker, lease_s, now_us, is_new=is_new)
             work_us = now_us - last_us if self._is_leased_now(campaign, number, now_us) else 0
-            self._db.execute(
-                "UPDATE run SET last_us = ?, elapsed_us = elapsed_us + ? WHERE campaign = ?",
-                (now_us, max(work_us, 0), campaign),
-            )
+            query = "UPDATE run SET last_us = ?, elapsed_us = elapsed_us + ? WHERE campaign = ?"
+            self._do(query, now_us, max(work_us, 0), campaign)
             return Claimed(campaign, run_id, number, fence + is_new, rows, data, decided, outcome)
+
+    def _give(self, campaign: str, number: int, worker: str, lease_s: float, now_us: int, *, is_new: bool) -> None:
+        """Give a worker the batch: a new one, or its own again."""
+        lease_us = int(lease_s * 1e6)
+        self._do(
+            "UPDATE batch SET owner = ?, lease_us = ?, due_us = ?, since_us = ?, fence = fence + ?, "
+            "claims = claims + ? WHERE campaign = ? AND number = ?",
+            *(worker, lease_us, now_us + lease_us, now_us, is_new, is_new, campaign, number),
+        )
 
     def _head(self, campaign: str, worker: str, now_us: int, *, cancelled: bool) -> tuple[Any, ...] | None:
         """The batch to claim: the worker's, the one whose lease ended first, the first that is due.
 
         Of a cancelled campaign that at once.
         """
+        until_us = math.inf if cancelled else now_us
         for choice, also in (
             ("leased WHERE campaign = ? AND owner = ?", (worker,)),
             (f"leased WHERE campaign = ? AND {_ENDED} ORDER BY due_us", (now_us, now_us)),
-            (
-                "waiting WHERE campaign = ? AND due_us <= ? ORDER BY due_us, number",
-                (math.inf if cancelled else now_us,),
-            ),
+            ("waiting WHERE campaign = ? AND due_us <= ? ORDER BY due_us, number", (until_us,)),
         ):
             query = f"SELECT {_CLAIMED} FROM {choice} LIMIT 1"  # noqa: S608  # nosec B608
-            found = self._db.execute(query, (campaign, *also)).fetchone()
-            if found is not None:
+            if found := self._first(query, campaign, *also):
                 return found
         return None
 
     def _is_leased_now(self, campaign: str, number: int, now_us: int) -> bool:
         """Whether a worker has another batch: the time up to now was work."""
-        found = self._db.execute(
-            "SELECT 1 FROM leased WHERE campaign = ? AND due_us - lease_us > ? AND number <> ? LIMIT 1",
-            (campaign, now_us - _SILENT_US, number),
-        )
-        return found.fetchone() is not None
+        query = "SELECT 1 FROM leased WHERE campaign = ? AND due_us - lease_us > ? AND number <> ? LIMIT 1"
+        return self._value(query, campaign, now_us - _SILENT_US, number) is not None
+
+    def _owns(self, campaign: str, number: int, fence: int) -> bool:
+        """Whether the batch was claimed last under this fence, and not put back or settled since."""
+        query = "SELECT 1 FROM leased WHERE campaign = ? AND number = ? AND fence = ?"
+        return self._value(query, campaign, number, fence) is not None
 
     def renew(self, claimed: Claimed) -> bool:
         """Writes nothing where the lease was just renewed."""
-        now_us = self._now_us()
-        found = self._all(
-            "SELECT due_us - lease_us FROM leased WHERE campaign = ? AND number = ? AND fence = ?",
-            claimed.campaign,
-            claimed.number,
-            claimed.fence,
-        )
-        if not found or 0 <= now_us - found[0][0] < _FRESH_US:
-            return bool(found)
+        query = "SELECT due_us - lease_us FROM leased WHERE campaign = ? AND number = ? AND fence = ?"
+        now_us, renewed_us = self._now_us(), self._value(query, claimed.campaign, claimed.number, claimed.fence)
+        if renewed_us is None or 0 <= now_us - renewed_us < _FRESH_US:
+            return renewed_us is not None
         with self._changes(claimed.campaign) as now_us:
             return self._write(claimed, _RENEWED, now_us)
 
@@ -509,21 +470,21 @@ class SqliteCampaignStore(CampaignStore):
         if decided:
             steps += ", decided = ?, first = ?, last = ?"
             values += [first, *rows.span]
-        with self._changes(claimed.campaign) as now_us:
-            if rows.is_done:
+        name, is_done = claimed.campaign, rows.is_done
+        with self._changes(name) as now_us:
+            if is_done:
                 is_mine = self._write(claimed, f"{steps}, settled = 1, data = x''", *values)
             else:
                 is_mine = self._write(claimed, f"{steps}, {_RENEWED}", *values, now_us)
             if not is_mine:
-                again = self._db.execute(
-                    "SELECT 1 FROM batch WHERE campaign = ? AND number = ? AND settled AND fence = ? AND outcome = ?",
-                    (claimed.campaign, claimed.number, claimed.fence, outcome),
+                query = (
+                    "SELECT 1 FROM batch WHERE campaign = ? AND number = ? AND settled AND fence = ? AND outcome = ?"
                 )
-                return again.fetchone() is not None
-            self._db.execute(
+                return self._value(query, name, claimed.number, claimed.fence, outcome) is not None
+            self._do(
                 "UPDATE run SET elapsed_us = elapsed_us + max(?1 - last_us, 0), last_us = ?1, settled = settled + ?2, "
                 "done = done + ?3, finished = settled + ?2 >= batches WHERE campaign = ?4",
-                (now_us, rows.is_done, len(rows) if rows.is_done else 0, claimed.campaign),
+                *(now_us, is_done, len(rows) if is_done else 0, name),
             )
             return True
 
@@ -539,12 +500,12 @@ class SqliteCampaignStore(CampaignStore):
 
     def _write(self, claimed: Claimed, changes: str, *values: object) -> bool:
         """Change a batch that is still held under this fence; whether it was changed."""
-        done = self._db.execute(
+        done = self._do(
             f"UPDATE batch SET {changes} WHERE campaign = ? AND number = ? AND fence = ? "  # noqa: S608  # nosec B608
             "AND NOT settled AND aside IS NULL AND owner IS NOT NULL",
-            (*values, claimed.campaign, claimed.number, claimed.fence),
+            *(*values, claimed.campaign, claimed.number, claimed.fence),
         )
-        return done.rowcount > 0
+        return done > 0
 
     # ---- look
 
@@ -562,19 +523,19 @@ class SqliteCampaignStore(CampaignStore):
     def _progress(self, campaign: str) -> tuple[Sequence[Any], float, tuple[InWork, ...], Mapping[int, str]]:
         now_us = self._now_us()
         with self._reads():
-            found = self._db.execute(
+            found = self._first(
                 f"SELECT {', '.join(State.COUNTS)}, finished, cancelled, paused, changed_by, coalesce(next_us, 0) "  # noqa: S608  # nosec B608
                 "FROM run WHERE campaign = ?",
-                (campaign,),
-            ).fetchone()
-            leased = self._db.execute(
+                campaign,
+            )
+            leased = self._all(
                 "SELECT number, owner, since_us, due_us - lease_us, claims, error FROM leased WHERE campaign = ? "
                 "AND lease_us > 0 ORDER BY number",
-                (campaign,),
-            ).fetchall()
-            aside = self._db.execute(
-                "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", (campaign,)
-            ).fetchall()
+                campaign,
+            )
+            aside = self._all(
+                "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", campaign
+            )
         *fields, next_us = found or [0] * (len(State.COUNTS) + 5)
         in_work = tuple(
             InWork(number, owner, since_us, max(now_us - renewed_us, 0) / 1e6, claims, error)
@@ -605,13 +566,13 @@ class SqliteCampaignStore(CampaignStore):
         return [number for (number,) in self._all(query, campaign, *keys)]
 
     def stored(self, campaign: str, number: int) -> Claimed | None:
-        found = self._all(
+        found = self._first(
             "SELECT run_id, number, fence, rows, data, decided, outcome, iif(owner IS NULL, batch.due_us, 0) "
             "FROM batch JOIN run USING (campaign) WHERE campaign = ? AND number = ?",
             campaign,
             number,
         )
-        return Claimed(campaign, *found[0]) if found else None
+        return Claimed(campaign, *found) if found else None
 
     def rewrite(self, was: Claimed, now: Claimed, rows: BatchRows | None, fewer: int | None, *, done: bool) -> bool:
         """The file keeps no bytes of what was there."""
@@ -619,27 +580,32 @@ class SqliteCampaignStore(CampaignStore):
         before = was.data, was.decided, was.outcome
         with self._wipes():
             run = self.find(was.campaign)
-            written = self._db.execute(
+            written = self._do(
                 "UPDATE batch SET rows = ?, data = ?, decided = ?, outcome = ?, first = coalesce(?, first), "
                 "last = coalesce(?, last) WHERE campaign = ? "
                 "AND number = ? AND (settled OR owner IS NULL) AND data = ? AND decided IS ? AND outcome IS ?",
-                (now.rows, now.data, now.decided, now.outcome, *span, was.campaign, was.number, *before),
-            ).rowcount
+                *(now.rows, now.data, now.decided, now.outcome, *span, was.campaign, was.number, *before),
+            )
             if run is None or not written:
                 return False
-            fields = msgspec.msgpack.encode(replace(run, facts=run.facts.without(fewer)).fields())
-            self._db.execute(
-                "UPDATE run SET fields = ?, done = done - ? WHERE campaign = ?", (fields, done, was.campaign)
-            )
+            fields = _packed(replace(run, facts=run.facts.without(fewer)).fields())
+            self._do("UPDATE run SET fields = ?, done = done - ? WHERE campaign = ?", fields, done, was.campaign)
             return True
 
-    def _value(self, query: str, key: str) -> Any:
-        found = self._all(query, key)
-        return found[0][0] if found else None
+    def _do(self, query: str, *values: object) -> int:
+        """Change rows, in a transaction; how many."""
+        return self._db.execute(query, values).rowcount
 
     def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with sqlite_errors(self.path):
             return self._db.execute(query, values).fetchall()
+
+    def _first(self, query: str, *values: object) -> tuple[Any, ...] | None:
+        return next(iter(self._all(query, *values)), None)
+
+    def _value(self, query: str, *values: object) -> Any:
+        """The first column of the first row; None where there is none."""
+        return (self._first(query, *values) or (None,))[0]
 
     @contextlib.contextmanager
     def _changes(self, campaign: str | None = None) -> Generator[int]:
@@ -675,6 +641,9 @@ class SqliteCampaignStore(CampaignStore):
                 yield
             finally:
                 self._db.execute("ROLLBACK")
+
+
+_packed = msgspec.msgpack.encode
 
 
 def sqlite_path(url: str) -> Path:

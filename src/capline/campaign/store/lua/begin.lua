@@ -2,13 +2,13 @@
 --
 -- ARGV   1 campaign; 2 expiry in ms; 3 the worker who prepares it, or empty; 4 length of its lease in ms; then names and
 --        values of the run's fields
--- Reply  1 where it was created; 0 where there is a run, which stays unchanged
+-- Reply  the id of the run that is there now: of this one, or of one that was there and stays unchanged
 --
 -- First deletes what an expired or refused run left behind, but for the fence. O(fields).
 
 local is_refused = redis.call('HEXISTS', aside, PREPARE) == 1 and redis.call('HEXISTS', run, 'finished') == 0
 if redis.call('EXISTS', run) == 1 and not is_refused then
-  return 0
+  return redis.call('HGET', run, 'run_id')
 end
 local fence = redis.call('HGET', steps, PREPARE .. ':fence') or 0
 redis.call('DEL', waiting, held, steps, aside)
@@ -26,4 +26,4 @@ end
 redis.call('ZADD', open, text(begun_us), ARGV[1])
 redis.call('ZADD', names, 0, ARGV[1])
 plan(ARGV[1])
-return 1
+return redis.call('HGET', run, 'run_id')

@@ -2,7 +2,7 @@
 --
 -- ARGV   1 fence; 2 expiry in ms; 3 number; 4 campaign; 5 how: 'give_back', 'fail' or 'set_aside'; 6 why;
 --        7 in how many us it is due
--- Reply  1; 0 where another worker has claimed it, or nobody has it (any more)
+-- Reply  1, also to the same call again; 0 where another worker has claimed it, or nobody has it (any more)
 --
 -- give_back  this claim is not counted
 -- fail       it is counted; `why` is kept
@@ -12,7 +12,8 @@
 
 local number = ARGV[3]
 if not owned(number, ARGV[1]) then
-  return 0
+  local is_put_back = redis.call('ZSCORE', waiting, number) or redis.call('HEXISTS', aside, number) == 1
+  return is_put_back and redis.call('HGET', steps, number .. ':fence') == ARGV[1] and 1 or 0
 end
 if ARGV[5] == 'set_aside' then
   set_aside(number, ARGV[6])

@@ -3,16 +3,20 @@
 --
 -- ARGV   1 campaign; 2 expiry in ms; 3 when it is due in us, 0 for since it began, or empty to keep that;
 --        4 'pause', 'resume', 'cancel', or empty to keep that; 5 when it is over in us, 0 for never, or empty to keep
---        that; 6 who changes it, or empty where its file says so
--- Reply  1; 0 where no such run is there, it is finished or cancelled, or someone changes when it is due too late
+--        that; 6 who changes it, or empty where its file says so; 7 a name of this call
+-- Reply  1, also to the same call again; 0 where no such run is there, it is finished or cancelled, or someone changes when it is due too late
 --
 -- O(log campaigns); to cancel O(batches).
 
-local found = redis.call('HMGET', run, 'run_id', 'finished', 'begun_us', 'cancelled', 'due_us')
+local found = redis.call('HMGET', run, 'run_id', 'finished', 'begun_us', 'cancelled', 'due_us', 'steered')
+if found[6] == ARGV[7] then
+  return 1
+end
 local is_late = ARGV[3] ~= '' and ARGV[6] ~= '' and tonumber(found[5] or 0) <= now_us()
 if not found[1] or found[2] or found[4] or is_late then
   return 0
 end
+redis.call('HSET', run, 'steered', ARGV[7])
 if ARGV[3] ~= '' then
   redis.call('HSET', run, 'due_us', ARGV[3] ~= '0' and ARGV[3] or found[3])
 end

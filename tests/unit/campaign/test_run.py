@@ -90,7 +90,8 @@ def test_what_became_of_a_hand_over_is_stored_with_the_next_one_in_one_step(
 def test_a_store_is_new_until_a_recipient_is_counted_in_it(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.audience([1])
-    job, found = site.job(as_of=None, rate="5/s", rate_key="gateway", sender="{webhook: http://127.0.0.1:1/}"), list[object]()
+    job = site.job(as_of=None, rate="5/s", rate_key="gateway", sender="{webhook: http://127.0.0.1:1/}")
+    found: list[object] = []
     with job.open_limiter() as limiter:
         for step in (
             lambda: None,

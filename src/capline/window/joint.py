@@ -37,10 +37,9 @@ def joint(
         answers = [answer for answer in replayed if answer is not None]
         least = min(answers, key=lambda answer: answer.remaining)
         parts[answers.index(least)][0].binds = True
-        return _by_part(least, parts, replayed, []), [answer.hit or 0 for answer in answers]
+        return _by_part(least, parts, replayed), [answer.hit or 0 for answer in answers]
     decision, stamps_us = judge(new, now_us)
-    numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `build_answer` put it there
-    decision = _by_part(decision, parts, replayed, numbers)
+    decision = _by_part(decision, parts, replayed)
     if not decision.allowed:
         return decision, []
     stamps = iter(stamps_us)
@@ -62,9 +61,7 @@ def joint_slot(
     replayed = _replayed(parts, now_us, fingerprints, slot=True)
     if any(replayed):
         return _known_slot(parts, replayed, now_us)
-    decision = take_slot(parts, now_us, slot)
-    numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `build_answer` put it there
-    decision = _by_part(decision, parts, replayed, numbers)
+    decision = _by_part(take_slot(parts, now_us, slot), parts, replayed)
     if decision.hit is None:
         return decision, []
     hits = [decision.hit] * len(parts)
@@ -109,16 +106,13 @@ def _known_slot(
     parts[replayed.index(least)][0].binds = True
     # A log that has forgotten the slot has no state of then to show.
     forgotten = msgspec.structs.replace(least, _seen=())
-    return _by_part(least, parts, [answer or forgotten for answer in replayed], []), [slot_us] * len(parts)
+    return _by_part(least, parts, [answer or forgotten for answer in replayed]), [slot_us] * len(parts)
 
 
-def _by_part(
-    decision: Decision, parts: Sequence[Sequence[BoundLog]], replayed: Sequence[Decision | None], numbers: Sequence[int]
-) -> Decision:
-    """The decision with the limit states of each part; for a known id those that it is told.
-
-    `numbers` are the states of the limits of all other parts, one part after the other.
-    """
+def _by_part(decision: Decision, parts: Sequence[Sequence[BoundLog]], replayed: Sequence[Decision | None]) -> Decision:
+    """The decision with the limit states of each part; for a known id those that it is told."""
+    # The states of the limits of all other parts, one part after the other, as `build_answer` put them there.
+    numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     states: list[tuple[LimitStatus, ...]] = []
     first = 0
     for logs, answer in zip(parts, replayed, strict=True):

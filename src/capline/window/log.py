@@ -169,18 +169,22 @@ def forget(log: Log, cutoff_us: int) -> Log:
     return Log(kept, log.high_water_us)
 
 
-class LogBefore:
-    """The log as if no hit had this stamp or a later one, so that the rule can look for a place in front of them.
-
-    A change of it is one of the log itself.
-    """
+class _LogAs:
+    """A log that is read otherwise; a change of it is one of the log itself."""
 
     def __init__(self, log: LogView, stamp_us: int) -> None:
         self._log, self._stamp_us = log, stamp_us
-        self._behind = log.units_after(stamp_us - 1)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
+
+
+class LogBefore(_LogAs):
+    """The log as if no hit had this stamp or a later one, so that the rule can look for a place in front of them."""
+
+    def __init__(self, log: LogView, stamp_us: int) -> None:
+        super().__init__(log, stamp_us)
+        self._behind = log.units_after(stamp_us - 1)
 
     def newest_us(self) -> int:
         """The latest stamp of a hit with units in front; `NEVER` where there is none."""
@@ -195,14 +199,8 @@ class LogBefore:
         return self._log.stamp_of_unit(self._behind + k)
 
 
-class LogJoined:
+class LogJoined(_LogAs):
     """The log as it is once a hit has joined its last hit, a sum that has this stamp from then on."""
-
-    def __init__(self, log: LogView, stamp_us: int) -> None:
-        self._log, self._stamp_us = log, stamp_us
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
 
     def newest_us(self) -> int:
         """The stamp of the sum."""

@@ -63,6 +63,20 @@ MUTANTS = (
         LAW + "test_a_slot_comes_after_those_that_are_taken_in_any_of_its_logs",
     ),
     Mutant(
+        "a refusal is told an instant behind stamps that were given back",
+        "window/rule.py",
+        "if self.logs[0].cost and any(bound.log.next_stamp(at_us) == at_us for bound in self.logs):",
+        "if False:",
+        LAW + "test_nobody_waits_for_instants_that_were_given_back",
+    ),
+    Mutant(
+        "a hit that joins a sum is answered as if the sum stayed where it is",
+        "window/recording.py",
+        "return LogJoined(bound.log, stamp_us + 1) if joins else bound.log",
+        "return bound.log",
+        "property/store/test_fast_path.py::test_as_the_rule_answers",
+    ),
+    Mutant(
         "a hit at midnight itself is missing in what remains of the new day",
         "window/limit_reader.py",
         "return starts_us(table, self.limit.window_us, at_us) - 1",

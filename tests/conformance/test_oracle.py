@@ -9,9 +9,8 @@ from hypothesis import Phase, settings
 
 from capline import Attempt, Limiter, ManualClock, Policy
 from capline.model.decision import Decision
+from capline.store.local import memory, reservations
 from capline.store.local import operations as local
-from capline.store.local import reservations
-from capline.store.local.memory import MemoryStore
 from capline.testing import reference, state_machine
 from capline.testing.law.bulk.counted import COUNTED, History
 from capline.testing.oracle import Oracle
@@ -186,7 +185,7 @@ def no_fast_path(*_: object) -> None:
     return None
 
 
-def makes_none(_: object) -> Callable[..., None]:
+def makes_none(*_: object) -> Callable[..., None]:
     return no_fast_path
 
 
@@ -199,7 +198,7 @@ def test_the_machine_finds_what_store_and_reference_have_both_wrong(
     for module in (local, reference):
         monkeypatch.setattr(module, "joint", engine)
     monkeypatch.setattr(local, "_quick_joint", no_fast_path)  # it has no part in the mistake
-    monkeypatch.setattr(MemoryStore, "_joint_path", makes_none)
+    monkeypatch.setattr(memory, "joint_path", makes_none)
     case: Any = state_machine("memory://", steps=4000)
     case.settings = settings(case.settings, phases=[Phase.generate], database=None, derandomize=True)
     with pytest.raises(AssertionError, match="promise"):

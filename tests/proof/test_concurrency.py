@@ -21,9 +21,8 @@ from tests.kit.server import SLOW
 from tests.kit.servers import shared
 
 from capline import Decision, Limit
+from capline.store.local import memory, reservations
 from capline.store.local import operations as local
-from capline.store.local import reservations
-from capline.store.local.memory import MemoryStore
 from capline.window import reservation
 from capline.window.bound_log import BoundLog, OpenLog
 from capline.window.charge import charge, settle
@@ -144,7 +143,7 @@ def test_an_engine_that_is_wrong_about_joint_attempts_is_found(
     """Under the limit that shows its fault hundreds of times a run; a busy machine may need another run."""
     monkeypatch.setattr(local, "joint", engine)
     monkeypatch.setattr(local, "_quick_joint", no_fast_path)
-    monkeypatch.setattr(MemoryStore, "_joint_path", makes_none)
+    monkeypatch.setattr(memory, "joint_path", makes_none)
     case = Case("memory", limit, "threads", 4, 0.8, joint=True)
     reports = (run(longer, "memory://")[0] for longer in runs_of(case))
     assert any(report.kinds() & {"final-extra", "final-lost"} for report in reports)

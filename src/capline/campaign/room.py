@@ -21,7 +21,7 @@ from capline.model.zone import zone_table
 from capline.window.calendar import ends_us as ends_of_period_us
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from capline.model.zone import ZoneTable
 
 LOOK_AGAIN_US = 60 * SECOND_US
+FAR_US = 1 << 61
+"""Later than any instant."""
 
 
 def room_for_higher(
@@ -42,53 +44,71 @@ def room_for_higher(
     None where it is not known yet whom a higher campaign wants. Cost: for each higher one some two of its batches.
     """
     run, ids = store.find(campaign), part.ids[rows]
-    ends_us = ends_us_of(attempts, part, rows, now_us)
-    kept = np.zeros((len(rows), 1 + ends_us.shape[1]), np.int64)
+    room = Room(attempts, part, rows, now_us, LOOK_AGAIN_US)
     if run is None or not len(rows):
-        return kept
+        return room.kept
     first, last = ids[[0, -1]].tolist()
-    within_us = int(ends_us.max(initial=now_us)) - now_us
+    within_us = int(room.ends_us.max(initial=now_us)) - now_us
     for higher in pending(store, now_us, within_us / 1e6):
         if higher.run.priority <= run.priority or not on_one_log(store, run, higher.run):
             continue
         if not higher.state.is_whole:
             return None
-        if (higher.run.facts.ids == "text") != (run.facts.ids == "text"):
+        facts = higher.run.facts
+        if (facts.ids == "text") != (run.facts.ids == "text"):
             continue
-        logs = {log.partition("/")[2] for log in higher.run.facts.log.split(" ")}
-        shares = counted_by(attempts, part, rows, logs, higher.run.facts.channel)
+        logs = {log.partition("/")[2] for log in facts.log.split(" ")}
+        shares = room.counted_by(logs, facts.channel)
         for wanted in higher.wants(store, first, last, now_us):
             both: Any = np.intersect1d(ids, wanted.ids, assume_unique=True, return_indices=True)
-            mine: NDArray[np.intp] = both[1]
-            theirs: NDArray[np.intp] = both[2]
-            due_us = wanted.due_us[theirs]
-            counts: NDArray[np.bool_] = shares[mine] & (due_us[:, None] < ends_us[mine])
-            kept[mine, 1:] = np.minimum(kept[mine, 1:] + counts * higher.run.facts.cost, LARGEST_QUOTA)
-            again_us: NDArray[np.int64] = np.clip(due_us, (now_us // SECOND_US + 1) * SECOND_US, now_us + LOOK_AGAIN_US)
-            again_us = np.where(kept[mine, 0] > 0, np.minimum(kept[mine, 0], again_us), again_us)
-            kept[mine, 0] = np.where(counts.any(axis=1), again_us, kept[mine, 0])
-    return kept
+            room.leave(both[1], wanted.due_us[both[2]], shares, facts.cost)
+    return room.kept
+
+
+class Room:
+    """What some rows leave free: `kept` has when each looks again, 0 where nobody is higher, then units by limit.
+
+    They look again when the first of the higher ones is due, after `longest_us` at the latest.
+    """
+
+    def __init__(
+        self, attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: int, longest_us: int = FAR_US
+    ) -> None:
+        self._attempts, self._part, self._rows = attempts, part, rows
+        self._next_us, self._last_us = (now_us // SECOND_US + 1) * SECOND_US, now_us + longest_us
+        self.ends_us = ends_us_of(attempts, part, rows, now_us)
+        self.kept = np.zeros((len(rows), 1 + self.ends_us.shape[1]), np.int64)
+
+    def leave(
+        self, some: NDArray[np.intp], due_us: NDArray[np.int64], shares: NDArray[np.bool_], cost: int
+    ) -> NDArray[np.bool_]:
+        """Leave units to a campaign that wants some of the rows when it is due (0: never); which of them do.
+
+        `shares` says for each row and limit whether it counts that campaign.
+        """
+        counts: NDArray[np.bool_] = shares[some] & (due_us[:, None] > 0) & (due_us[:, None] < self.ends_us[some])
+        self.kept[some, 1:] = np.minimum(self.kept[some, 1:] + counts * cost, LARGEST_QUOTA)
+        does: NDArray[np.bool_] = np.logical_or.reduce(counts, axis=1)
+        before_us = self.kept[some, 0]
+        again_us: NDArray[np.int64] = np.clip(due_us, self._next_us, self._last_us)
+        again_us = np.where(before_us > 0, np.minimum(before_us, again_us), again_us)
+        self.kept[some, 0] = np.where(does, again_us, before_us)
+        return does
+
+    def counted_by(self, logs: Collection[str], channel: str | None) -> NDArray[np.bool_]:
+        """For each row and limit whether it counts a message on these logs, and on theirs of this channel."""
+        policy, own = self._attempts.policy, self._attempts.file.channel
+        if channel == own:
+            logs = {*logs, *(f"{log}/{channel}" for log in logs)}
+        names, _, codes = self._attempts.kinds(self._part)
+        kinds = [[log in logs for log, _, limits in policy.logs_for(name, own) for _ in limits] for name in names]
+        return _filled(kinds).astype(bool)[codes[self._rows]]
 
 
 def fits(kept: NDArray[np.int64], attempts: Attempts, part: Part, rows: NDArray[np.intp]) -> bool:
     """Whether room that was kept is for the limits that the policy has now."""
     ends_us = ends_us_of(attempts, part, rows, 0)
     return kept.shape[1] == 1 + ends_us.shape[1] and not kept[:, 1:][ends_us == 0].any()
-
-
-def counted_by(
-    attempts: Attempts, part: Part, rows: NDArray[np.intp], logs: Collection[str], channel: str | None
-) -> NDArray[np.bool_]:
-    """For each row and limit whether it counts a message on these logs, and on theirs of this channel."""
-    if channel == attempts.file.channel:
-        logs = {*logs, *(f"{log}/{channel}" for log in logs)}
-    names, _, codes = attempts.kinds(part)
-    kinds: list[list[bool]] = []
-    for name in names:
-        of_kind = attempts.policy.logs_for(name, attempts.file.channel)
-        kinds.append([log in logs for log, _, limits in of_kind for _ in limits])
-    most = max(map(len, kinds))
-    return np.array([[*each, *[False] * (most - len(each))] for each in kinds], bool)[codes[rows]]
 
 
 def ends_us_of(attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: int) -> NDArray[np.int64]:
@@ -101,9 +121,13 @@ def ends_us_of(attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: i
         table = zone_table(zone, now_us) if policy.needs_zone else ()
         logs = policy.logs_for(name, channel)
         kinds.append([_leaves_us(limit, table, now_us) for _, _, limits in logs for limit in limits])
+    return _filled(kinds)[codes[rows]]
+
+
+def _filled(kinds: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """As a table, whose shorter rows end in zeros."""
     most = max(map(len, kinds))
-    ends_us = np.array([[*each, *[0] * (most - len(each))] for each in kinds], np.int64)
-    return ends_us[codes[rows]]
+    return np.array([[*each, *[0] * (most - len(each))] for each in kinds], np.int64)
 
 
 def _leaves_us(limit: Limit, table: ZoneTable, now_us: int) -> int:

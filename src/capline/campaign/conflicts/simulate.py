@@ -12,12 +12,11 @@ import numpy as np
 
 from capline.campaign.attempts import Attempts
 from capline.campaign.part import Part
-from capline.campaign.room import counted_by, ends_us_of
-from capline.campaign.store.rows import DELIVERED, HELD, PENDING, REFUSED, SECOND_US, BatchRows
+from capline.campaign.room import Room
+from capline.campaign.store.rows import DELIVERED, HELD, PENDING, REFUSED, BatchRows
 from capline.limiter.limiter import Limiter
 from capline.limiter.policies.rules import Rules
 from capline.model.clock import ManualClock
-from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import POPULATION
 from capline.policy.joint import JointPolicy
 from capline.window.bound_log import readers_of, table_of
@@ -230,25 +229,14 @@ class Simulation:
 
         They look again when the first of those is due: nobody is cancelled here.
         """
-        mine = self._planned[number].file
-        of_these = self._attempts[number], part, np.arange(rows.size)
-        ends_us = ends_us_of(*of_these, at_us)
-        kept = np.zeros((rows.size, 1 + ends_us.shape[1]), np.int64)
+        mine, everyone = self._planned[number].file, np.arange(rows.size)
+        room = Room(self._attempts[number], part, everyone, at_us)
         found: dict[int, NDArray[np.bool_]] = {}
-        first_us = np.full(rows.size, np.iinfo(np.int64).max)
         for other, each in enumerate(self._planned):
-            if each.file.priority <= mine.priority:
-                continue
-            due_us = self._due_us[other, rows]
-            shares = counted_by(*of_these, each.logs, each.file.channel)
-            counts: NDArray[np.bool_] = shares & (due_us[:, None] > 0) & (due_us[:, None] < ends_us)
-            kept[:, 1:] = np.minimum(kept[:, 1:] + counts * each.file.cost, LARGEST_QUOTA)
-            wants: NDArray[np.bool_] = np.logical_or.reduce(counts, axis=1)
-            found[other] = wants
-            first_us = np.where(wants, np.minimum(first_us, due_us), first_us)
-        next_us = (at_us // SECOND_US + 1) * SECOND_US
-        kept[:, 0] = np.where(kept.any(axis=1), np.maximum(first_us, next_us), 0)
-        return kept, found
+            if each.file.priority > mine.priority:
+                shares = room.counted_by(each.logs, each.file.channel)
+                found[other] = room.leave(everyone, self._due_us[other, rows], shares, each.file.cost)
+        return room.kept, found
 
     def _window(self, number: int, limit: Limit, zone: int, stamp_us: int, code: int) -> tuple[int, list[int]]:
         """After which instant hits count for a limit, and of which campaigns."""

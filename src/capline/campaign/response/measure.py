@@ -159,19 +159,12 @@ def _regret(messages: Messages) -> Iterator[Regret]:
         lost = losers == code
         if not lost.any():
             continue
-        taken: dict[str, tuple[int, int]] = {}
-        for taker, other in enumerate(messages.campaign_names):
-            of = which[(losers[which] == code) & (takers == taker)]
-            if of.size:
-                taken[other] = (len(of), len(np.unique(of)))
-        by_units = dict(sorted(taken.items(), key=lambda item: -item[1][0]))
-        yield Regret(
-            name,
-            int(lost.sum()),
-            {other: units for other, (units, _) in by_units.items()},
-            {other: refusals for other, (_, refusals) in by_units.items()},
-            int(np.count_nonzero(counts[lost] == 0)),
-        )
+        mine = losers[which] == code
+        taken = [(other, which[mine & (takers == taker)]) for taker, other in enumerate(messages.campaign_names)]
+        taken = sorted((each for each in taken if each[1].size), key=lambda each: -each[1].size)
+        units = {other: len(refusals) for other, refusals in taken}
+        refusals = {other: len(np.unique(refusals)) for other, refusals in taken}
+        yield Regret(name, int(lost.sum()), units, refusals, int(np.count_nonzero(counts[lost] == 0)))
 
 
 def _limit(text: str) -> Limit | None:

@@ -112,22 +112,9 @@ def gathered(parts: Iterable[Any]) -> Messages:
         raise SegmentError(f"{twice:,} messages come twice, as {_twice(keys)}; name each campaign once")
     ids, campaigns, segments, limits = map(compute.unique, texts)
     people, *codes = map(places, texts, (ids, campaigns, segments, limits))
-    state, at_us, hit_us, until_us = (np.concatenate([part[place] for part in found]) for place in range(5, 9))
-    return Messages(
-        people,
-        codes[0],
-        codes[1],
-        codes[2],
-        state,
-        at_us,
-        hit_us,
-        until_us,
-        keys.combine_chunks(),
-        ids,
-        campaigns.to_pylist(),
-        segments.to_pylist(),
-        limits.to_pylist(),
-    )
+    numbers = (np.concatenate([part[place] for part in found]) for place in range(5, 9))
+    names = (each.to_pylist() for each in (campaigns, segments, limits))
+    return Messages._make([people, *codes, *numbers, keys.combine_chunks(), ids, *names])
 
 
 def _twice(keys: Any) -> str:

@@ -15,7 +15,6 @@ same request finds its own run.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -406,11 +405,10 @@ def _create(store: CampaignStore, file: CampaignFile, run_id: str | None) -> Enq
     begun = store.find(file.campaign)
     if begun is None and run_id is not None and any(line.run == run_id for line in every(store)):
         raise _other_body()
-    if begun is not None:
-        if begun.facts.run_id != run_id:
-            raise _other_run(begun)
-        if begun.text != file.text:
-            raise _other_body()
+    if begun is not None and begun.facts.run_id != run_id:
+        raise _other_run(begun)
+    if begun is not None and begun.text != file.text:
+        raise _other_body()
     if begun is None or not store.state(file.campaign).is_whole:
         run, how = begin(accept(file, None if begun is None else begun_version(begun.inputs)), store, run_id)
         if begun is None and how != "new" and run.facts.run_id != run_id:
@@ -420,8 +418,8 @@ def _create(store: CampaignStore, file: CampaignFile, run_id: str | None) -> Enq
     return Enqueued(run.facts.campaign, run.facts.run_id, store.url, "new", None, None, 0)
 
 
-def _other_run(run: StoredRun | None) -> CampaignConflictError:
-    name = "" if run is None else run.facts.campaign
+def _other_run(run: StoredRun) -> CampaignConflictError:
+    name = run.facts.campaign
     return CampaignConflictError(f"campaign {name!r} was begun before; a new one needs another name ('campaign')")
 
 
@@ -434,15 +432,10 @@ def _rows(run: Ledger, number: int, row: int, limit: int) -> tuple[list[BatchRow
     page: list[BatchRows] = []
     for batch in range(number, run.state().batches):
         for rows in run.store.steps(run.name, [batch]):
-            page.append(_span(rows, row, row + limit))
+            page.append(rows.take(np.arange(row, min(row + limit, len(rows)))))
             limit -= len(page[-1])
             row += len(page[-1])
             if not limit:
                 return page, f"{batch}-{row}"
         row = 0
     return page, None
-
-
-def _span(rows: BatchRows, start: int, stop: int) -> BatchRows:
-    names = ("ids", "codes", "limit", "hit", "retry_us", "state", "attempts", "reason")
-    return dataclasses.replace(rows, **{name: getattr(rows, name)[start:stop] for name in names})

@@ -28,7 +28,6 @@ from capline.campaign.senders.template import from_environment
 from capline.campaign.store.rows import LARGEST_BATCH
 from capline.forms.fields import Fields
 from capline.forms.tree import each_in_a_line, in_one_line, read_tree, shown
-from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
 from capline.model.errors import CampaignError, CaplineError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA, QuietHours, parse_span
@@ -36,6 +35,7 @@ from capline.model.policy import check_name
 from capline.policy.joint import MARK
 from capline.segment.files import read
 from capline.segment.objects.address import REMOTE
+from capline.store.open import DEFAULT_URL
 from capline.support.instant import instant_us
 
 if TYPE_CHECKING:

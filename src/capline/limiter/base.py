@@ -32,6 +32,7 @@ from capline.limiter.policies.unnamed import UnnamedPolicies
 from capline.model.clock import check_clock
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError, quoted
 from capline.model.subject import Subject, check_subject, short_subject
+from capline.store.open import DEFAULT_URL
 from capline.store.protocol import kept_rule
 from capline.store.redis.io.url import safe_url
 from capline.support.fork import ForkLock
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
     from capline.policy.watch import PolicyWatch
     from capline.segment import Snapshot
     from capline.store.protocol import CompiledRule, Store
-
-DEFAULT_URL = "lmdb://.capline/store"
-"""The store of `from_file` and of the command line where none is named: durable, below the working directory."""
 
 MOST_SHOWN = 5
 """Policies that a limiter's `repr` names."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 from capline.limiter.arguments.checks import check_iterable, fingerprint, typed
 from capline.limiter.arguments.records import LoadProgress
-from capline.limiter.base import DEFAULT_URL
 from capline.limiter.patience import Acquisition, Wanted
 from capline.limiter.steps import acquiring, blocking, named_as, run
 from capline.limiter.verbs import Verbs, more_of
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.protocol import CompiledRule, Kind, Store
 
-__all__ = ["DEFAULT_URL", "Limiter"]
+__all__ = ["Limiter"]
 
 _ZERO, _ONE = 0, 1
 P = ParamSpec("P")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from capline.store.protocol import AsyncStore, Store
     from capline.store.redis.io.url import Settings
 
+DEFAULT_URL = "lmdb://.capline/store"
+"""The store of `from_file` and of the command line where none is named: durable, below the working directory."""
 LEAST_MOST_BYTES = 16 << 20
 _NUMBER = re.compile(r"(?=.{1,20}\Z)[0-9]+(?:_[0-9]+)*", re.ASCII)
 

@@ -199,8 +199,9 @@ def override(
         raise InvalidValueError("give the limits of the subject, like 10/day, or --none")
     with place.open(create=True) as configuration:
         who = parse_subject(subject)
-        how = {"granularity": granularity, "until": until, **asdict(change)}
-        return _version(configuration.override(policy, who, None if none else limits, **how))
+        how = asdict(change)
+        wanted = None if none else limits
+        return _version(configuration.override(policy, who, wanted, granularity=granularity, until=until, **how))
 
 
 @app.answers(

@@ -11,9 +11,8 @@ import typer
 
 from capline.cli.input.declare import Commands
 from capline.cli.render.console import FAILED, Answer, out, warn
-from capline.limiter.limiter import DEFAULT_URL
 from capline.model.errors import InvalidValueError, StoreDamagedError
-from capline.store.open import lmdb_path
+from capline.store.open import DEFAULT_URL, lmdb_path
 
 app = Commands("store", "Check the file of an embedded [bold]store[/], or make it smaller.")
 

@@ -3,17 +3,21 @@
 A parameter whose type is a dataclass, like `Source`, stands for the options that are its fields (`declare.py`).
 """
 
+# ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.model.errors import CaplineError
 from capline.model.policy import Policy
 from capline.model.subject import Subject, parse_subject
-from capline.policy.file import load
+from capline.store.open import DEFAULT_URL
+
+if TYPE_CHECKING:
+    from capline.limiter.limiter import Limiter
 
 DEFAULT_POLICIES = Path("policies.yaml")
 
@@ -29,6 +33,8 @@ def _named_segments(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _policies_typed(context: typer.Context) -> dict[str, Policy]:
+    from capline.policy.file import load
+
     try:
         return {policy.name: policy for policy in load(context.params.get("policies") or DEFAULT_POLICIES).policies}
     except CaplineError:
@@ -69,11 +75,13 @@ class Source:
     store: StoreOption = DEFAULT_URL
     config: ConfigOption = None
 
-    def limiter(self, *, create: bool = False) -> Limiter:
+    def limiter(self, *, create: bool = False) -> "Limiter":
         """The limiter of the policy file and of the overrides in the configuration store.
 
         Where there is no such file, the policies are those of the configuration store.
         """
+        from capline.limiter.limiter import Limiter
+
         if self.config is not None and not self.policies.exists():
             return Limiter.from_config(self.config, self.store, create=create)
         return Limiter.from_file(self.policies, self.store, create=create, config=self.config)

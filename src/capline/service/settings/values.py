@@ -5,8 +5,8 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from capline.limiter.base import DEFAULT_URL
 from capline.model.errors import InvalidValueError, quoted
+from capline.store.open import DEFAULT_URL
 
 _LARGEST_PORT = 65535
 

@@ -12,8 +12,8 @@ from capline.cli.input.declare import Commands
 from capline.cli.input.options import DEFAULT_POLICIES, ConfigOption, PoliciesOption, StoreOption
 from capline.cli.render.console import FAILED, Answer, out, plain
 from capline.cli.render.site import linked
-from capline.limiter.limiter import DEFAULT_URL
 from capline.policy.form import DEFAULT_NAMESPACE
+from capline.store.open import DEFAULT_URL
 
 app = Commands()
 

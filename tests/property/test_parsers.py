@@ -23,7 +23,6 @@ from capline.model.subject import parse_subject, subject_text
 from capline.model.zone import check_zone
 from capline.policy.file import loads
 from capline.policy.watch import PolicyWatch
-from capline.replay.events import instant_us
 from capline.segment.manifest import decode_manifest
 from capline.segment.objects.address import open_objects
 from capline.segment.publish.pointer import decode_pointer
@@ -31,6 +30,7 @@ from capline.segment.sets.expression import parse_expression
 from capline.store.local.lmdb import store as lmdb
 from capline.store.open import open_store
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
+from capline.tables.times import instant_us
 
 FUZZ = settings(
     max_examples=size(15, 150), derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]

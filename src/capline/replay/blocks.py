@@ -1,62 +1,50 @@
 """Reads events by columns: the rows of a file as blocks of arrays, ten times as fast as row by row.
 
-pyarrow reads plain blocks of CSV, and each distinct subject, segment and zone is checked once. From the first block
-that pyarrow might read differently (a quote, an unusual time, any fault), `events` reads the rows. So both ways give
-the same events, and the same errors at the same rows.
+The rule: every row is an event, or nothing is answered. A row that is short, or has no subject or no readable time, is
+an error that names the file, the row and the fix; none is skipped or guessed. But lines of logs, which may be broken,
+are left out and counted. Each distinct subject, time, segment and zone of a block is checked once.
 
 A block is some 4 MB of the file. Only the distinct subjects, and pairs of segment and zone, are kept beyond it.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from io import BufferedReader
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject
 from capline.model.zone import check_zone
 from capline.replay import formats
 from capline.replay.events import (
     Columns,
-    Event,
-    Layout,
     Opened,
     ReplayError,
-    events_of,
-    layout_of,
     needs_arrow,
     no_rows,
+    places_of,
     reading,
-    shown,
     subject_of,
 )
 from capline.replay.exported import exported_events
 from capline.replay.ordered import BLOCK_ROWS, Events, OrderedEvents
+from capline.tables.columns import arrow, distinct, first_bad, microseconds, texts_of
+from capline.tables.csv_file import CsvFile, chunks_of
+from capline.tables.times import has_zone, instant_us, shown
 
-BLOCK_BYTES = 4 << 20
-LONGEST_LINE_BYTES = 64 << 20
 HEAD_BYTES = 1 << 16
 """Bytes in which the header and the first row are looked for."""
 MOST_TOLD = 5
 """Broken lines that are told, of all that are counted."""
-
-_WHOLE = r"^[0-9]{1,10}$"
-_FRACTION = r"^[0-9]{1,10}\.[0-9]{1,6}$"
-_LOCAL = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)?$"
-_ZONED = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][01][0-9]:[0-5][0-9])$"
 
 
 class Block(NamedTuple):
@@ -102,10 +90,6 @@ def _decoded(text: bytes | str) -> str:
     return text.decode() if isinstance(text, bytes) else text
 
 
-class _UnusualError(Exception):
-    """A block that pyarrow might read differently from `events`."""
-
-
 class EventFile:
     """A file of events, as blocks; see `formats` for what a file is, and `events` for the errors of CSV.
 
@@ -127,7 +111,7 @@ class EventFile:
         self._path = path
         self._wanted = Columns(subject_column, time_column, segment_column, zone_column)
         self._strict, self._missing = strict, missing
-        self._subjects, self._kinds, self._arrow = _Codes(), _Codes(), _arrow()
+        self._subjects, self._kinds = _Codes(), _Codes()
         self.notes: list[str] = []
         """What was guessed, or is unusual, a sentence each."""
         self.broken: list[str] = []
@@ -178,7 +162,7 @@ class EventFile:
         """The columns to read, with a note of what was guessed."""
         found = formats.named_columns(self._path, names, first, self._wanted, self._missing)
         if form != formats.JSON:  # A line of JSON may have fewer fields than the next.
-            layout_of(self._path, names, found)
+            places_of(self._path, names, found)
         told = formats.misnamed(self._path, opened.start, form)
         if told is not None:
             self.notes.append(told)
@@ -186,7 +170,7 @@ class EventFile:
             what = f"subjects are {found.subject!r}, times {found.time!r}"
             self.notes.append(f"{self._path}: read as {form}; {what} (--subject-column, --time-column)")
         at = dict(zip((name.strip() for name in names), first, strict=False)).get(str(found.time), "")
-        if not formats.has_zone(at):
+        if not has_zone(at):
             self._note_no_zone(at)
         return found
 
@@ -194,7 +178,7 @@ class EventFile:
         self.notes.append(f"{self._path}: times without a zone, like {like}, are read as UTC")
 
     def _text(self, opened: Opened) -> Iterator[Block]:
-        chunks = _chunks(self._path, opened.data)
+        chunks = chunks_of(self._path, opened.data, ReplayError)
         start = next(chunks, b"").removeprefix(b"\xef\xbb\xbf")
         form = formats.sniff(start)
         if form == formats.EXPORT:
@@ -204,33 +188,13 @@ class EventFile:
     def _csv(self, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
         if b"\0" in start[:HEAD_BYTES]:
             raise ReplayError(f"{self._path}: not text in UTF-8, nor Parquet, gzip or zstd; save it as one of them")
-        reader = csv.reader(io.StringIO(start[:HEAD_BYTES].decode(errors="replace"), newline=""))
-        header = next(reader, None)
-        if header is None:
+        file = CsvFile(self._path, chain([start], chunks), ReplayError)
+        if file.names is None:
             raise ReplayError(f"{self._path}: empty; it begins with a header like subject,time")
-        columns = self._columns(formats.CSV, opened, header, next((fields for fields in reader if fields), list[str]()))
-        line, end, rest = start.partition(b"\n")
-        layout, row = None, 0
-        if self._arrow is not None and line.strip() and not line.count(b'"') % 2 and b"\r" not in line.rstrip(b"\r"):
-            layout = layout_of(self._path, next(csv.reader([line.decode()], strict=True)), columns)
-            for chunk in chain([rest], chunks):
-                try:
-                    block = self._plain(layout, chunk, row, opened)
-                except _UnusualError:
-                    chunks = chain([chunk], chunks)
-                    break
-                if block is not None:
-                    yield block
-                    row += len(block.at_us)
-            else:
-                return
-        else:
-            chunks = chain([line + end + rest], chunks)
-        lines = chain.from_iterable(io.StringIO(chunk.decode(), newline="") for chunk in chunks)
-        rows = csv.reader(lines, strict=True)
-        if layout is None:
-            layout = layout_of(self._path, next(rows, None), columns)
-        yield from self._one_by_one(events_of(layout, rows, row), opened)
+        places = places_of(self._path, file.names, self._columns(formats.CSV, opened, file.names, file.first()))
+        for first_row, columns in file.blocks([place for place in places if place is not None], line_breaks=True):
+            there = iter(columns)
+            yield self._block(first_row, [None if place is None else next(there) for place in places], opened)
 
     def _export(self, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
         if any(self._wanted):
@@ -238,7 +202,12 @@ class EventFile:
         if self._missing:
             raise ReplayError(f"{self._path}: say {', and '.join(self._missing)}")
         self.notes.append(f"{self._path}: read as {formats.EXPORT}; each hit is an event")
-        yield from self._one_by_one(exported_events(self._path, chain([start], chunks), self.notes), opened)
+        events, row = exported_events(self._path, chain([start], chunks), self.notes), 0
+        while some := list(islice(events, BLOCK_ROWS)):
+            subjects, at_us = zip(*some, strict=True)
+            kinds = np.full(len(some), self._kinds[None, None], np.int32)
+            yield Block(row, self._subjects.of(subjects), np.array(at_us, np.int64), kinds, _at_bytes(opened.raw))
+            row += len(some)
 
     def _lines(self, form: str, start: bytes, chunks: Iterator[bytes], opened: Opened) -> Iterator[Block]:
         """Read an access log or JSON lines."""
@@ -267,7 +236,7 @@ class EventFile:
 
     def _kind(self, names: tuple[bytes | str, bytes | str]) -> int:
         segment, zone = map(_decoded, names)
-        return self._kinds[segment or None, check_zone(zone) if zone else None]
+        return self._kinds[segment or None, _zone_of(zone)]
 
     def _note_broken(self, rows: Sequence[Any], read: NDArray[np.bool_], chunk: bytes, number: int) -> None:
         """Count the lines that cannot be read, or with `strict` refuse the first."""
@@ -282,12 +251,14 @@ class EventFile:
             self.broken.append(line)
 
     def _parquet(self, opened: Opened) -> Iterator[Block]:
-        if self._arrow is None:
+        pa = arrow()
+        if pa is None:
             raise needs_arrow(self._path, "Parquet")
-        pa = self._arrow[0]
-        parquet: Any = import_module("pyarrow.parquet")
         try:
-            file = parquet.ParquetFile(opened.raw if opened.raw.seekable() else pa.BufferReader(opened.raw.read()))
+            file = arrow(".parquet").ParquetFile(
+                opened.raw if opened.raw.seekable() else pa.BufferReader(opened.raw.read()),
+                page_checksum_verification=True,
+            )
             names: list[str] = file.schema_arrow.names
             columns = self._columns(formats.PARQUET, opened, names, ())
             for name, kind in zip(names, file.schema_arrow.types, strict=True):
@@ -295,182 +266,44 @@ class EventFile:
                     pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
                 ):
                     self._note_no_zone(kind)
-            layout = layout_of(self._path, [name for name in names if name in columns], columns)
-            row = 0
-            for batch in file.iter_batches(BLOCK_ROWS, columns=[name for name in names if name in columns]):
-                table = pa.Table.from_batches([batch])
-                try:
-                    roles = _roles(layout)
-                    renamed = table.rename_columns([roles[place] for place in range(layout.fields)])
-                    yield self._of_table(renamed, layout, row, opened)
-                except _UnusualError:
-                    fields = [[str("" if cell is None else cell) for cell in c.to_pylist()] for c in table.columns]
-                    yield from self._one_by_one(events_of(layout, map(list, zip(*fields, strict=True)), row), opened)
-                row += len(table)
+            there = [None if place is None else names[place] for place in places_of(self._path, names, columns)]
+            row = 1
+            for batch in file.iter_batches(BLOCK_ROWS, columns=[*filter(None, dict.fromkeys(there))]):
+                yield self._block(row, [None if name is None else batch.column(name) for name in there], opened)
+                row += len(batch)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ReplayError(f"{self._path}: not readable as Parquet ({str(error).splitlines()[0]})") from None
 
-    def _one_by_one(self, events: Iterator[Event], opened: Opened) -> Iterator[Block]:
-        while some := list(islice(events, BLOCK_ROWS)):
-            yield self._of_events(some, opened)
-
-    def _of_events(self, events: list[Event], opened: Opened) -> Block:
-        return Block(
-            events[0].row - 1,
-            self._subjects.of(event.subject for event in events),
-            np.fromiter((event.at_us for event in events), np.int64),
-            self._kinds.of((event.segment, event.zone) for event in events),
-            _at_bytes(opened.raw),
-        )
-
-    def _plain(self, layout: Layout, chunk: bytes, row: int, opened: Opened) -> Block | None:
-        """Read one chunk by columns; None where it has no row. Raises `_UnusualError` where it must be read by rows."""
-        if b'"' in chunk or b"\0" in chunk:
-            raise _UnusualError
-        if not chunk.strip(b"\r\n"):
-            return None
-        if not chunk.isascii():
-            chunk.decode()
-        return self._of_table(self._table(layout, chunk), layout, row, opened)
-
-    def _of_table(self, table: Any, layout: Layout, row: int, opened: Opened) -> Block:
-        """Read columns called subject, time, segment and zone."""
-        subjects, where = _distinct(self._texts(table.column("subject")))
+    def _block(self, first_row: int, columns: Sequence[Any], opened: Opened) -> Block:
+        """The events in columns of subjects, times, segments and zones, of which the last two may be None."""
+        subjects, times, segments, zones = columns
         try:
-            of_subject = self._subjects.of(map(subject_of, subjects))
-            segments = zones = None
-            if layout.segment is not None:
-                segments = _distinct(self._texts(table.column("segment")))
-            if layout.zone is not None:
-                zones = _distinct(self._texts(table.column("zone")))
-                for zone in filter(None, zones[0]):
-                    check_zone(zone)
+            some, where = distinct(texts_of(subjects))
+            of_subject = self._subjects.of(map(subject_of, some))[where]
+            at_us, _ = microseconds(times)
+            kinds = self._pairs(segments, zones, len(where))
         except CaplineError:
-            raise _UnusualError from None
-        kinds = self._pairs(segments, zones, len(where))
-        return Block(row, of_subject[where], self._instants(table.column("time")), kinds, _at_bytes(opened.raw))
+            checks = ((subjects, subject_of), (times, instant_us), (zones, _zone_of))
+            faults = [first_bad(texts_of(column), check) for column, check in checks if column is not None]
+            row, why = min(filter(None, faults), key=itemgetter(0))
+            raise ReplayError(f"{self._path}, row {first_row + row}: {why}") from None
+        return Block(first_row - 1, of_subject, at_us, kinds, _at_bytes(opened.raw))
 
-    def _texts(self, column: Any) -> Any:
-        pa = self._arrow[0]
-        if column.null_count:
-            raise _UnusualError
-        return column if pa.types.is_string(column.type) else column.cast(pa.string())
-
-    def _table(self, layout: Layout, chunk: bytes) -> Any:
-        pa, _, arrow_csv = self._arrow
-        named = _roles(layout)
-        names = [named.get(place, f"_{place}") for place in range(layout.fields)]
-        try:
-            return arrow_csv.read_csv(
-                pa.BufferReader(chunk),
-                arrow_csv.ReadOptions(column_names=names, block_size=len(chunk) + 1, use_threads=False),
-                arrow_csv.ParseOptions(quote_char=False),
-                arrow_csv.ConvertOptions(
-                    column_types=dict.fromkeys(named.values(), pa.string()),
-                    include_columns=list(named.values()),
-                    strings_can_be_null=False,
-                ),
-            )
-        except pa.ArrowInvalid:
-            raise _UnusualError from None
-
-    def _instants(self, column: Any) -> NDArray[np.int64]:
-        """Microseconds since 1970, for columns in the four forms that nearly all files have."""
-        pa, compute, _ = self._arrow
-        try:
-            if not pa.types.is_string(column.type):
-                at_us = self._typed(column)
-            elif _all_match(compute, column, _WHOLE):
-                at_us = compute.cast(column, pa.int64()).to_numpy() * 1_000_000
-            elif _all_match(compute, column, _FRACTION):
-                parts = compute.multiply(compute.cast(column, pa.decimal128(17, 6)), pa.scalar(1_000_000, pa.int64()))
-                at_us = compute.cast(parts, pa.int64()).to_numpy()
-            elif _all_match(compute, column, _LOCAL):
-                at_us = compute.cast(compute.cast(column, pa.timestamp("us")), pa.int64()).to_numpy()
-            elif _all_match(compute, column, _ZONED):
-                at_us = compute.cast(compute.cast(column, pa.timestamp("us", "UTC")), pa.int64()).to_numpy()
-            else:
-                raise _UnusualError
-        except pa.ArrowInvalid:
-            raise _UnusualError from None
-        if int(at_us.min()) < 0 or int(at_us.max()) > LATEST_US:
-            raise _UnusualError
-        return at_us
-
-    def _typed(self, column: Any) -> NDArray[np.int64]:
-        """The same for the types of Parquet: timestamps, dates, and seconds as numbers."""
-        pa, compute, _ = self._arrow
-        if column.null_count:
-            raise _UnusualError
-        if pa.types.is_integer(column.type):
-            return compute.multiply_checked(column.cast(pa.int64()), 1_000_000).to_numpy()
-        if pa.types.is_floating(column.type):
-            seconds = cast("NDArray[np.float64]", column.to_numpy())
-            if not (np.abs(seconds) <= LATEST_US / 1e6).all():  # nor is NaN
-                raise _UnusualError
-            return np.round(seconds * 1e6).astype(np.int64)
-        return column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
-
-    def _pairs(self, segments: _Distinct | None, zones: _Distinct | None, rows: int) -> NDArray[np.int32]:
-        if segments is None and zones is None:
-            return np.full(rows, self._kinds[None, None], np.int32)
-        names, where = segments or ([None], np.zeros(rows, np.int32))
-        places, at = zones or ([None], np.zeros(rows, np.int32))
+    def _pairs(self, segments: Any, zones: Any, rows: int) -> NDArray[np.int32]:
+        names, where = ([""], np.zeros(rows, np.int32)) if segments is None else distinct(texts_of(segments))
+        places, at = ([""], np.zeros(rows, np.int32)) if zones is None else distinct(texts_of(zones))
         used, first, inverse = np.unique(
             where.astype(np.int64) * len(places) + at, return_index=True, return_inverse=True
         )
         codes = np.empty(len(used), np.int32)
         for i in np.argsort(first).tolist():
             segment, zone = divmod(int(used[i]), len(places))
-            codes[i] = self._kinds[names[segment] or None, places[zone] or None]
+            codes[i] = self._kinds[names[segment] or None, _zone_of(places[zone])]
         return codes[inverse]
 
 
-_Distinct = tuple[list[Any], "NDArray[np.int32]"]
-"""The distinct values, and the index of each row's value."""
-
-
-def _roles(layout: Layout) -> dict[int, str]:
-    named = {layout.subject: "subject"}
-    for place, name in ((layout.time, "time"), (layout.segment, "segment"), (layout.zone, "zone")):
-        if place is not None and named.setdefault(place, name) != name:
-            raise _UnusualError  # One column in two roles.
-    return named
-
-
-def _distinct(column: Any) -> _Distinct:
-    encoded = column.combine_chunks().dictionary_encode()
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-
-
-def _all_match(compute: Any, column: Any, pattern: str) -> bool:
-    # The first row rules out most forms.
-    found = compute.match_substring_regex
-    return found(column.slice(0, 1), pattern)[0].as_py() and compute.all(found(column, pattern)).as_py()
-
-
-def _arrow() -> Any:
-    """Find pyarrow with its compute and CSV parts, untyped; None where it is not installed."""
-    try:
-        return tuple(import_module(name) for name in ("pyarrow", "pyarrow.compute", "pyarrow.csv"))
-    except ModuleNotFoundError:
-        return None
-
-
-def _chunks(path: Path, data: IO[bytes]) -> Iterator[bytes]:
-    """Read whole lines, some megabytes of them at a time."""
-    rest = b""
-    while chunk := data.read(BLOCK_BYTES):
-        cut = chunk.rfind(b"\n") + 1
-        if cut:
-            yield rest + chunk[:cut]
-            rest = chunk[cut:]
-        else:
-            rest += chunk
-            if len(rest) > LONGEST_LINE_BYTES:
-                raise ReplayError(f"{path}: a line of more than {LONGEST_LINE_BYTES >> 20} MB; is it a CSV file?")
-    if rest:
-        yield rest
+def _zone_of(text: str) -> str | None:
+    return check_zone(text) if text else None
 
 
 def _at_bytes(raw: BufferedReader) -> int:

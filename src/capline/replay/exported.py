@@ -14,7 +14,8 @@ import msgspec
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject, check_subject
-from capline.replay.events import Event, ReplayError, shown
+from capline.replay.events import ReplayError
+from capline.tables.times import shown
 
 
 class _Hit(msgspec.Struct, array_like=True, frozen=True):
@@ -44,9 +45,12 @@ def is_export(line: bytes) -> bool:
     return True
 
 
-def exported_events(path: Path, chunks: Iterable[bytes], notes: list[str]) -> Iterator[Event]:
-    """The events of an export of one policy's logs, with a note of what was left out; raises `ReplayError`."""
-    number = row = several = 0
+def exported_events(path: Path, chunks: Iterable[bytes], notes: list[str]) -> Iterator[tuple[Subject, int]]:
+    """The subject and instant of each hit of an export of one policy's logs, with notes of what was left out.
+
+    Raises `ReplayError`.
+    """
+    number = several = 0
     logs: dict[str, str | None] = {}
     for chunk in chunks:
         for text in chunk.removesuffix(b"\n").split(b"\n"):
@@ -68,8 +72,8 @@ def exported_events(path: Path, chunks: Iterable[bytes], notes: list[str]) -> It
                 if not 0 <= hit.at_us <= LATEST_US:
                     raise ReplayError(f"{path}, line {number}: a hit at {hit.at_us}, which is no instant")
                 if hit.units:
-                    row, several = row + 1, several + (hit.units > 1)
-                    yield Event(row, line.subject, hit.at_us, None)
+                    several += hit.units > 1
+                    yield line.subject, hit.at_us
     channels = [name for name, log in logs.items() if log is None]
     notes += [f"{path}: {', '.join(channels)} left out: hits of channels are in the policy's log"] if channels else []
     notes += [f"{path}: {several:,} hits of several units are one event each"] if several else []

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from capline.model.errors import CaplineError
-from capline.replay.events import EPOCH, MICROSECOND, Columns, ReplayError, instant_us
+from capline.replay.events import Columns, ReplayError
 from capline.replay.exported import is_export
+from capline.tables.times import EPOCH, MICROSECOND, instant_us
 
 CSV, JSON, ACCESS, PARQUET = "CSV", "JSON lines", "an access log", "Parquet"
 EXPORT = "an export of logs"
@@ -107,14 +108,6 @@ def _is_time(value: str) -> bool:
         return not value.isdecimal() and len(value) >= len("20250101") and instant_us(value) > 0
     except CaplineError:
         return False
-
-
-def has_zone(text: str) -> bool:
-    """Whether a time is seconds since 1970, or says its distance from UTC; or is no time at all."""
-    try:
-        return datetime.fromisoformat(text.strip()).tzinfo is not None
-    except ValueError:
-        return True
 
 
 class LogLines:

@@ -25,7 +25,7 @@ from capline.campaign.senders.protocol import DELIVERED
 from capline.campaign.stop import Stop
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError, CaplineError, IdConflictError
-from capline.segment.build import table
+from capline.tables import csv_file
 
 pa: Any = import_module("pyarrow")
 parquet: Any = import_module("pyarrow.parquet")
@@ -102,7 +102,7 @@ def test_zones_of_parquet_may_be_text_of_any_kind_and_null(tmp_path: Path, kind:
 
 
 def test_several_files_and_many_batches_have_one_list_of_zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "_BLOCK_BYTES", 200)
+    monkeypatch.setattr(csv_file, "BLOCK_BYTES", 200)
     for number in range(2):
         rows = "".join(f"{2 * i + number},{ZONES[(i + number) % 5]}\n" for i in range(100))
         (tmp_path / f"{number}.csv").write_text(f"id,zone\n{rows}")
@@ -124,7 +124,7 @@ def test_several_files_and_many_batches_have_one_list_of_zones(tmp_path: Path, m
 def test_an_unknown_zone_names_its_row_and_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str, said: str
 ) -> None:
-    monkeypatch.setattr(table, "_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(csv_file, "BLOCK_BYTES", 10_000)
     rows = "".join(f"{number},Asia/Tokyo\n" for number in range(5000))
     with pytest.raises(CampaignError, match=rf"a.csv, row 5001: zone: {said}.*; leave it empty for the policy's zone"):
         zoned(f"id,zone\n{rows}9999,{bad}\n", tmp_path / "a.csv")

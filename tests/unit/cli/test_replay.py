@@ -115,6 +115,16 @@ def test_a_row_of_parquet_that_is_no_event_is_named(tmp_path: Path, capline: Com
     assert (done.returncode, "events.parquet, row 2: a subject is 1 to 512 bytes" in done.stderr) == (2, True)
 
 
+def test_a_page_of_parquet_that_was_changed_is_refused(tmp_path: Path, capline: CommandLine) -> None:
+    columns = pa.table({"time": range(1000), "subject": ["a"] * 1000})
+    options: dict[str, Any] = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
+    pq.write_table(columns, tmp_path / "e.parquet", **options)
+    data = bytearray((tmp_path / "e.parquet").read_bytes())
+    data[2000] ^= 1
+    (tmp_path / "e.parquet").write_bytes(data)
+    assert "could not verify page integrity" in capline.refused("replay", "e.parquet", *LIMITS)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_subjects_of_more_than_512_bytes_are_counted_like_any_other(
     tmp_path: Path, capline: CommandLine, name: str

@@ -165,6 +165,23 @@ def test_users_without_events_can_be_in_a_segment_and_a_rule_for_all_is_told(
     assert "segment 'late': nobody meets its rule" in done.stderr
 
 
+def test_times_are_read_as_a_replay_reads_them(tmp_path: Path, capline: CommandLine) -> None:
+    """In all forms, and in a column of several: as seconds, dates, and ISO 8601 with and without its marks."""
+    (tmp_path / "rules.yaml").write_text("columns: {id: user, time: at}\nsegments: {late: {last: any within 2 days}}")
+    times = (
+        "20261119T000000.5Z",
+        "2026-11-19 00:01",
+        "1795046400.5",
+        "2026-W47-4T01:00:00Z",
+        "2026-11-19T00:00:01+0000",
+    )
+    early = ("20261118T235959Z", "2026-11-19", " 1795046400 ", "2026-11-19T00:30:00+01:00")
+    text = "".join(f"{user},{at}\n" for user, at in enumerate((*times, *early)))
+    (tmp_path / "events.csv").write_text(f"user,at\n{text}")
+    assert capline(*BUILD, *AT).returncode == 0
+    assert members(tmp_path / "s") == {"late": set(range(len(times)))}
+
+
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
@@ -202,6 +219,12 @@ def test_rules_are_refused_in_a_line(tmp_path: Path, capline: CommandLine, rules
         ("user,at,event,amount\n1,1,a,ten\n", "row 1: amount 'ten' is not a number; write it like 12.50"),
         ("user,at,event,amount\n1,1,a,999999999999\n", "amount is not a number within 100,000,000,000"),
         ("user,at,event,amount\n1,1,a,1\n2,1\n", "row 2: 2 values where the header has 4"),
+        ('user,at,event,amount\n1,1,"a"b,1\n', "row 1: not readable as CSV (',' expected after '\"')"),
+        ('user,at,event,amount\n1,1,"a\nb",1\n', "row 1: event has a line break inside quotes"),
+        (
+            'user,at,event,amount\n1,1,"a,1\n2,1,a,1\n',
+            "row 1: not readable as CSV (unexpected end of data)",
+        ),
     ],
 )
 def test_bad_events_are_refused_in_a_line(tmp_path: Path, capline: CommandLine, events: str, said: str) -> None:

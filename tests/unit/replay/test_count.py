@@ -9,19 +9,19 @@ from operator import itemgetter
 from pathlib import Path
 from random import Random
 from tempfile import SpooledTemporaryFile, TemporaryFile
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.kit.rows import read_events
 
 from capline import CaplineError, Limiter, ManualClock, Policy
-from capline.replay import blocks as blocks_module
 from capline.replay import ordered
 from capline.replay.blocks import EventFile
 from capline.replay.count import ReplayCounts, Trial, UnitCore, count_events
 from capline.replay.events import ReplayError
 from capline.replay.ordered import Events, OrderedEvents
+from capline.tables import columns as tables
+from capline.tables import csv_file
 
 COLUMNS = ("id", "ts", "kind", "tz")
 
@@ -75,22 +75,24 @@ def lines(form: str, rows: int = 4000) -> list[str]:
 def test_blocks_are_the_events_read_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, end: str
 ) -> None:
-    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 5000)
+    monkeypatch.setattr(csv_file, "BLOCK_BYTES", 5000)
     text = lines(form)
     path = written(tmp_path, end.join(["\ufeffid,ts,kind,tz", "", *text[:100], "", "", *text[100:]]))
-    slow: list[object] = []
-    of_events: Any = EventFile.__dict__["_of_events"]
+    slow: list[str] = []
+    one_by_one = tables.instant_us
 
-    def noted(*given: Any) -> object:
-        slow.append(given)
-        return of_events(*given)
+    def noted(text: str, name: str) -> int:
+        slow.append(text)
+        return one_by_one(text, name)
 
-    monkeypatch.setattr(EventFile, "_of_events", noted)
+    monkeypatch.setattr(tables, "instant_us", noted)
     found = by_blocks(path)
     assert found == by_rows(path)
     assert len(found) == 4000
     assert bool(slow) == (form in SLOW)
-    monkeypatch.setattr(blocks_module, "_arrow", lambda: None)
+    monkeypatch.setattr(csv_file, "arrow", lambda: None)
+    assert by_blocks(path) == found
+    monkeypatch.setattr(tables, "arrow", lambda: None)
     assert by_blocks(path) == found
 
 
@@ -100,6 +102,9 @@ def test_blocks_are_the_events_read_row_by_row(
         '"a",5,vip,',
         '"a\nb",5,vip,',
         '"a,b",5,"v""ip",',
+        '"a""b",5,"""vip""",""',
+        'a"b,5,vip,',
+        'a",5,vip",',
         "a,5.5,vip,",
         "a, 5 ,vip,",
         "a,1970-01-01T00:00:05,vip,",
@@ -111,7 +116,7 @@ def test_blocks_are_the_events_read_row_by_row(
 def test_from_an_unusual_row_on_a_file_is_read_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str
 ) -> None:
-    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(csv_file, "BLOCK_BYTES", 100)
     plain, later = ([f"u{n % 7},{second},vip," for n in range(60)] for second in (5, 6))
     path = written(tmp_path, "\n".join(["id,ts,kind,tz", *plain, odd, *later]) + "\n")
     assert by_blocks(path) == by_rows(path)
@@ -144,6 +149,10 @@ def test_from_an_unusual_row_on_a_file_is_read_row_by_row(
         ("e.csv", b"id,ts,kind,tz\n\xff\xfe,2,,\n"),
         ("e.csv", b"id,ts,kind,tz\n1,2,\xff,\n"),
         ("e.csv", b'id,ts,kind,tz\n1,2,,\n"1,2,,\n'),
+        ("e.csv", b'id,ts,kind,tz\n1,2,,\n"a"b,2,,\n'),
+        ("e.csv", b'id,ts,kind,tz\n1,2,,\n""b,2,,\n'),
+        ("e.csv", b'id,ts,kind,tz\n1,2,,\n"a"""b,2,,\n'),
+        ("e.csv", b'id,ts,kind,tz\n1,soon,,\n"a",2,,\n1,2\n'),
         ("e.csv.gz", gzip.compress(b"id,ts,kind,tz\n" + b"1,2,,\n" * 999, mtime=0)[:-20]),
     ],
 )
@@ -151,7 +160,7 @@ def test_from_an_unusual_row_on_a_file_is_read_row_by_row(
 def test_what_is_wrong_is_said_as_it_is_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(csv_file, "BLOCK_BYTES", block_bytes)
     path = written(tmp_path, data, name)
     with pytest.raises(CaplineError) as caught:
         by_blocks(path)
@@ -162,8 +171,8 @@ def test_what_is_wrong_is_said_as_it_is_row_by_row(
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks_module, "LONGEST_LINE_BYTES", 1 << 20)
-    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(csv_file, "LONGEST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(csv_file, "BLOCK_BYTES", 1 << 16)
     with pytest.raises(ReplayError, match=r"a line of more than 1 MB; is it a CSV file\?"):
         by_blocks(written(tmp_path, b"id,ts,kind,tz\n" + b"x" * (3 << 20)))
 
@@ -190,7 +199,7 @@ def test_events_are_sorted_by_time_and_those_of_an_instant_stay_as_they_come(
 ) -> None:
     path = written(tmp_path, "id,ts\n1,5\n2,5\n3,4\n")
     for block_bytes in (1 << 20, 8):
-        monkeypatch.setattr(blocks_module, "BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(csv_file, "BLOCK_BYTES", block_bytes)
         file = EventFile(path, "id", "ts")
         with file.in_order() as events:
             (block,) = events.blocks()
@@ -256,7 +265,7 @@ POLICIES = [
 def test_the_counts_are_those_of_decisions_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy
 ) -> None:
-    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 3000)
+    monkeypatch.setattr(csv_file, "BLOCK_BYTES", 3000)
     random, at_us, rows = Random(9), 0, ["id,ts,kind,tz"]
     for _ in range(1500):
         at_us += random.choice((0, 0, 1, 1_000_000, 4_999_999, 5_000_000))

@@ -4,10 +4,11 @@ import gzip
 from pathlib import Path
 
 import pytest
-from tests.kit.rows import read_events
+from tests.kit.rows import Event, read_events
 
 from capline import CaplineError
-from capline.replay.events import Event, ReplayError, instant_us, subject_of
+from capline.replay.events import ReplayError, subject_of
+from capline.tables.times import instant_us
 
 
 def written(tmp_path: Path, text: str | bytes, name: str = "events.csv") -> Path:
@@ -104,7 +105,7 @@ def test_gzip_is_read_whatever_its_name(tmp_path: Path, name: str) -> None:
         ("e.csv", b"id,ts\n", "no rows"),
         ("e.csv", b"user,ts\n1,2\n", "no column 'id'"),
         ("e.csv", b"id,id,ts\n1,2,3\n", "2 columns are called 'id'"),
-        ("e.csv", b"id,ts\n1,2\n3\n", "row 2: 1 fields"),
+        ("e.csv", b"id,ts\n1,2\n3\n", "row 2: 1 values where the header has 2"),
         ("e.csv", b"id,ts\n,2\n", "row 1: "),
         ("e.csv", b"id,ts\n1,soon\n", "row 1: time 'soon'"),
         ("e.csv", b"id,ts\n\xff\xfe,2\n", "not UTF-8"),

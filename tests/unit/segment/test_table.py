@@ -1,10 +1,8 @@
-"""Reading CSV by Arrow, whose thread outlives its reader: the end waits until it holds nothing of the interpreter's."""
+"""Reading CSV: a header without an end, and programs that end as soon as they have read."""
 
 import io
 import subprocess
 import sys
-import threading
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,34 +11,7 @@ import pytest
 
 from capline.model.errors import SegmentError
 from capline.segment.build.inputs import RemoteFile
-from capline.segment.build.source import read_audience
 from capline.segment.build.table import read_columns
-
-ENDINGS = {
-    "nobody": ("id\n", "an empty audience"),
-    "a bad row": ("id\n1\n2,3\n4\n", "row 2: 2 values"),
-    "a bad id": ("id\n1\nx\n", "row 2: id 'x'"),
-    "all": ("id\n1\n1\n", "more than once"),
-}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_the_end_waits_until_arrow_has_let_go(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text, says = ENDINGS[ending]
-    path = tmp_path / "users.csv"
-    path.write_text(text)
-    held: list[Any] = []
-    made = import_module("pyarrow.csv").ParseOptions
-
-    def held_a_moment_longer(**options: Any) -> Any:
-        held.append(options["invalid_row_handler"])
-        threading.Timer(0.1, held.clear).start()
-        return made(**options)
-
-    monkeypatch.setattr("pyarrow.csv.ParseOptions", held_a_moment_longer)
-    with pytest.raises(SegmentError, match=says):
-        read_audience(path)
-    assert held == []
 
 
 class Endless(io.RawIOBase):
@@ -54,24 +25,21 @@ class Endless(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         self.read_bytes += len(buffer)
-        if self.read_bytes > 64 << 20:
-            raise MemoryError("more than any header")
+        if self.read_bytes > 96 << 20:
+            raise MemoryError("more than any line")
         buffer[:] = self.byte * len(buffer)
         return len(buffer)
 
 
 @pytest.mark.parametrize("byte", [b"x", b",", b'"'])
-def test_a_header_without_an_end_is_refused_after_a_million_characters(
-    byte: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_header_without_an_end_is_refused(byte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = Endless(byte)
     monkeypatch.setattr("capline.segment.build.inputs.open_input", Mock(return_value=io.BufferedReader(endless)))
     with (
-        pytest.raises(SegmentError, match="cannot be read: a header of more than 1,048,576 characters; it is damaged"),
+        pytest.raises(SegmentError, match="a line of more than 64 MB; is it a CSV file"),
         read_columns(RemoteFile("s3://b/x.csv"), ("id",)) as rows,
     ):
         next(rows)
-    assert endless.read_bytes < 4 << 20
 
 
 PROGRAMS = """
@@ -95,7 +63,7 @@ print(codes)
 
 @pytest.mark.deep
 def test_no_program_is_aborted_that_ends_at_once(tmp_path: Path) -> None:
-    """Of 80, on a busy machine, six would be aborted if closing did not wait."""
+    """Of 80, on a busy machine, six were aborted while a thread of Arrow's still held objects of Python's."""
     path = tmp_path / "users.csv"
     path.write_text("id\n")
     words = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAMS, str(path)]

@@ -6,18 +6,18 @@ matters.
 """
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from capline.model.clock import LATEST_US
-from capline.model.errors import SegmentError
+from capline.model.errors import InvalidValueError, SegmentError
 from capline.segment.build import table
 from capline.segment.build.inputs import Input
 from capline.segment.build.rules import VALUE_UNITS, Columns
 from capline.segment.build.source import Paths, bad_row, expand, read_ids
+from capline.tables.columns import first_bad, microseconds, texts_of
+from capline.tables.times import instant_us
 
 _LARGEST_VALUE = 10**11
 
@@ -91,34 +91,16 @@ class Batch:
         """Microseconds since 1970, and whether any time was without a zone."""
         column = self._filled(place, name)
         if table.is_text(column):
-            found, zoneless = self._times_of_text(table.plain_text(column), name)
-        else:
-            known = table.microseconds(column)
-            if known is None:
-                raise SegmentError(f"{self._path}: column {name!r} holds {column.type}; store times, or seconds")
-            found, zoneless = known
-        wrong = (found < 0) | (found > LATEST_US)
-        if wrong.any():
-            why = f"{name} is not between 1970 and 2255; numbers are seconds since 1970, not milliseconds"
-            raise self._bad(int(np.argmax(wrong)), why)
-        return found, zoneless
-
-    def _times_of_text(self, column: Any, name: str) -> tuple[npt.NDArray[np.int64], bool]:
-        form = table.time_forms(column)
-        found = np.zeros(len(column), np.int64)
-        for kind in np.unique(form).tolist():
-            rows = np.flatnonzero(form == kind)
-            texts = column if len(rows) == len(column) else column.take(rows)
-            instants = table.instants(texts, kind)
-            if instants is None:
-                row = next(
-                    row for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True) if not _is_time(text)
-                )
-                shown = repr(column[row].as_py()[:40])
-                why = f"{name} {shown} is neither ISO 8601, like 2025-03-01T16:00:00Z, nor seconds since 1970"
-                raise self._bad(row, why)
-            found[rows] = instants
-        return found, bool((form == table.ZONELESS).any())
+            column = column.cast("string")
+        elif not table.is_time(column):
+            raise SegmentError(f"{self._path}: column {name!r} holds {column.type}; store times, or seconds")
+        try:
+            return microseconds(column, name)
+        except InvalidValueError:
+            bad = first_bad(texts_of(column), lambda text: instant_us(text, name))
+            if bad is None:
+                raise
+            raise self._bad(bad[0], str(bad[1])) from None
 
     def values(self, place: int, name: str) -> npt.NDArray[np.int64]:
         """Values in ten-thousandths."""
@@ -133,11 +115,3 @@ class Batch:
         if wrong.any():
             raise self._bad(int(np.argmax(wrong)), f"{name} is not a number within {_LARGEST_VALUE:,}")
         return np.rint(number * VALUE_UNITS).astype(np.int64)
-
-
-def _is_time(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True

@@ -2,16 +2,11 @@
 
 This module reports what is wrong with a *file*; `source` checks the *values*.
 
-Two traps. Arrow reads the CSV numbers `0x10` as 16 and ` 7` as 7, so CSV is read as text and checked. And with a quote
-that is never closed, Arrow reads many rows as one value: so all columns are read, and a line break in a value is an
-error.
+Arrow reads the CSV numbers `0x10` as 16 and ` 7` as 7, so CSV is read as text and checked. With a quote that is never
+closed many rows are one value, so a line break in a value is an error.
 """
 
-import csv
 import gzip
-import io
-import threading
-import weakref
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
@@ -27,28 +22,19 @@ import numpy.typing as npt
 from capline.model.errors import SegmentError
 from capline.segment.build import inputs
 from capline.segment.build.inputs import Input
+from capline.tables.csv_file import CsvFile, chunks_of
 
 # pyarrow ships no types: imported by name it is Any.
 _pa: Any = import_module("pyarrow")
 _compute: Any = import_module("pyarrow.compute")
-_csv: Any = import_module("pyarrow.csv")
 _parquet: Any = import_module("pyarrow.parquet")
 
 _CSV_SUFFIXES = (".csv", ".csv.gz")
 _PARQUET_SUFFIXES = (".parquet", ".pq")
 _JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
-_BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 1 << 17
 _LONGEST_HEADER = 1 << 20
 """In characters: an endless first line must not fill the memory."""
-_LET_GO_S = 5.0
-"""The longest that closing a CSV file waits for Arrow's reading thread."""
-
-NUMBER, ZONED, ZONELESS, NO_TIME = range(4)
-"""Forms of a time in text."""
-_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_CLOCK = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
-_FORMS = (r"^[0-9]{1,15}(\.[0-9]{1,6})?$", rf"^{_DAY}{_CLOCK}(Z|[+-][0-9]{{2}}:?[0-9]{{2}})$", rf"^{_DAY}({_CLOCK})?$")
 
 
 class TableColumns(NamedTuple):
@@ -101,7 +87,8 @@ def names(path: Input) -> list[str]:
         if form is _JSON_SUFFIXES:
             with closing(_objects(path)) as rows:
                 return list(next(rows, dict[str, Any]()))
-        return _header(path)
+        with _csv_file(path) as file:
+            return file.names or []
 
 
 def _read_json(path: Input, names: tuple[str, ...]) -> Generator[TableColumns]:
@@ -159,68 +146,21 @@ def _read_parquet(path: Input, names: tuple[str, ...]) -> Generator[TableColumns
 
 
 def _read_csv(path: Input, names: tuple[str, ...]) -> Generator[TableColumns]:
-    invalid: list[Any] = []
-    row = 1
-    with _arrow_errors(path, invalid):
-        there = _header(path)
+    with _arrow_errors(path), _csv_file(path) as file:
+        there = file.names or []
         _check_columns(path, names, there)
-        text = dict.fromkeys(there, _pa.string())
-        text.update(dict.fromkeys(names[1:], _pa.dictionary(_pa.int32(), _pa.string())))
-        with closing(_csv_batches(path, text, invalid)) as batches:
-            for batch in batches:
-                _check_line_breaks(path, there, batch, row)
-                yield TableColumns(tuple(batch.column(there.index(name)) for name in names), row, is_text=True)
-                row += batch.num_rows
+        for row, (ids, *others) in file.blocks([there.index(name) for name in names], line_breaks=False):
+            yield TableColumns((ids, *(column.dictionary_encode() for column in others)), row, is_text=True)
 
 
-def _csv_batches(path: Input, types: dict[str, Any], invalid: list[Any]) -> Generator[Any]:
-    """The batches of a CSV file; Arrow's description of a bad row is added to `invalid`.
-
-    Arrow's reading thread outlives the reader for a moment, and takes the interpreter's lock once more to release the
-    objects that it was given. An interpreter that exits just then aborts (before Python 3.14), so closing waits here.
-    """
-    held: list[Any] = [_unpacked(path), _BadRows(invalid)]
-    lent = [_Lent(item) for item in held if not isinstance(item, Path)]
-    # With one thread Arrow knows the number of a bad row, and is as fast.
-    options = _csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
-    try:
-        held.append(
-            _csv.open_csv(
-                held[0],
-                read_options=options,
-                parse_options=_csv.ParseOptions(invalid_row_handler=held[1]),
-                convert_options=_csv.ConvertOptions(column_types=types, strings_can_be_null=False),
-            )
-        )
-        with held[-1]:
-            yield from held[-1]
-    finally:
-        held.clear()  # an error's traceback would keep this frame, and these objects with it
-        for item in lent:
-            item.wait()
-
-
-class _BadRows:
-    """Arrow's handler for invalid rows: collects them."""
-
-    def __init__(self, found: list[Any]) -> None:
-        self._found = found
-
-    def __call__(self, row: Any) -> str:
-        self._found.append(row)
-        return "error"
-
-
-class _Lent:
-    """Whether anybody still holds this object."""
-
-    def __init__(self, lent: object) -> None:
-        self._let_go = threading.Event()
-        self._reference = weakref.ref(lent, lambda _: self._let_go.set())
-
-    def wait(self) -> None:
-        """Wait until nobody does, 5 s at most."""
-        self._let_go.wait(_LET_GO_S)
+@contextmanager
+def _csv_file(path: Input) -> Generator[CsvFile]:
+    raw, plain = _bytes_of(path)
+    with raw, plain:
+        file = CsvFile(path, chunks_of(path, plain, SegmentError), SegmentError)
+        if file.names is None:
+            raise ValueError("Empty CSV file")
+        yield file
 
 
 def _opened(path: Input) -> Any:
@@ -228,39 +168,9 @@ def _opened(path: Input) -> Any:
     return path if isinstance(path, Path) else inputs.open_input(path.url)
 
 
-def _unpacked(path: Input) -> Any:
-    """The same for CSV: Arrow decompresses files by their name, but not objects."""
-    if isinstance(path, Path):
-        return path
-    opened: Any = inputs.open_input(path.url)
-    return gzip.GzipFile(fileobj=opened) if path.name.endswith(".gz") else opened
-
-
-def _header(path: Input) -> list[str]:
-    """The names in the first row, read without Arrow, which must know the columns' types before it opens the file."""
-    raw, plain = _bytes_of(path)
-    with raw, io.TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        try:
-            return next(csv.reader(_bounded(file)))
-        except StopIteration:
-            raise ValueError("Empty CSV file") from None
-        except (csv.Error, EOFError, zlib.error) as error:
-            raise ValueError(str(error)) from None
-
-
 def _bytes_of(path: Input) -> tuple[Any, Any]:
     raw: Any = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
     return raw, gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
-
-
-def _bounded(file: io.TextIOWrapper) -> Iterator[str]:
-    """The lines of a file, as long as all of them together are no longer than a header may be."""
-    left = _LONGEST_HEADER
-    while line := file.readline(left):
-        left -= len(line)
-        if not left:
-            raise ValueError(f"a header of more than {_LONGEST_HEADER:,} characters")
-        yield line
 
 
 def _check_columns(path: Input, names: tuple[str, ...], there: list[str]) -> None:
@@ -271,31 +181,16 @@ def _check_columns(path: Input, names: tuple[str, ...], there: list[str]) -> Non
             raise SegmentError(f"{path}: {fault} {name!r}; its columns are: {listed}")
 
 
-def _check_line_breaks(path: Input, there: list[str], batch: Any, row: int) -> None:
-    for name, column in zip(there, batch.columns, strict=True):
-        values = column.dictionary if _pa.types.is_dictionary(column.type) else column
-        if _compute.any(_compute.match_substring(values, "\n")).as_py():
-            broken = _compute.match_substring(column.cast(_pa.string()), "\n")
-            raise SegmentError(
-                f"{path}, row {row + _first(broken)}: {name} has a line break inside quotes; "
-                "close the quote, or leave line breaks out"
-            )
-
-
 @contextmanager
-def _arrow_errors(path: Input, invalid: list[Any] | None = None) -> Generator[None]:
+def _arrow_errors(path: Input) -> Generator[None]:
     try:
         yield
     except SegmentError:
         raise
     except (_pa.ArrowException, OSError, EOFError, zlib.error, ValueError) as error:
-        if invalid:
-            bad = invalid[0]
-            raise SegmentError(
-                f"{path}, row {bad.number - 1}: {bad.actual_columns} values where the header has "
-                f"{bad.expected_columns}: {bad.text[:60]!r}; fix the row, or get the whole file"
-            ) from None
         reason = getattr(error, "strerror", None) or " ".join(str(error).split()).rstrip(".")
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"not UTF-8 text ({error.reason})"
         raise SegmentError(
             f"{path}: cannot be read: {reason}; it is damaged, cut short or not what it is named"
         ) from None
@@ -356,6 +251,12 @@ def is_integer(column: Any) -> bool:
     return bool(_pa.types.is_integer(column.type))
 
 
+def is_time(column: Any) -> bool:
+    """Whether the column holds times, or numbers that may be seconds."""
+    types, kind = _pa.types, column.type
+    return bool(types.is_timestamp(kind) or types.is_date(kind) or types.is_integer(kind) or types.is_floating(kind))
+
+
 def is_text(column: Any) -> bool:
     """Whether the column holds text, dictionary-encoded or not."""
     kind = column.type.value_type if _pa.types.is_dictionary(column.type) else column.type
@@ -375,44 +276,6 @@ def codes(column: Any) -> tuple[npt.NDArray[np.integer[Any]], tuple[str, ...]]:
 
 def _first(mask: Any) -> int:
     return int(np.argmax(mask.to_numpy(zero_copy_only=False)))
-
-
-def time_forms(column: Any) -> npt.NDArray[np.int8]:
-    """The form of each text of a time."""
-    found = np.full(len(column), NO_TIME, np.int8)
-    for form in (ZONELESS, ZONED, NUMBER):
-        left = np.flatnonzero(found == NO_TIME)
-        if not left.size:
-            break
-        some = column if len(left) == len(column) else column.take(_pa.array(left))
-        found[left[_compute.match_substring_regex(some, _FORMS[form]).to_numpy(zero_copy_only=False)]] = form
-    return found
-
-
-def instants(column: Any, form: int) -> npt.NDArray[np.int64] | None:
-    """Texts of this form in microseconds since 1970; None if one is no time, like February 30."""
-    if form == NO_TIME:
-        return None
-    if form == NUMBER:
-        return np.rint(column.cast(_pa.float64()).to_numpy(zero_copy_only=False) * 1e6).astype(np.int64)
-    try:
-        times = column.cast(_pa.timestamp("us", "UTC" if form == ZONED else None))
-    except _pa.ArrowException:
-        return None
-    return times.cast(_pa.int64()).to_numpy(zero_copy_only=False)
-
-
-def microseconds(column: Any) -> tuple[npt.NDArray[np.int64], bool] | None:
-    """A column of times, or of seconds since 1970, without nulls, and whether its times have no zone."""
-    kind = column.type
-    if _pa.types.is_timestamp(kind) or _pa.types.is_date(kind):
-        times = column.cast(_pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(_pa.int64())
-        return times.to_numpy(zero_copy_only=False), getattr(kind, "tz", None) is None
-    if not (is_integer(column) or _pa.types.is_floating(kind)):
-        return None
-    seconds = column.to_numpy(zero_copy_only=False).astype(np.float64)
-    past = ~((seconds >= 0) & (seconds < 1e11))  # noqa: PLR2004 - far above any: an error of the caller's
-    return np.where(past, -1, np.rint(np.where(past, 0, seconds) * 1e6)).astype(np.int64), False
 
 
 def decimals(column: Any) -> tuple[npt.NDArray[np.float64] | None, int | None]:

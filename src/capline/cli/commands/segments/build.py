@@ -24,8 +24,8 @@ from capline.cli.render.manifests import manifest_answer
 from capline.cli.render.progress import progress_bar
 from capline.model.clock import SystemClock
 from capline.model.errors import SegmentError
-from capline.replay.events import instant_us
 from capline.segment import files
+from capline.tables.times import instant_us
 
 if TYPE_CHECKING:
     from capline.segment import DictionaryBuilder, IdSet, RuleBuild, Snapshot

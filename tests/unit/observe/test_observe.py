@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -401,7 +402,13 @@ def test_a_hearer_of_failures_that_fails_at_that_breaks_nothing(caplog: pytest.L
 # --- metrics ------------------------------------------------------------------------------------------------------
 
 SEGMENTS = [f"s{number}" for number in range(1000)]
-TEN = [Policy(f"p{number}", ["1/day"], by_segment={name: ["1/day"] for name in SEGMENTS}) for number in range(10)]
+
+
+@cache
+def ten() -> list[Policy]:
+    """Policies with ten thousand sets of limits, which take long to make."""
+    limits = {name: ["1/day"] for name in SEGMENTS}
+    return [Policy(f"p{number}", ["1/day"], by_segment=limits) for number in range(10)]
 
 
 def test_label_sets_are_bounded_under_ten_thousand_segments_and_every_attempt_is_counted() -> None:
@@ -410,8 +417,8 @@ def test_label_sets_are_bounded_under_ten_thousand_segments_and_every_attempt_is
         PrometheusObserver(registry, label_sets=100),
         OpenTelemetryObserver(MeterProvider([reader]), label_sets=100),
     ]
-    with Limiter("memory://", TEN, observers=observers, on_store_error="deny") as limiter:
-        for policy in TEN:
+    with Limiter("memory://", ten(), observers=observers, on_store_error="deny") as limiter:
+        for policy in ten():
             for _ in range(2):
                 limiter.decide_many(policy.name, range(1000), segment=SEGMENTS, codes=range(1000))
         again = limiter.decide_many("p0", range(3), segment=SEGMENTS, codes=range(3))
@@ -464,8 +471,8 @@ def test_a_peek_is_never_counted_as_a_decision_or_a_refusal(lines: Any) -> None:
 
 def test_call_labels_are_bounded_too_and_keep_their_verb() -> None:
     registry = CollectorRegistry()
-    with Limiter("memory://", TEN, observers=[PrometheusObserver(registry, label_sets=2)]) as limiter:
-        for policy in TEN:
+    with Limiter("memory://", ten(), observers=[PrometheusObserver(registry, label_sets=2)]) as limiter:
+        for policy in ten():
             limiter.peek(policy.name, "s")
     count = "capline_store_seconds_count"
     assert registry.get_sample_value(count, {"verb": "peek", "policy": "p1"}) == 1
@@ -484,7 +491,7 @@ def test_a_refusal_remembered_here_is_counted_and_not_timed() -> None:
 
 def test_threads_lose_no_count_and_pass_no_bound() -> None:
     registry = CollectorRegistry()
-    with Limiter("memory://", TEN, observers=[PrometheusObserver(registry, label_sets=50)]) as limiter:
+    with Limiter("memory://", ten(), observers=[PrometheusObserver(registry, label_sets=50)]) as limiter:
 
         def ask(number: int) -> None:
             for segment in SEGMENTS[:200]:

@@ -33,7 +33,7 @@ from capline.segment.snapshot import verified as stamp_module
 SETS = {
     "new": IdSet.from_range(100_000, 300_000),
     "active": IdSet([1, 5, (1 << 32) - 1]),
-    "old": IdSet(range(1 << 20, 1 << 21, 2)),
+    "old": IdSet.from_array(np.arange(1 << 20, 1 << 21, 2)),
     "gone": IdSet(),
 }
 ASKED = np.array([0, 1, 5, 100_000, 300_001, (1 << 20) + 2, (1 << 20) + 3, (1 << 32) - 1] * 50)

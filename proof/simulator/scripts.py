@@ -15,7 +15,7 @@ from capline.model.errors import IdConflictError
 from capline.model.limit import Limit
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.store.redis.scripting.requests import CHANGES
-from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, REFUND
+from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, ONE_LOOK, REFUND
 from capline.window.bound_log import draft_logs
 from capline.window.charge import refund, settle
 from capline.window.joint import joint
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCRIPTS", "Logs", "held", "run_script"]
 
-SCRIPTS = {script.sha: script for script in (ONE, ATTEMPT, LOOK, JOINT, JOINT_LOOK, REFUND)}
+SCRIPTS = {script.sha: script for script in (ONE, ONE_LOOK, ATTEMPT, LOOK, JOINT, JOINT_LOOK, REFUND)}
 
 Logs = dict[bytes, dict[bytes, Log]]
 """What a server holds: of each key the log of each field; a key of its own has one without a name."""
@@ -42,7 +42,8 @@ _RECORD_ALONE = [[0, -2], 0]
 """What attempt.lua is told of a sliding log and its record of reservations, and of refusals."""
 _REFUSED, _ALLOWED, _CONFLICT, _KNOWN = 0, 1, 2, 4
 _NO_LIMIT, _ELSEWHERE, _NO_STAMP = 255, 255, 1 << 60
-_TERMS = struct.Struct(">BQQQBQ")
+_TERMS = struct.Struct(">BHBQQQBQ")
+_ASKED = struct.Struct(">Qqq")
 _RECORD = struct.Struct(">BBQQQ")
 
 
@@ -67,11 +68,8 @@ def held(log: Log, record: Log, now_us: int) -> list[tuple[int, int]]:
 
 def run_script(sha: bytes, keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> Any:
     """The call's reply; `logs` are changed in place."""
-    if sha == ONE.sha:
-        limits, retention_us = _terms(args[0])
-        slot = _slot(*struct.unpack(">qq", args[3])) if len(args) > 3 else None
-        row = _Row(keys[0], args[1], limits, retention_us)
-        return _rows([row], _DECIDE if slot is None else _PLACE, slot, logs, _now(args[2], now_us), tell=True)
+    if sha in (ONE.sha, ONE_LOOK.sha):
+        return _one(keys, args, logs, now_us)
     if sha in (ATTEMPT.sha, LOOK.sha):
         return _attempts(keys, args, logs, now_us)
     if sha in (JOINT.sha, JOINT_LOOK.sha):
@@ -89,10 +87,25 @@ def _slot(max_wait_us: int, not_before_us: int) -> Slot:
     return Slot(None if max_wait_us < 0 else max_wait_us, not_before_us)
 
 
-def _terms(static: bytes) -> tuple[tuple[Limit, ...], int]:
-    """The limits and the retention in the terms that one.lua takes; after them stands how long a key lives, as text."""
-    numbers = struct.unpack_from(f">{(len(static) - _TERMS.size) // 16 * 2}Q", static, _TERMS.size)
-    return _limits(numbers), _TERMS.unpack_from(static)[1]
+def _one(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> bytes:
+    static, asked, field, now = (*args, b"", b"", b"")[:4]
+    limits, retention_us, full = _terms(static)
+    if len(keys) > 2 or (full and full[5:] not in ([], _RECORD_ALONE)):
+        raise NotImplementedError("several logs a subject and other algorithms are not simulated")
+    kind, time_us, not_before_us = _ASKED.unpack_from(asked) if asked else (1, -1, 0)
+    mode, cost = kind >> 56, kind & ((1 << 56) - 1)
+    key, record = (*keys, b"")[:2]
+    row = _Row(key, field, limits, retention_us, cost, int.from_bytes(asked[24:]), record)
+    slot = _slot(time_us, not_before_us) if mode == _PLACE else None
+    return _rows([row], mode, slot, logs, _now(now, now_us), time_us=time_us, tell=True)
+
+
+def _terms(static: bytes) -> tuple[tuple[Limit, ...], int, list[Any]]:
+    """The limits, the retention and the terms in full in the terms that one.lua takes."""
+    _, many, text, retention_us, *_ = _TERMS.unpack_from(static)
+    numbers = struct.unpack_from(f">{2 * many}Q", static, _TERMS.size)
+    full = static[_TERMS.size + 16 * many + text :]
+    return _limits(numbers), retention_us, msgspec.msgpack.decode(full) if full else []
 
 
 def _limits(flat: Sequence[int]) -> tuple[Limit, ...]:
@@ -220,7 +233,7 @@ def _parts(keys: Sequence[bytes], args: Sequence[bytes]) -> Iterator[_Row]:
         raise NotImplementedError("several logs a subject are not simulated")
     for i, key in enumerate(keys):
         static, _, cost, field, mark = args[5 * i : 5 * i + 5]
-        yield _Row(key, field, *_terms(static), int(cost), int.from_bytes(mark))
+        yield _Row(key, field, *_terms(static)[:2], int(cost), int.from_bytes(mark))
 
 
 def _joint(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> bytes:

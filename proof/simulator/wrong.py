@@ -20,7 +20,7 @@ from capline.store.redis import joint, steps
 from capline.store.redis.cluster.router import Router
 from capline.store.redis.io import aio, lease
 from capline.store.redis.io.wire import NoReply, pack
-from capline.store.redis.scripting.scripts import ATTEMPT, JOINT
+from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, ONE
 from capline.store.redis.session import Session
 from capline.window import rule
 from capline.window.log import LogBefore
@@ -94,7 +94,7 @@ def forgets_the_id_on_resend() -> AbstractContextManager[Any]:
 
 
 def _without_ids(call: Any) -> Any:
-    if call.script not in (ATTEMPT, JOINT):
+    if call.script not in (ATTEMPT, JOINT, ONE):
         return call
     [command] = commands_of(call.payload)
     if call.script is JOINT:  # of each part the last of five, after the mode and the clock
@@ -102,6 +102,10 @@ def _without_ids(call: Any) -> Any:
         return msgspec.structs.replace(
             call, payload=pack(*[b"" if at in parts else argument for at, argument in enumerate(command)])
         )
+    if call.script is ONE:  # behind the mode, the cost and the times
+        at = 4 + int(command[2])
+        command[at:] = [argument[: 24 if i == 0 else None] for i, argument in enumerate(command[at:])]
+        return msgspec.structs.replace(call, payload=pack(*command))
     at = 3 + int(command[2]) + ASKED
     asked = command[at]
     command[at] = b"".join([asked[i : i + 7] + bytes(8) for i in range(0, len(asked), 15)])

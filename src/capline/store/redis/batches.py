@@ -23,7 +23,7 @@ from capline.store.redis.scripting.replies import ReplyColumns, decisions
 from capline.store.redis.scripting.requests import DECIDE, MODES, PEEK, Head
 from capline.store.redis.scripting.scripts import Call
 from capline.store.redis.session import unwrap
-from capline.store.redis.steps import is_flat, replicas_of, step_answer, step_call
+from capline.store.redis.steps import replicas_of, step_answer, step_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,10 @@ def rows(session: Session, operations: Sequence[Operation]) -> Steps[list[Any]]:
 
 def _each_flat(operations: Sequence[Operation]) -> bool:
     """Whether flat.lua judges each of them, faster than the general rule does in a batch; one a subject at most."""
-    return all(map(is_flat, operations)) and len({operation.subject for operation in operations}) == len(operations)
+    return len({operation.subject for operation in operations}) == len(operations) and all(
+        operation.compiled.flat and not (operation.compiled.short and operation.cost == 1 and not operation.fingerprint)
+        for operation in operations
+    )
 
 
 def _each(session: Session, operations: Sequence[Operation], until: float, replicas: int = 0) -> Steps[list[Any]]:

@@ -18,8 +18,8 @@ from capline.store.redis.io.url import Settings
 from capline.store.redis.io.wire import NoReply, Reply, ServerError, Steps
 from capline.store.redis.joint import at_once, joint, joint_answer
 from capline.store.redis.scripting.compiled_rule import RedisRule
-from capline.store.redis.scripting.replies import flat_decision, one_decision
-from capline.store.redis.scripting.requests import flat_payload, one_payload
+from capline.store.redis.scripting.replies import one_decision
+from capline.store.redis.scripting.requests import one_payload
 from capline.store.redis.scripting.scripts import Call
 from capline.store.redis.servers import servers
 from capline.store.redis.session import Session
@@ -62,34 +62,27 @@ class RedisStore(Store):
         """A decision, peek or slot, in as few steps as it can take; see `CompiledRule.ask`."""
         session = self.session
         router, topology, breakers = session.router, session.router.topology, session.router.breakers
-        ask_server, now, short, flat = self.transport.ask, session.now, compiled.short, flat_payload(compiled)
+        ask_server, now = self.transport.ask, session.now
 
         def ask(
             subject: Subject, cost: int = 1, fingerprint: int = 0, kind: Kind = "decide", max_wait_us: int | None = None
         ) -> Decision:
             subject = check_subject(subject)
-            unit = short and cost == 1 and not fingerprint and kind != "peek"
-            slot = None if kind != "schedule" else (-1 if max_wait_us is None else max_wait_us, 0)
-            if unit:
-                at, payload = one_payload(compiled, subject, now(), slot)
-            elif slot is None:
-                at, payload = flat(subject, now(), cost, fingerprint, kind)
-            else:
-                return self.step(Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us))
+            at, payload = one_payload(
+                compiled, subject, now(), kind, cost, fingerprint, (-1 if max_wait_us is None else max_wait_us, 0)
+            )
             node = topology.node(at)
             if (
                 node is None
                 or topology.stale
                 or ((breaker := breakers.get(node)) and breaker.failures)
-                or (router.names is not None and not unit)
+                or (router.names is not None and not compiled.short)
             ):
                 return self.step(Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us))
             until = session.until()
             reply = ask_server(node, payload)
             if type(reply) is bytes:
-                if unit:
-                    return one_decision(reply, compiled, 1, slot=slot is not None)
-                return flat_decision(reply, compiled, cost, peeked=kind == "peek")
+                return one_decision(reply, compiled, cost, slot=kind == "schedule", peeked=kind == "peek")
             operation = Operation(kind, compiled, subject, cost, fingerprint, max_wait_us=max_wait_us)
             return step_answer(self.drive(router.resume(step_call(session, operation), reply, node, until)), operation)
 

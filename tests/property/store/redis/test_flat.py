@@ -15,9 +15,8 @@ from tests.profiles import size, sized
 from capline import Attempt, CaplineError, Limiter, ManualClock, Policy
 from capline.model.policy import BoundPolicy
 from capline.policy.joint import JointPolicy
-from capline.store.protocol import Operation
-from capline.store.redis.scripting.requests import joint_call
-from capline.store.redis.scripting.scripts import JOINT
+from capline.store.redis.scripting.requests import one_payload
+from capline.store.redis.scripting.scripts import ONE
 
 START_US = 1_700_000_000_000_000
 STEPS = size(250, 500, 1_500)
@@ -31,8 +30,8 @@ LIMITS: dict[str, tuple[list[str], dict[str, Any]]] = {
         for limits in (["7/300us", "20/1200us"], ["300/100us"], ["5/77us", "11/1000us"])
     },
 }
-ALONE = JOINT.text.decode().replace("if said then return said end", "return said or 'general'")
-"""joint.lua without its general rule."""
+ALONE = ONE.text.decode().replace("if said then return said end", "return said or 'general'")
+"""one.lua without its general rule."""
 
 
 class General(Limiter):
@@ -84,7 +83,7 @@ def test_as_the_general_rule_answers(kind: str, layout: str, name: str) -> None:
             subject, cost = f"s{chance.randrange(2)}", chance.choice([1, 1, 1, 2, 3, 5, 9])
             id = chance.choice([*[None] * 8, f"{chance.randrange(40)}"]) if step > STEPS // 2 else None
             reader = Reader()
-            reader.feed(joint_call([Operation("peek", compiled, subject, cost)], b"%d" % clock.now_us()).payload)
+            reader.feed(one_payload(compiled, subject, b"%d" % clock.now_us(), "peek", cost)[1])
             quick += client.eval(ALONE, *reader.gets()[2:]) != b"general"
             hit, slot = chance.choice(hits[-9:] or [(subject, START_US)]), chance.choice([None, 0, 0.00006])
             answers: list[tuple[object, object]] = []

@@ -95,16 +95,17 @@ class RedisRule(msgspec.Struct):
     long: bool
     """Whether a log of allowed hits may be a long one."""
     unit_terms: bytes
-    """The terms as one.lua takes them, as an argument on the wire."""
-    rest_anywhere: bytes
+    """The terms as joint.lua takes them: those of one.lua, but for the terms in full."""
     terms_anywhere: bytes
-    """What `rest` and `terms` are without a zone."""
+    """What `terms` are without a zone."""
     short: bool
-    """Whether one.lua can serve these terms."""
+    """Whether a unit can be answered by unit.lua."""
     flat: bool
     """Whether flat.lua can."""
     decide_one: Callable[[Subject], Decision]
     ask: Callable[..., Decision] | None = None
+    one_terms_anywhere: bytes = b""
+    """What `one_terms` are without a zone, once they were asked for."""
     kept: dict[object, RedisRule] = {}
     judged: list[list[object]] | None = None
     """`limits_of` with quotas less what must stay free; None if nothing must."""
@@ -118,12 +119,17 @@ class RedisRule(msgspec.Struct):
         name = self.rule.zone
         return list(zone_table(name, int(now or time.time_ns() // 1000))) if name else None
 
-    def rest(self, now: bytes) -> bytes:
-        """The terms that are not in `unit_terms`, as joint.lua takes them: an argument in RESP."""
-        return bulk(self.terms(now)) if self.rule.zone else self.rest_anywhere
+    def one_terms(self, now: bytes) -> bytes:
+        """The terms as one.lua takes them, as an argument on the wire."""
+        if self.rule.zone:
+            return bulk(self.unit_terms + msgspec.msgpack.encode(self.row(now)))
+        if not self.one_terms_anywhere:
+            full = b"" if self.short else msgspec.msgpack.encode(self.row(now))
+            self.one_terms_anywhere = bulk(self.unit_terms + full)
+        return self.one_terms_anywhere
 
     def terms(self, now: bytes) -> bytes:
-        """The same as refund.lua takes it."""
+        """The terms that are not in `unit_terms`, as joint.lua and refund.lua take them."""
         if not self.rule.zone:
             return self.terms_anywhere
         denied, zone = self.rule.denied_units, self.zone(now)
@@ -186,18 +192,21 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
         storage = [*(storage or [0] * len(logs)), _RECORD]
     flat, facts = (0, None) if usable else _flat(rule, readers, next_forms)
     facts = facts or [part for limit in limits for part in (limit.quota, limit.window_us)]
-    keeping = 32 * (judged is not None)
+    life = b"%d" % (-(-retention_us // 1000) + grace_ms)
     unit_terms = struct.pack(
-        f">BQQQBQ{len(facts) + len(kept)}Q",
+        f">BHBQQQBQ{len(facts) + len(kept)}Q",
         stamp_bytes,
+        len(limits),
+        len(life),
         retention_us,
         grace_ms,
         least if usable else 0,
-        (place + 64 * next_forms if usable else flat) + keeping,
+        (place if usable else flat) + 32 * (judged is not None) + 64 * next_forms,
         widest_us,
         *facts,
         *kept,
-    ) + b"%d" % (-(-retention_us // 1000) + grace_ms)
+    )
+    unit_terms += life
     terms = _terms(limits_of, storage, rule.denied_units, None, next_forms, judged)
     return RedisRule(
         rule,
@@ -229,8 +238,7 @@ def bind(rule: BoundPolicy, own_clock: bool, next_forms: bool) -> RedisRule:
             *(() if plain and judged is None else (storage, rule.denied_units)),
         ],
         long,
-        bulk(unit_terms),
-        bulk(terms),
+        unit_terms,
         terms,
         usable,
         usable or flat > 0,

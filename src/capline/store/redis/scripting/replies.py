@@ -78,24 +78,6 @@ def one_decision(reply: bytes, compiled: RedisRule, cost: int, *, slot: bool = F
     raise answer
 
 
-def flat_decision(
-    reply: bytes, compiled: RedisRule, cost: int, *, slot: bool = False, peeked: bool = False
-) -> Decision:
-    """The answer to a call of one part; raises its error."""
-    numbers: tuple[int, ...] = _JOINT.unpack_from(reply)
-    now_us, kind, _, limit, left, retry, reset = numbers
-    if kind not in (_REFUSED, _ALLOWED, _KNOWN):
-        raise _part_error(kind, left, compiled, cost)
-    bound = compiled.limits[limit] if limit < len(compiled.limits) else None
-    seen = (_states, compiled, reply, _JOINT.size + _JOINT_PART.size)
-    if kind == _REFUSED:
-        return Decision(False, bound, left, retry - 1 if retry else None, reset, None, _seen=seen)
-    hit = int.from_bytes(reply[_JOINT.size + 1 : _JOINT.size + 9])
-    ahead_us = hit - now_us if slot else 0
-    shown = None if peeked and kind == _ALLOWED else hit
-    return Decision(True, bound, left, 0, reset, shown, "store", max(0, ahead_us), max(0, -ahead_us), seen)
-
-
 def _part_error(kind: int, left: int, compiled: RedisRule, cost: int) -> CaplineError:
     """The error of a part, by joint.lua's kinds."""
     if kind == _CONFLICT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
@@ -14,7 +14,7 @@ from capline.store.redis.io.wire import bulk, pack
 from capline.store.redis.scripting.compiled_rule import Family, RedisRule
 from capline.store.redis.scripting.groups import Group
 from capline.store.redis.scripting.keys import field_of, slot_of, tag_of
-from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, REFUND, Call
+from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, ONE_LOOK, REFUND, Call
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,10 +36,10 @@ OTHER_ROWS = 64
 """Rows in one call that need the general rule, some 20 us each."""
 
 _EMPTY, _1 = bulk(b""), bulk(b"1")
-_JOINT, _JOINT_LOOK = (b"$7\r\nEVALSHA\r\n" + bulk(script.sha) for script in (JOINT, JOINT_LOOK))
-_ONE_COMMAND = b"$7\r\nEVALSHA\r\n" + bulk(ONE.sha) + bulk(b"1")
-_SLOT = struct.Struct(">qq")
-_DECIDE_ONE, _PLACE_ONE = b"*7\r\n" + _ONE_COMMAND, b"*8\r\n" + _ONE_COMMAND
+_JOINT, _JOINT_LOOK, _ONE, _ONE_LOOK = (
+    b"$7\r\nEVALSHA\r\n" + bulk(script.sha) for script in (JOINT, JOINT_LOOK, ONE, ONE_LOOK)
+)
+_SLOT, _ASKED = struct.Struct(">qq"), struct.Struct(">Qqq")
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -105,60 +105,39 @@ def keys_of(logs: Sequence[bytes], tag: bytes) -> list[bytes]:
 
 
 def one_payload(
-    compiled: RedisRule, subject: Subject, now: bytes, slot: tuple[int, int] | None = None
+    compiled: RedisRule,
+    subject: Subject,
+    now: bytes,
+    kind: str = "decide",
+    cost: int = 1,
+    fingerprint: int = 0,
+    times_us: tuple[int, int] = (-1, 0),
 ) -> tuple[int, bytes]:
-    """The fast path: the cluster slot and the packed command of a decision of one unit, or of a `slot`."""
+    """The cluster slot and the packed command of one attempt of any kind; `times_us` as one.lua takes them."""
     family = compiled.family
     tag = tag_of(subject, family.buckets)
-    log = family.logs[0]
-    field = bulk(field_of(subject)) if family.buckets else _EMPTY
-    head, slot_times = (_DECIDE_ONE, b"") if slot is None else (_PLACE_ONE, bulk(_SLOT.pack(*slot)))
-    key_bytes, clock = len(log) + len(tag) + len(b":{}"), bulk(now) if now else _EMPTY
-    return slot_of(tag), b"%b$%d\r\n%b:{%b}\r\n%b%b%b%b" % (
-        head,
-        key_bytes,
-        log,
-        tag,
-        compiled.unit_terms,
-        field,
-        clock,
-        slot_times,
+    size = len(tag) + len(b":{}")
+    keys = b"".join([b"$%d\r\n%b:{%b}\r\n" % (len(log) + size, log, tag) for log in family.logs])
+    command, parts, asked = _ONE, 5 + len(family.logs), _EMPTY
+    if kind != "decide" or cost != 1 or fingerprint:
+        if kind == "peek":
+            command = _ONE_LOOK
+        elif kind in ("schedule", "charge"):
+            compiled.head[4] = 1  # these can make any log long: batches read no whole values from now on
+        asked = _ASKED.pack(MODES[kind] << 56 | cost, *times_us)
+        asked = bulk(asked + fingerprint.to_bytes(8) if fingerprint else asked)
+    elif not (now or family.buckets):
+        parts, asked = parts - 1, b""
+    if now or family.buckets:
+        parts, asked = parts + 2, asked + bulk(field_of(subject) if family.buckets else b"") + bulk(now)
+    return slot_of(tag), b"*%d\r\n%b%b%b%b%b" % (
+        parts,
+        command,
+        bulk(b"%d" % len(family.logs)),
+        keys,
+        compiled.one_terms(now),
+        asked,
     )
-
-
-def flat_payload(compiled: RedisRule) -> Callable[[Subject, bytes, int, int, str], tuple[int, bytes]]:
-    """The same for the kinds that flat.lua answers: a function of subject, now, cost, fingerprint and kind."""
-    family = compiled.family
-    logs = [(len(log) + len(b":{}"), log) for log in family.logs]
-    begin = b"*%d\r\n%%b%b" % (10 + len(logs), bulk(b"%d" % len(logs)))
-    begins = {kind: begin % head for kind, head in (("decide", _JOINT), ("peek", _JOINT_LOOK))}
-    modes = {kind: bulk(b"%d" % MODES[kind]) for kind in begins}
-
-    def payload(subject: Subject, now: bytes, cost: int, fingerprint: int, kind: str) -> tuple[int, bytes]:
-        tag = tag_of(subject, family.buckets)
-        keys = b"".join([b"$%d\r\n%b:{%b}\r\n" % (size + len(tag), log, tag) for size, log in logs])
-        return slot_of(tag), b"%b%b%b%b%b%b%b%b%b" % (
-            begins[kind],
-            keys,
-            modes[kind],
-            bulk(now) if now else _EMPTY,
-            compiled.unit_terms,
-            compiled.rest_anywhere,
-            _1 if cost == 1 else bulk(b"%d" % cost),
-            bulk(field_of(subject)) if family.buckets else _EMPTY,
-            b"$8\r\n%b\r\n" % fingerprint.to_bytes(8) if fingerprint else _EMPTY,
-        )
-
-    return payload
-
-
-def single_call(head: Head, subject: Subject, fingerprint: int) -> Call:
-    """One attempt of any kind."""
-    buckets = head.family.buckets
-    tag = tag_of(subject, buckets)
-    asks = head.cost.to_bytes(7) + fingerprint.to_bytes(8) if fingerprint else b""
-    group = Group(slot_of(tag), tag, [0], [field_of(subject)] if buckets else ())
-    return group_call(head, [group], b"", asks, repeatable=bool(fingerprint) or head.mode == PEEK)
 
 
 def slot_of_kind(operation: Operation) -> tuple[int, int] | None:
@@ -193,8 +172,8 @@ def joint_call(operations: Sequence[Operation], now: bytes) -> Call:
         keys += [b"$%d\r\n%b:{%b}\r\n" % (len(log) + len(tag) + len(b":{}"), log, tag) for log in family.logs]
         named = named and fingerprint > 0
         parts += (
-            compiled.unit_terms,
-            compiled.rest(now),
+            bulk(compiled.unit_terms),
+            bulk(compiled.terms(now)),
             _1 if cost == 1 else bulk(b"%d" % cost),
             bulk(field_of(operation.subject)) if family.buckets else _EMPTY,
             bulk(fingerprint.to_bytes(8)) if fingerprint else _EMPTY,

@@ -45,16 +45,18 @@ def _folder() -> Traversable:
 
 
 def _read(name: str) -> str:
-    return (_folder() / f"{name}.lua").read_text(encoding="utf-8")
+    """The file with those that it includes, and these with theirs."""
+    return _INCLUDE.sub(lambda found: _read(found[1]), (_folder() / f"{name}.lua").read_text(encoding="utf-8"))
 
 
 def _script(name: str, flags: str = "") -> Script:
     # The first line makes the server refuse the script whole on a replica or when memory is out, before it has begun.
-    text = _INCLUDE.sub(lambda found: _read(found[1]), _read(name)).replace("--@head", f"#!lua{flags}", 1).encode()
+    text = _read(name).replace("--@head", f"#!lua{flags}", 1).encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
 ONE = _script("one")
+ONE_LOOK = _script("one", " flags=no-writes")
 ATTEMPT = _script("attempt")
 LOOK = _script("attempt", " flags=no-writes")
 JOINT = _script("joint")

@@ -1,26 +1,24 @@
 -- The fast path of one attempt that is no plain unit: any cost, an id that is new, a peek, a slot that is now, and the
--- algorithms that keep sums or numbers, on logs of at most 127 entries. Included by joint.lua after prelude.lua.
+-- algorithms that keep sums or numbers, on logs of at most 127 entries. Included by one.lua after prelude.lua.
 --
 -- It judges as if now were later than every hit and the attempt allowed; where that is not so, once more as it is. So
 -- nearly always each log is read once, and what is known of it are names of one function: neither tables nor closures,
 -- which cost more than the reading.
 -- Invariant: the answers are those of rule.lua. Complexity: O(log hits) a limit; one read and one write a log.
 
-local COUNTER, LEVEL, FIXED, SUMS, HITS = 3, 4, 5, 6, 7
-local MOST_READ, END_READ = 22 + SHORT * 22, '2837'   -- bytes; no log of 127 entries has as many
-local MOST_COUNTED = 2 ^ 32   -- units of one log: a counter multiplies them by its ticks
-
--- The answer as joint.lua packs it; nil, and nothing is written, where the general rule has to answer.
-local function flat(static, cost, field, id)
-  local plain_bytes, retention, grace, least, kind = unpack_at('>BI8I8I8B', static)
-  local keeps = kind % 64 >= 32
-  if least > 0 then kind = HITS else kind = kind % 32 end
+-- The answer as one.lua replies; nil, and nothing is written, where the general rule has to answer. It takes all that it
+-- uses, and captures no name: each name that a function captures costs a call about what a `struct.unpack` does.
+local function flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, cost, field, id, plain_bytes, many, text,
+    retention, grace, kind, keeps)
+  local COUNTER, LEVEL, FIXED, SUMS, HITS = 3, 4, 5, 6, 7
+  local MOST_READ, END_READ = 22 + 128 * 22, '2837'   -- bytes; no log of 127 entries has as many
+  local MOST_COUNTED = 2 ^ 32   -- units of one log: a counter multiplies them by its ticks
+  local MOST_UNITS = 2 ^ 53
   if kind == 0 or id ~= '' and kind < HITS then return nil end
   if cost == 0 then return nil end
   local ceil, numbers, news, size = math.ceil, kind < SUMS, {}, kind == HITS and 16 or 32
   -- What must stay free comes behind the numbers of all limits, and then how long a key lives.
-  local many = floor((#static - 34) / (keeps and size + 8 or size))
-  local kept_at = 35 + size * many
+  local kept_at = 38 + size * many
   local stamp, time, final, allowed = now, now, now, true
   local latest, newest, binding, left, tightest, empty, states
   local fades_at = kind == COUNTER and function(window, tick, ticks, start, before, room)
@@ -83,15 +81,15 @@ local function flat(static, cost, field, id)
 
       local grain, joins
       if kind == SUMS then   -- the sum of hits that this one joins moves behind it
-        grain = unpack_at('>I8', static, 51)
+        grain = unpack_at('>I8', static, 54)
         joins = allowed and n > 0 and last < stamp and floor(last / grain) == floor((stamp + 1) / grain)
       end
-      local from, to = numbers and 32 * k - 29 or 35, numbers and 32 * k - 29 or kept_at - 1
+      local from, to = numbers and 32 * k - 26 or 38, numbers and 32 * k - 26 or kept_at - 1
       for at = from, numbers and k == 1 and 0 or to, size do
         local quota, window, third, fourth = unpack_at(kind == HITS and '>I8I8' or '>I8I8I8I8', static, at)
         local fits, rest, more, whole, gone = -1, 0, -1, -1, -1
         local moved = joins and stamp + 1 or stamp
-        local final_last, number, asks = allowed and moved or last, numbers and k - 2 or (at - 35) / size, cost
+        local final_last, number, asks = allowed and moved or last, numbers and k - 2 or (at - 38) / size, cost
         if keeps then asks = cost + unpack_at('>I8', static, kept_at + 8 * number) end
         if asks > quota then return nil end
         if not numbers then
@@ -216,7 +214,8 @@ local function flat(static, cost, field, id)
         if more == -1 then whole = -1 end
         if rest < left then left, tightest = rest, number end
         if gone > empty then empty = gone end
-        states = states .. pack('>i8I8I8', rest, more > now and more - now or 0, whole > now and whole - now or 0)
+        local state = pack('>i8I8I8', rest, more > now and more - now or 0, whole > now and whole - now or 0)
+        states = states == '' and state or states .. state
       end
 
       if mode == 1 or numbers and k == 1 then
@@ -273,7 +272,8 @@ local function flat(static, cost, field, id)
 
   local ttl
   if stamp == now then
-    ttl = sub(static, keeps and kept_at + 8 * many or kept_at)
+    local text_at = keeps and kept_at + 8 * many or kept_at
+    ttl = sub(static, text_at, text_at + text - 1)
   else
     ttl = ceil((stamp + retention - now) / 1000) + grace
   end
@@ -286,6 +286,8 @@ local function flat(static, cost, field, id)
       if call('PTTL', KEYS[k]) < tonumber(ttl) then call('PEXPIRE', KEYS[k], ttl + floor(grace / 2)) end
     end
   end
-  return pack('>I8BBBI8I8I8BI8', now, allowed and 1 or 0, 0, allowed and tightest or binding, left > 0 and left or 0,
-    allowed and 0 or latest - now + 1, empty > now and empty - now or 0, 0, allowed and stamp or 0) .. states
+  local kind = allowed and 1 or 0
+  local when = allowed and (mode == 1 and 2 ^ 60 or stamp) or latest - now + 1
+  return pack('>I8BBBBI8I8I8', now, 255, kind, kind, allowed and tightest or binding, left > 0 and left or 0, when,
+    empty > now and empty - now or 0) .. states
 end

@@ -35,12 +35,6 @@ local function pack_answer(kind, part, limit, remaining, when, reset, tail)
   return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, when, reset) .. tail
 end
 
-if many == 1 and not_before == 0 then
-  --@include flat
-  local said = flat(ARGV[3], tonumber(ARGV[5]), ARGV[6], ARGV[7])
-  if said then return said end
-end
-
 -- The fast path: every part is one unit on a plain log, and all fit at this instant, which is then the next slot too.
 -- Else nothing is written.
 local fits, left, tightest, place, empty, all = not_before == 0, MOST_UNITS, 255, 0, 0, ''
@@ -48,6 +42,9 @@ local slot, writes, last_stamp, stamp_bytes, retention = nil, {}, now, nil, nil
 for p = 1, fits and many or 0 do
   local at = 5 * p
   local static, key, field = ARGV[at - 2], KEYS[p], ARGV[at + 1]
+  local stamp_bytes, many, text, retention, grace, least, number, widest, quota, window =
+    unpack_at('>BI2BI8I8I8BI8I8I8', static)
+  local limits, judged, facts, begins_next, v, bytes
   --@include stored
   local new, kind, limit, remaining, when, reset, states = false, nil, nil, nil, nil, nil, ''
   if least == 0 or ARGV[at] ~= '1' or ARGV[at + 2] ~= '' or type(v) == 'table' then
@@ -67,7 +64,7 @@ for p = 1, fits and many or 0 do
   if remaining < left then left, tightest, place = remaining, limit, p - 1 end
   if reset > empty then empty = reset end
   all = all .. states
-  writes[p] = {new, bytes, sub(static, 35 + 8 * facts), grace}
+  writes[p] = {new, bytes, sub(static, 38 + 8 * facts, 37 + 8 * facts + text), grace}
 end
 --@include blocks
 if fits then
@@ -97,7 +94,7 @@ end
 
 local parts, at = {}, 0
 for p = 1, many do
-  local stamp_bytes, retention, grace = unpack_at('>BI8I8', ARGV[5 * p - 2])
+  local stamp_bytes, retention, grace = unpack_at('>BxxxI8I8', ARGV[5 * p - 2])
   local width, limits, storage, denied, zone, begins_blocks, judged = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 7)
   next_forms = next_forms or begins_blocks
   local cost, field, id = tonumber(ARGV[5 * p]), ARGV[5 * p + 1], ARGV[5 * p + 2]

@@ -1,40 +1,56 @@
 --@head
--- One attempt of one unit without an id on one log: decide, or take a slot. The script of nearly every online request,
--- so it takes the fast path first and loads the general rule only if that does not apply.
+-- One attempt on the logs of one subject: decide, peek, take a slot, charge, reserve or move a slot. The script of nearly
+-- every online request, so it takes a fast path first and loads the general rule only if none applies.
 --
--- KEYS   1  the subject's key, or its bucket's
--- ARGV   1  the terms: bytes of a stamp[1] retention_us[8] grace_ms[8] least quota[8] its number[1]
---           widest window in us[8], then quota[8] and window in us[8] of each limit, then the ms that a key lives
---           after a hit of now, as text. A least quota of 0: the fast path does not apply. The number's bit 64: the
---           log may begin a next form; 32: before the text come the units of each limit that must stay free[8].
---        2  the field in the bucket; empty: a key of its own
---        3  now in us; empty: the server's clock
---        4  absent: decide; else take a slot: max_wait_us[8] not_before_us[8], signed
+-- KEYS   the key of each of its logs: the subject's, or its bucket's
+-- ARGV   1  the terms: bytes of a stamp[1] limits[2] bytes of a text[1] retention_us[8] grace_ms[8] least quota[8]
+--           its number[1] widest window in us[8], then quota[8] and window in us[8] of each limit, then the text: the ms
+--           that a key lives after a hit of now. A least quota of 0: the number is a kind of flat.lua (0: none), whose
+--           limits are four numbers each, and behind the text are the terms in full, msgpack, as attempt.lua takes
+--           them. The number's bit 64: the log may begin a next form; 32: before the text come the units of each limit
+--           that must stay free[8].
+--        2  empty or absent: decide one unit. Else mode[1] cost[7] max_wait_us[8] not_before_us[8], signed, and the
+--           id[8], if there is one. Modes, and what the times are in them: attempt.lua.
+--        3  the field in the bucket; empty or absent: keys of their own
+--        4  now in us; empty or absent: the server's clock
 -- Reply: that of attempt.lua for one row, with the state of each limit.
--- Invariant: the answer is the one that attempt.lua would give. Complexity: O(limits), two to four commands.
+-- Invariant: the answer is the one that the general rule gives. Complexity: O(limits), two to four commands.
 
-local static, field, now, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local static, asked, field, now = ARGV[1], ARGV[2] or '', ARGV[3] or '', ARGV[4]
 --@include prelude
-local max_wait, not_before = -1, 0
-if slot then max_wait, not_before = unpack_at('>i8i8', slot) end
-local key, last_stamp, with_states = KEYS[1], now, true
---@include stored
-local new, kind, limit, remaining, when, reset, states = false, 3, 255, 0, 0, 0, ''
-local plain = least > 0 and not_before == 0
-if type(v) == 'table' then
-  new, plain = nil, false   -- an error: a key of another kind
-elseif plain then
-  --@include unit
+local mode, cost, max_wait, not_before, id = 0, 1, -1, 0, nil
+if asked ~= '' then
+  mode, cost, max_wait, not_before = unpack_at('>BI7i8i8', asked)
+  if #asked > 24 then id = sub(asked, 25) end
 end
-if kind == 1 and when == now and field == '' then
-  local ttl = sub(static, 35 + 8 * facts)
-  if bytes then
-    call('SETRANGE', key, bytes, new)
-    call('PEXPIRE', key, ttl)
+local key, slot, last_stamp, with_states = KEYS[1], mode == 2, now, true
+local stamp_bytes, many, text, retention, grace, least, number, widest, quota, window =
+  unpack_at('>BI2BI8I8I8BI8I8I8', static)
+local new, kind, limit, remaining, when, reset, states = false, 3, 255, 0, 0, 0, ''
+local plain = least > 0 and cost == 1 and not id and (mode == 0 or slot) and not_before == 0
+local limits, judged, facts, begins_next, v, bytes
+if plain then
+  --@include stored
+  if type(v) == 'table' then
+    new, plain = nil, false   -- an error: a key of another kind
   else
-    call('SET', key, new, 'PX', ttl)
+    --@include unit
   end
-  return pack('>I8BB', now, limit, remaining < 255 and remaining or 255) .. states
+  if kind == 1 and when == now and field == '' then
+    local ttl = sub(static, 38 + 8 * facts, 37 + 8 * facts + text)
+    if bytes then
+      call('SETRANGE', key, bytes, new)
+      call('PEXPIRE', key, ttl)
+    else
+      call('SET', key, new, 'PX', ttl)
+    end
+    return pack('>I8BB', now, limit, remaining < 255 and remaining or 255) .. states
+  end
+elseif mode < 3 and not_before == 0 then
+  --@include flat
+  local said = flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, cost, field, id or '', stamp_bytes, many, text,
+    retention, grace, least > 0 and 7 or number % 32, number % 64 >= 32)
+  if said then return said end
 end
 
 if slot and bytes and plain and facts == 2 and quota > 1 and quota <= SHORT and byte(v) == 75 then
@@ -71,36 +87,39 @@ end
 
 if new == nil and kind == 0 then prolong(key, now + reset - widest, retention, now, grace) end
 if new == false then
-  --@include log
-  --@include level
-  --@include limit_reader
-  --@include reservation
-  --@include rule
-  --@include numbers
-  next_forms = begins_next
-  local log
-  if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end
-  kind, limit, remaining, when, reset, states = 3, 255, 0, 0, 0, ''
-  if log then
-    local bound = {log = log, limits = limits, judged = judged, cost = 1, retention = retention, storage = 0, denied = 0}
-    local numbers = take_numbers({bound}, now, key, field)
-    local said = {3, 255, 0, 0, 0}
-    if numbers ~= false then
-      take_record({bound}, now, key, field)
-      said = attempt({bound}, slot and 2 or 0, nil, now, max_wait, not_before)
-      if said[1] < 2 then save_numbers(numbers, {bound}, now, grace, stamp_bytes) end
-      states, log = bound.states, bound.log
-    end
-    kind, limit, remaining, when, reset = unpack(said)
-    if not bound.changed then
-      prolong(key, math.max(newest(log), log.floor), retention, now, grace)
-    else
-      last_stamp = math.max(newest(log), log.floor)
-      bytes = nil
-      if log.key then save(log, ttl_ms()) else new = encode(log, stamp_bytes) end
+  if least > 0 and not limits then
+    --@include stored
+  end
+  if begins_next == nil then begins_next = number >= 64 end
+  local width, values, long = #KEYS, {v}, bytes
+  for k = 1, least > 0 and 0 or width do
+    if field ~= '' then values[k] = redis.pcall('HGET', KEYS[k], field) else values[k] = redis.pcall('GETRANGE', KEYS[k], '0', LONG_END) end
+    if values[k] == '' then values[k] = false end
+    long = long or field == '' and type(values[k]) == 'string' and #values[k] >= LONG_BYTES
+  end
+  local function say(...) kind, limit, remaining, when, reset = ... end
+  local function add_states(of_row) states = of_row end
+  --@include general
+  local term
+  if least > 0 then
+    term = {{limits}, [9] = judged ~= limits and {judged}}
+  else
+    local each = number % 32 > 0 and 32 or 16
+    if number % 64 >= 32 then each = each + 8 end
+    term = cmsgpack.unpack(sub(static, 38 + each * many + text))
+  end
+  states = ''
+  local written = general(values, 1, long, term, field)
+  for k = 1, written and width or 0 do
+    if written[k] == 0 then
+      remove(KEYS[k], field)
+    elseif written[k] and written[k] ~= '' then
+      put_value(KEYS[k], field, nil, written[k], ttl_ms(), grace)
     end
   end
 end
 if new then put_value(key, field, bytes, new, ttl_ms(), grace) end
-if kind == 1 and when == now then return pack('>I8BB', now, limit, remaining < 255 and remaining or 255) .. states end
+if kind == 1 and limit and when == (mode == 1 and 2 ^ 60 or now) and reset == widest then
+  return pack('>I8BB', now, limit, remaining < 255 and remaining or 255) .. states
+end
 return pack('>I8BBBBI8I8I8', now, 255, kind, kind, limit or 255, remaining, when, reset) .. states

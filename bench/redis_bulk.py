@@ -184,7 +184,7 @@ def time_and_cpu(report: Report, kind: str, users: int, rounds: int) -> None:
 
 def main() -> None:
     """Run and print."""
-    options = arguments(__doc__, users=1_000_000, rounds=3)
+    options = arguments(__doc__, users=50_000, rounds=3)
     report = Report(f"Decisions in bulk on a server, {options.users:,} users, two limits, 6 sends logged")
     for kind in KINDS:
         time_and_cpu(report, kind, options.users, options.rounds)

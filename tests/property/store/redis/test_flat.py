@@ -2,6 +2,7 @@
 
 import random
 import secrets
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -30,6 +31,8 @@ LIMITS: dict[str, tuple[list[str], dict[str, Any]]] = {
         for limits in (["7/300us", "20/1200us"], ["300/100us"], ["5/77us", "11/1000us"])
     },
 }
+TERMS = struct.Struct(">BHBQQQBQ")
+"""The first terms of one.lua. With a least quota and a kind of flat.lua of 0, no fast path is taken."""
 ALONE = ONE.text.decode().replace("if said then return said end", "return said or 'general'")
 """one.lua without its general rule."""
 
@@ -45,6 +48,9 @@ class General(Limiter):
         def general(rule: BoundPolicy) -> Any:
             bound = compiled(rule)
             bound.short = bound.flat = False
+            head, text = TERMS.unpack_from(bound.unit_terms), bound.unit_terms
+            no_path = TERMS.pack(*head[:5], 0, 0, head[7]) + bytes(16 * len(bound.limits))
+            bound.unit_terms = no_path + text[len(text) - head[2] :]
             return bound
 
         store.session.compiled = general

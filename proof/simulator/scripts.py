@@ -83,10 +83,6 @@ def _now(asked: bytes, now_us: int) -> int:
     return int(asked) if asked else now_us
 
 
-def _slot(max_wait_us: int, not_before_us: int) -> Slot:
-    return Slot(None if max_wait_us < 0 else max_wait_us, not_before_us)
-
-
 def _one(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> bytes:
     static, asked, field, now = (*args, b"", b"", b"")[:4]
     limits, retention_us, full = _terms(static)
@@ -96,7 +92,9 @@ def _one(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) 
     mode, cost = kind >> 56, kind & ((1 << 56) - 1)
     key, record = (*keys, b"")[:2]
     row = _Row(key, field, limits, retention_us, cost, int.from_bytes(asked[24:]), record)
-    slot = _slot(time_us, not_before_us) if mode == _PLACE else None
+    if mode not in (_DECIDE, _PEEK, _PLACE, _RESERVE, _MOVE):
+        raise NotImplementedError("charges are not simulated")
+    slot = Slot(None if time_us < 0 else time_us, not_before_us) if mode == _PLACE else None
     return _rows([row], mode, slot, logs, _now(now, now_us), time_us=time_us, tell=True)
 
 
@@ -116,9 +114,7 @@ def _limits(flat: Sequence[int]) -> tuple[Limit, ...]:
 
 def _attempts(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> bytes:
     packed, now, counts, codes, marks, asked, receipt, *fields = args
-    mode, hashed, retention_us, _, width, _, cost, max_wait_us, terms, not_before_us, tell, _ = msgspec.msgpack.decode(
-        packed
-    )
+    mode, hashed, retention_us, _, width, _, cost, terms, tell, _ = msgspec.msgpack.decode(packed)
     if width > 2 or receipt or any(one[5:] not in ([], _RECORD_ALONE) for one in terms):
         raise NotImplementedError("several logs a subject, receipts and other algorithms are not simulated")
     groups = [(*keys[at : at + width], b"")[:2] for at in range(0, len(keys), width)]
@@ -131,10 +127,7 @@ def _attempts(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: 
         own = asked[15 * i : 15 * i + 15]
         units, fingerprint = (int.from_bytes(own[:7]), int.from_bytes(own[7:])) if own else (cost, 0)
         rows.append(_Row(key, field, _limits(terms[code][0][0]), retention_us, units, fingerprint, record))
-    if mode not in (_DECIDE, _PEEK, _PLACE, _RESERVE, _MOVE):
-        raise NotImplementedError("charges are not simulated")
-    slot = _slot(max_wait_us, not_before_us) if mode == _PLACE else None
-    return _rows(rows, mode, slot, logs, _now(now, now_us), time_us=max_wait_us, tell=bool(tell))
+    return _rows(rows, mode, None, logs, _now(now, now_us), tell=bool(tell))
 
 
 def _stored(key: bytes, row: _Row, logs: Logs) -> Log:

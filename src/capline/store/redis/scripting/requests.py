@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHANGES: dict[str, bytes] = {"refund": b"", "settle": b"1", "commit": b"2"}
 """The kinds of operation that change a hit, as refund.lua takes them."""
 MODES: dict[str, int] = {kind: mode for mode, kind in enumerate(get_args(Kind)) if kind not in CHANGES}
-"""The other kinds, as attempt.lua takes them."""
+"""The other kinds, as one.lua takes them; attempt.lua takes the first two."""
 DECIDE, PEEK = MODES["decide"], MODES["peek"]
 KEPT = -1
 """No mode of the script's: only read the answers that are kept under a receipt, and move the calls that have none."""
@@ -50,8 +50,6 @@ class Head(msgspec.Struct, frozen=True):
     compiled: Sequence[RedisRule]
     now: bytes
     cost: int = 1
-    max_wait_us: int = -1
-    not_before_us: int = 0
     tell: bool = True
     """Whether the reply has the state of each limit."""
     rows: Mapping[Family, int] | None = None
@@ -60,22 +58,16 @@ class Head(msgspec.Struct, frozen=True):
     def packed(self) -> bytes:
         """As attempt.lua takes it."""
         family = self.family
-        logs = len(family.logs)
-        head = [
-            self.mode,
-            int(family.buckets > 0),
-            family.retention_us,
-            family.grace_ms,
-            logs,
-            family.stamp_bytes,
-            self.cost,
-        ]
         return msgspec.msgpack.encode(
             [
-                *head,
-                self.max_wait_us,
+                self.mode,
+                int(family.buckets > 0),
+                family.retention_us,
+                family.grace_ms,
+                len(family.logs),
+                family.stamp_bytes,
+                self.cost,
                 [rule.row(self.now) for rule in self.compiled],
-                self.not_before_us,
                 int(self.tell),
                 int(self.compiled[0].next_forms),
             ]

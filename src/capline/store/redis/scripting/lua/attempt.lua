@@ -1,16 +1,12 @@
 --@head
--- Attempts: decide, peek, take a slot, charge, reserve or move a slot for each row, in order, and record what is allowed. One atomic
--- step.
+-- Batches of attempts: decide or peek for each row, in order, and record what is allowed. One atomic step.
 --
 -- KEYS   for each group, the key of each of its logs; a group is one subject, or one bucket of subjects. All in
 --        one slot. After them, with a receipt, the receipt's key.
--- ARGV   1  msgpack: [mode, hash, retention, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
---             not_before_us, states, next]
---             mode: 0 decide, 1 peek, 2 take a slot, 3 charge, 4 reserve, 5 move a slot. hash: 1 for buckets, hashes of subjects.
---             retention: how long hits are kept. grace_ms: how much longer keys live. logs: how many each attempt
---             reads. max_wait_us: -1 for no bound; to reserve, how long in us; to move
---             what has no id, its stamp. not_before_us: a slot is at least so far
---             from now. states: 1 to return the state of each limit. next: 1 if a log may begin a next form.
+-- ARGV   1  msgpack: [mode, hash, retention, grace_ms, logs, bytes of a stamp, cost, terms, states, next]
+--             mode: 0 decide, 1 peek. hash: 1 for buckets, hashes of subjects. retention: how long hits are kept.
+--             grace_ms: how much longer keys live. logs: how many each attempt reads. states: 1 to return the state
+--             of each limit. next: 1 if a log may begin a next form.
 --             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
 --             1 if the log may be long]; `by` is a window in us, or an array, see limit_reader.lua. A least quota of 0:
 --             the fast path does not apply. Where they are needed, then [storage of each log, denied, zone, judged of
@@ -30,7 +26,6 @@
 --        2 the id was recorded with another cost, which is in the place of remaining
 --        3 the stored value is not a log
 --        4 the receipt was given for another batch (then every row says so)
---        5 more units than the log can count (modes 3 and 4)
 -- Invariant: nothing is written for a row that is not allowed, unless refusals count. Complexity: O(limits) a row,
 -- whatever the quota; two commands a bucket.
 
@@ -39,7 +34,7 @@ local now = ARGV[2]
 --@include blocks
 local head = cmsgpack.unpack(ARGV[1])
 local mode, hash, retention, grace, width, stamp_bytes, same_cost = unpack(head, 1, 7)
-local max_wait, terms, not_before, with_states, begins_next = unpack(head, 8, 12)
+local terms, with_states, begins_next = unpack(head, 8, 10)
 with_states, begins_next = with_states == 1, begins_next == 1
 local counts, codes, fields, asked, receipt = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local groups = #KEYS / width
@@ -94,12 +89,10 @@ local function ttl_ms()
   return lifetime(last_stamp, retention, now, grace)
 end
 
--- A slot that is free now is the same as a decision; any other slot needs the general rule.
-local plain = (mode == 0 or mode == 2 and not_before == 0) and width == 1 and asked == '' and same_cost == 1
-local function in_time(kind, stamp) return kind == 1 and (max_wait < 0 or stamp - now <= max_wait) end
+local plain = mode == 0 and width == 1 and asked == '' and same_cost == 1
 local several = mode == 0 and width > 1 and asked == '' and same_cost == 1
 local uniform = codes == '' and asked == ''   -- the rows differ in nothing but their subject
-local cost, id = same_cost, nil
+local cost, id, max_wait, not_before = same_cost, nil, -1, 0   -- the times are those of slots
 
 local function row_terms()
   rows = rows + 1
@@ -165,7 +158,6 @@ local function distinct_subjects()
     local new, kind, limit, remaining, when, reset, own_states = false, nil, nil, nil, nil, nil, nil
     if term[2] > 0 then
       new, kind, limit, remaining, when, reset, own_states = unit(v, term[1][1], term[2], term[3], term[4], term[9])
-      if mode == 2 and not in_time(kind, when) then new = false end
     end
     if new == false then
       new = general({v or redis.pcall('GET', KEYS[g])}, g, v and #v > LONG_BYTES, term)
@@ -208,11 +200,10 @@ local function subjects()
       if plain and long and term[2] > 0 then
         bytes = call('STRLEN', keys[1])
         new, kind, limit, remaining, when, reset, own_states =
-          long_unit(keys[1], bytes, term[1][1], term[4], mode == 2 and max_wait or nil, nil, term[9] and term[9][1])
+          long_unit(keys[1], bytes, term[1][1], term[4], nil, nil, term[9] and term[9][1])
       elseif plain and term[2] > 0 and type(values[1]) ~= 'table' then
         new, kind, limit, remaining, when, reset, own_states =
           unit(values[1], term[1][1], term[2], term[3], term[4], term[9])
-        if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then
         new = several and term[11] and all_units(values, term) or general(values, (g - 1) * width + 1, long, term)
@@ -288,7 +279,6 @@ local function buckets()
       if short and least > 0 then
         new, kind, limit, remaining, when, reset, own_states =
           unit(own_values[r], own_limits, least, number, widest, term[9])
-        if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then
         local own = {}

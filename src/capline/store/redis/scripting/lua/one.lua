@@ -10,10 +10,13 @@
 --           them. The number's bit 64: the log may begin a next form; 32: before the text come the units of each limit
 --           that must stay free[8].
 --        2  empty or absent: decide one unit. Else mode[1] cost[7] max_wait_us[8] not_before_us[8], signed, and the
---           id[8], if there is one. Modes, and what the times are in them: attempt.lua.
+--           id[8], if there is one. Mode: 0 decide, 1 peek, 2 take a slot, 3 charge, 4 reserve, 5 move a slot.
+--           max_wait: -1 for no bound; to reserve, how long; to move what has no id, its stamp. not_before: a slot is
+--           at least so far from now.
 --        3  the field in the bucket; empty or absent: keys of their own
 --        4  now in us; empty or absent: the server's clock
--- Reply: that of attempt.lua for one row, with the state of each limit.
+-- Reply: that of attempt.lua for one row, with the state of each limit. To charge and to reserve there is kind 5 too: more
+--        units than the log can count.
 -- Invariant: the answer is the one that the general rule gives. Complexity: O(limits), two to four commands.
 
 local static, asked, field, now = ARGV[1], ARGV[2] or '', ARGV[3] or '', ARGV[4]

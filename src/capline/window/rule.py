@@ -48,6 +48,7 @@ from capline.window.answer import (
 )
 from capline.window.bound_log import BoundLog, draft_logs
 from capline.window.charge import record_all
+from capline.window.limit_reader import MOST_SHIFTED_US
 from capline.window.log import DENIED, NEVER, Log, LogBefore
 from capline.window.recording import record_hit
 
@@ -224,9 +225,12 @@ def judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, l
 def _opens_from(verdicts: Sequence[_Verdict], holds_us: int) -> tuple[int | None, Binding | None]:
     """When all are allowed, as `opens_from` says it; where stamps just before it are taken, from the first of them."""
     opens_us, quiet = opens_from([(verdict.logs, verdict.stamp_us) for verdict in verdicts], holds_us)
-    while opens_us is not None and opens_us != NEVER and all(verdict.goes_at(opens_us - 1) for verdict in verdicts):
-        opens_us -= 1
-    return opens_us, quiet
+    if opens_us is None or opens_us == NEVER:
+        return opens_us, quiet
+    for before_us in range(opens_us - 1, opens_us - MOST_SHIFTED_US - 1, -1):
+        if not all(verdict.goes_at(before_us) for verdict in verdicts):
+            return before_us + 1, quiet
+    return opens_us - MOST_SHIFTED_US, quiet
 
 
 def _judged(logs: Sequence[BoundLog], now_us: int) -> Decision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from capline.cli.render.console import FAILED, Answer, out, table
+from capline.cli.render.console import FAILED, Answer, counted, out, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,7 +131,7 @@ def _store_words(store: StoreFacts) -> str:
     if store.logs is None:
         return store.url
     begun = f", begun {store.begun}" if store.begun else ", not there yet"
-    return f"{store.url}: {store.logs:,} logs{begun}"
+    return f"{store.url}: {counted(store.logs, 'log', 'logs')}{begun}"
 
 
 def _print_segments(report: Report) -> None:

@@ -76,7 +76,7 @@ note: Console = _Output(stderr=True, highlight=False, emoji=False)
 
 def counted(count: int, singular: str, plural: str) -> str:
     """The count with its noun."""
-    return f"{count} {singular if count == 1 else plural}"
+    return f"{count:,} {singular if count == 1 else plural}"
 
 
 def warn(line: str) -> None:

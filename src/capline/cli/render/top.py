@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 
-from capline.cli.render.console import plain, table
+from capline.cli.render.console import counted, plain, table
 from capline.model.limit import duration_text
 from capline.support.instant import instant_text
 from capline.support.quantity import size
@@ -45,7 +45,7 @@ def _head(seen: Mapping[str, Any], url: str) -> Iterator[RenderableType]:
     lost = f", [bold red]{rates['errors']:,.1f} without an answer[/]" if rates["errors"] else ""
     took = f"   half within {_ms(seconds['median'])}, 99 % within {_ms(seconds['p99'])}" if seconds["median"] else ""
     yield f"a second: {rates['allowed']:,.1f} allowed, {refused}{lost}{took}"
-    yield f"store {_state(store, seen['away'])}   {seen['policy_count']:,} policies"
+    yield f"store {_state(store, seen['away'])}   {counted(seen['policy_count'], 'policy', 'policies')}"
     for each in seen["attention"]:
         yield f"[yellow]{plain(each['what'])}[/]"
 

@@ -255,16 +255,17 @@ local function goes_at(part, holds, slot, at)
 end
 
 -- When all parts, each held until one of `holds` and behind one of `slots`, are allowed, as `opens_at` says it; where
--- stamps just before that are taken, from the first of them.
+-- stamps just before that are taken, from the first of them. Later than the last instant nothing goes: there one less
+-- may be the same double.
 local function opens_from(stamped, at, holds, slots)
   local opens, quiet = opens_at(stamped, at)
-  while opens and opens ~= -1 do
+  if not opens or opens == -1 or opens > MOST_UNITS then return opens, quiet end
+  for before = opens - 1, opens - MOST_SHIFTED, -1 do
     for p, part in ipairs(stamped) do
-      if not goes_at(part, holds[p] or -1, slots[p] or -1, opens - 1) then return opens, quiet end
+      if not goes_at(part, holds[p] or -1, slots[p] or -1, before) then return before + 1, quiet end
     end
-    opens = opens - 1
   end
-  return opens, quiet
+  return opens - MOST_SHIFTED, quiet
 end
 
 -- Whether all parts, each a list of bound logs, are allowed now: the answer, and the stamp to record each part under.

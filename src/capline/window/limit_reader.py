@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from capline.window.log import LogView
 
 MOST_SHIFTED_US = 64
-"""The longest run of neighbouring stamps that is walked back: by `stamp_shift_us`, and by a refusal, for the first instant
-that is allowed where stamps were given back."""
+"""The longest run of neighbouring stamps that is walked back: by `stamp_shift_us`, and by a refusal, for the first
+instant that is allowed where stamps were given back."""
 
 
 class Reading(NamedTuple):

@@ -15,6 +15,7 @@ from capline import AsyncLimiter, Attempt, Limiter, LimitExceeded, ManualClock, 
 from capline.limiter.aio import SLOTS_A_TURN
 from capline.limiter.base import Options
 from capline.model.errors import StoreClosedError, StoreUnavailableError
+from capline.store.local import memory_units
 from capline.store.local.aio import AsyncLocalStore
 from capline.store.local.memory import MemoryStore
 from capline.store.open import open_async_store, open_store
@@ -224,13 +225,13 @@ class HeldStore:
 
     BOUND_S = 60  # reached only where the loop stands still
 
-    def __init__(self, limiter: Any) -> None:
-        store = limiter._store
+    def __init__(self, limiter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = limiter._store.store
         self.inside, self.let = threading.Event(), threading.Event()
         self.was_let = False
-        step = "_unit" if isinstance(store.store, MemoryStore) else "_batch_answers"
-        self._rows = getattr(store.store, step)
-        setattr(store.store, step, self.rows)
+        place, step = (memory_units, "unit_step") if isinstance(store, MemoryStore) else (store, "_batch_answers")
+        self._rows = getattr(place, step)
+        monkeypatch.setattr(place, step, self.rows)
 
     def rows(self, *args: Any, **named: Any) -> Any:
         self.inside.set()
@@ -248,10 +249,12 @@ LOCAL_STORES = pytest.mark.parametrize("url", ["memory://", "lmdb://{}"])
 
 
 @LOCAL_STORES
-async def test_the_loop_goes_on_while_single_verbs_wait_for_a_batch(url: str, tmp_path: Path) -> None:
+async def test_the_loop_goes_on_while_single_verbs_wait_for_a_batch(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limiter = AsyncLimiter(url.format(tmp_path), [Policy("p", ["9/h"]), Policy("q", ["1/h"])])
     await limiter.peek_all([Attempt("p", "a"), Attempt("q", "a")])  # the file knows the names of the logs
-    held = HeldStore(limiter)
+    held = HeldStore(limiter, monkeypatch)
     batch = await held.batch(limiter)
     verbs: list[Any] = [
         limiter.decide("p", "a"),
@@ -278,9 +281,11 @@ async def test_the_loop_goes_on_while_single_verbs_wait_for_a_batch(url: str, tm
 
 
 @LOCAL_STORES
-async def test_the_loop_goes_on_beside_a_batch_whose_caller_was_cancelled(url: str, tmp_path: Path) -> None:
+async def test_the_loop_goes_on_beside_a_batch_whose_caller_was_cancelled(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limiter = AsyncLimiter(url.format(tmp_path), [Policy("p", ["2/h"])])
-    held = HeldStore(limiter)
+    held = HeldStore(limiter, monkeypatch)
     batch = await held.batch(limiter)
     batch.cancel()
     with pytest.raises(asyncio.CancelledError):

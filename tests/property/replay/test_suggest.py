@@ -56,7 +56,7 @@ def test_each_count_is_the_specification_s(seed: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(suggestion, "_FEW_QUOTAS", random.choice((1, 99)))
     monkeypatch.setattr(suggestion, "_COLUMNS", random.choice((2, 16)))
     # Windows and steps are looked up in each of two ways.
-    monkeypatch.setattr(past, "_STEPS_BACK", random.choice((0, 1, 4)))
+    monkeypatch.setattr(past, "_STEPS_BACK", random.choice((1, 2, 8)))
     monkeypatch.setattr(columns, "_FEW_STEPS", random.choice((1, 1 << 20)))
     # One number has room for all subjects and times, or for few of them; events are sorted in a block or in many.
     monkeypatch.setattr(past, "_ROOM", random.choice((1 << 62, 400_000)))

@@ -7,7 +7,7 @@
 A window of 20 us that ends at the third instant begins there, as a hit exactly so old is out: `first` is 2, `within` 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from capline.model.policy import Policy
 from capline.replay.count import ALLOWED, UnitCore
 
 _ROOM = 1 << 62
-_STEPS_BACK = 4
+_STEPS_BACK = 8
 _BLOCK_EVENTS = 1 << 20
 
 
@@ -26,16 +26,21 @@ class Histories:
     """The instants of every subject, by subject and then by time; of at least one event."""
 
     def __init__(self, subjects: NDArray[np.int32], at_us: NDArray[np.int64]) -> None:
-        subjects, at_us = _in_order(subjects, at_us)
-        self.bounds = np.flatnonzero(np.append(_new(subjects) | _new(at_us), np.True_))
+        events = np.bincount(subjects)
+        at_us = _in_order(subjects, at_us, events)
+        self.codes = np.flatnonzero(events).astype(np.int32)
+        """The code of each subject."""
+        firsts = (np.cumsum(events) - events)[self.codes]
+        is_new = np.append(_new(at_us), np.True_)
+        is_new[firsts] = True
+        self.bounds = np.flatnonzero(is_new)
         """How many events come before each instant, and at the end how many there are."""
         self.at_us = at_us[self.bounds[:-1]]
-        subjects = subjects[self.bounds[:-1]]
-        self.starts: NDArray[np.int64] = np.flatnonzero(_new(subjects))
+        self.starts = np.searchsorted(self.bounds, firsts)
         """Where the instants of each subject begin."""
-        self.codes = subjects[self.starts]
-        """The code of each subject."""
-        self.subjects: NDArray[np.int32] = np.cumsum(_new(subjects), dtype=np.int32) - np.int32(1)
+        self.subjects = np.repeat(
+            np.arange(len(self.codes), dtype=np.int32), np.diff(self.starts, append=len(self.at_us))
+        )
         """The place of each instant's subject in `codes`."""
 
     @property
@@ -76,18 +81,18 @@ def window_of(histories: Histories, width_us: int) -> Window:
     Subjects with such an event are `uneven`.
     """
     starts, at_us, bounds = histories.starts, histories.at_us, histories.bounds
-    first = np.empty(len(at_us), np.int32)
+    first, within = np.empty((2, len(at_us)), np.int32)
     uneven = np.zeros(len(starts), np.bool_)
     start_us = int(at_us.min())
     # One key for subject and time, with more than a window between two subjects.
     room = int(at_us.max()) - start_us + width_us + histories.events + 1
-    for low in range(0, len(starts), _ROOM // room):
-        high = low + _ROOM // room
+    for low, high in _parts(starts, _ROOM // room):
         part = slice(starts[low], starts[high] if high < len(starts) else len(at_us))
         of_subject = histories.subjects[part]
         keys = (of_subject - low).astype(np.int64) * room + (at_us[part] - start_us)
         begins = _begins(keys, width_us)
         np.add(begins, starts[low], out=first[part], casting="unsafe")
+        np.subtract(bounds[1:][part], bounds[first[part]], out=within[part], casting="unsafe")
         before = bounds[part]
         if bounds[1:][part][-1] - before[0] == len(keys):  # no two events at one instant: no stamp is late
             continue
@@ -95,19 +100,27 @@ def window_of(histories: Histories, width_us: int) -> Window:
         late = np.flatnonzero(late_us)
         moved = np.searchsorted(keys, keys[late] - width_us + late_us[late], "right") != begins[late]
         uneven[of_subject[late[moved]]] = True
-    within = np.subtract(bounds[1:], bounds[first], dtype=np.int32)
     return Window(width_us, first, within, np.maximum.reduceat(within, starts), uneven)
+
+
+def _parts(starts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """From which subject to which: `most` at once, of few events, so that a processor's cache holds their columns."""
+    low = 0
+    while low < len(starts):
+        few = int(np.searchsorted(starts, int(starts[low]) + _BLOCK_EVENTS, "left"))
+        high = min(max(low + 1, few), low + most)
+        yield low, high
+        low = high
 
 
 def _begins(keys: NDArray[np.int64], width_us: int) -> NDArray[np.int64]:
     """Where the window of each of these rising keys begins: a few steps back, and by halves where it is further."""
-    begins = np.arange(len(keys))
-    near = np.flatnonzero(keys[1:] - keys[:-1] < width_us) + 1
+    begins, near = np.arange(len(keys)), np.empty(0, np.bool_)
     for back in range(1, _STEPS_BACK + 1):
-        begins[near] = near - back
-        near = near[near > back]
-        near = near[keys[near - back - 1] > keys[near] - width_us]
-    begins[near] = np.searchsorted(keys, keys[near] - width_us, "right")
+        near = keys[back:] - keys[:-back] < width_us
+        begins[back:] -= near
+    far = np.flatnonzero(near) + _STEPS_BACK
+    begins[far] = np.searchsorted(keys, keys[far] - width_us, "right")
     return begins
 
 
@@ -119,12 +132,15 @@ def counted(instants_us: Sequence[int], limits: Sequence[Limit]) -> int:
     return sum(answer != ALLOWED for answer in core.decide(kinds, instants_us, kinds))
 
 
-def _in_order(subjects: NDArray[np.int32], at_us: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Both by subject and then by time: block by block, as numpy sorts 16 bits by counting, and small arrays fast."""
+def _in_order(subjects: NDArray[np.int32], at_us: NDArray[np.int64], events: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The instants by subject and then by time; `events` says how many each has.
+
+    It goes block by block, as numpy sorts 16 bits by counting, and small arrays fast.
+    """
     if (at_us[1:] < at_us[:-1]).any():
         by_time = np.argsort(at_us, kind="stable")
         subjects, at_us = subjects[by_time], at_us[by_time]
-    ordered, events = np.empty_like(at_us), np.bincount(subjects)
+    ordered = np.empty_like(at_us)
     following = np.cumsum(events) - events  # where the next event of each subject goes
     for low in range(0, len(subjects), _BLOCK_EVENTS):
         block = subjects[low : low + _BLOCK_EVENTS]
@@ -137,7 +153,7 @@ def _in_order(subjects: NDArray[np.int32], at_us: NDArray[np.int64]) -> tuple[ND
         places = np.repeat(following[block[first]] - first, many) + np.arange(len(block))
         ordered[places] = at_us[low : low + _BLOCK_EVENTS][order]
         following[block[first]] += many
-    return np.repeat(np.arange(len(events), dtype=np.int32), events), ordered
+    return ordered
 
 
 def _new(values: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -25,6 +25,8 @@ MOST_CELLS = 1 << 25
 """Cells of a ring; 4 bytes each."""
 _BLOCK_CELLS = 1 << 18
 """Cells that a processor's cache holds."""
+_LEAST_CELLS = 1 << 14
+"""Cells of a step, below which its calls cost more than its work."""
 _FEW_STEPS = 16
 _LEAST_AHEAD = 16
 """Steps that can be looked up at once, below which a run is never done alone."""
@@ -86,10 +88,10 @@ def _places(steps: NDArray[np.int64], firsts: Sequence[NDArray[np.int32]], insta
     """How many of the steps come before each of these instants: counted once for all instants if the steps are many."""
     if len(steps) < instants // _FEW_STEPS:
         return [np.searchsorted(steps, first) for first in firsts]
-    before = np.zeros(instants + 1, np.int64)
+    before = np.zeros(instants + 1, np.int32)
     before[steps + 1] = 1
     np.cumsum(before, out=before)
-    return [before[first] for first in firsts]
+    return [before[first].astype(np.int64) for first in firsts]
 
 
 def _one_by_one(
@@ -130,7 +132,7 @@ class _Runs:
             self._one(run, found)
         while place < len(longest_first):
             size = int(rings[place])
-            many = max(1, MOST_CELLS // (size * lanes))
+            many = max(1, min(MOST_CELLS, max(_BLOCK_CELLS, _LEAST_CELLS * size)) // (size * lanes))
             self._batch(longest_first[place : place + many], size, found)
             place += many
         return found

@@ -38,8 +38,9 @@ def test_it_starts_whole_its_link_signs_in_once_and_what_is_killed_comes_back(tm
     with Up(ROOT, tmp_path / "up", path=f"{PATHS}:/bin") as up:
         assert up.ready(), up.said
         assert not up.has("is missing"), up.said
+        # On a machine that is busy a part may come back from its first start by now.
+        assert soon(lambda: all(part.memory_bytes for part in up.parts().values()), WITHIN_S), up.parts()
         parts = up.parts()
-        assert all(part.memory_bytes for part in parts.values())
         for link in re.findall(r"http://127\.0\.0\.1:\d+/[^\s,]+", "\n".join(part.where for part in parts.values())):
             assert httpx.get(link, timeout=WITHIN_S, trust_env=False).status_code in (200, 303), link
         with up.client(up.url("prometheus")) as client:

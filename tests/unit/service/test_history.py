@@ -202,7 +202,7 @@ def test_what_says_who_is_there_is_left_out_of_what_is_counted() -> None:
     row = packed({("p", "", "allowed"): [1] * HOUR}, told("host:1:aa", 60.0 * MINUTE, {"segments": ("b", 3)}, {}))
     assert joined([(MINUTE // HOUR, row)], SPANS["day"], MINUTE + HOUR).rows == {("p", "", "allowed"): HOUR}
     assert len(row) - len(packed({("p", "", "allowed"): [1] * HOUR})) < 45
-    for said in (list[int](), [1, 2]):
+    for said in (list[int](), [1], [1, 2, 3, 4]):
         assert heard([packed({}, [("a", "b", "segments", 0, said)]), b"\xc1", row], 60.0 * MINUTE + 100) == [
             {
                 "instance": "host:1:aa",
@@ -212,6 +212,13 @@ def test_what_says_who_is_there_is_left_out_of_what_is_counted() -> None:
                 "lags": [],
             }
         ]
+
+
+def test_instances_of_the_release_before_which_say_no_second_since_when_are_heard() -> None:
+    before = packed({}, [("a", "1", "policies", 0, [100, 1])])
+    row = packed({}, told("b", 100.0 + FOLLOWS_S, {"policies": ("2", 2)}, {"policies": 90.0}))
+    said = [(each["instance"], each["versions"], each["lags"]) for each in heard([before, row], 120.0)]
+    assert said == [("a", {"policies": "1"}, ["policies"]), ("b", {"policies": "2"}, [])]
 
 
 def test_what_waits_is_bounded() -> None:

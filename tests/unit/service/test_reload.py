@@ -23,6 +23,12 @@ from capline.service.settings.tls import contents, renewed, tls_context
 from capline.service.settings.values import Tls
 
 
+async def until(truth: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not truth():  # noqa: ASYNC110 - what is looked at sets no event
+            await asyncio.sleep(0.005)
+
+
 def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -30,17 +36,17 @@ def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
     caplog.set_level(logging.INFO, "capline.service")
     file = tmp_path / "policies.yaml"
     metrics = Metrics()
+    looks = 0
+
+    async def looked_again() -> None:
+        before = looks
+        await until(lambda: looks >= before + 3)
 
     def limits(limiter: AsyncLimiter) -> list[str]:
         return [str(limit) for limit in limiter.policies["promo"].limits]
 
     def value(name: str) -> float | None:
         return metrics.registry.get_sample_value(name, {"what": "policies"})
-
-    async def until(truth: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not truth():  # noqa: ASYNC110 - what is looked at sets no event
-                await asyncio.sleep(0.005)
 
     def put(text: str) -> None:
         """Whole: it may be looked at in between."""
@@ -52,17 +58,23 @@ def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
         put("policies: {promo: {limits: [3/day]}}")
         async with AsyncLimiter.from_file(PolicyWatch(file, local=True), "memory://") as limiter:
             now = asyncio.Event()
-            following = asyncio.create_task(follow([Followed("policies", limiter.reload)], metrics, now))
+
+            def look() -> bool:
+                nonlocal looks
+                looks += 1
+                return limiter.reload()
+
+            following = asyncio.create_task(follow([Followed("policies", look)], metrics, now))
             await until(lambda: value("capline_reload_refused") == 0)
             put("policies: {promo: {limits: [5/day, x]}}")
             now.set()
             await until(lambda: value("capline_reload_refused") == 1)
             assert limits(limiter) == ["3/day"]
-            await asyncio.sleep(0.05)  # it is looked at again and again, and said once
+            await looked_again()  # and it is said once
             put("policies: {promo: {limits: [7/day]}}")
             await until(lambda: value("capline_reload_refused") == 0)
             assert limits(limiter) == ["7/day"]
-            await asyncio.sleep(0.05)  # that it is mended is said once too
+            await looked_again()  # that it is mended is said once too
             put("policies: {promo: {limits: [9/day], wait_replicas: 1}}")
             await until(lambda: value("capline_reload_refused") == 1)
             assert limits(limiter) == ["7/day"]
@@ -90,9 +102,7 @@ async def test_what_is_not_followed_any_more_raises_nothing() -> None:
     metrics = Metrics()
     now.set()
     following = asyncio.create_task(follow([Followed("policies", refuse)], metrics, now))
-    async with asyncio.timeout(60):
-        while not metrics.registry.get_sample_value("capline_reload_refused", {"what": "policies"}):  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.005)
+    await until(lambda: bool(metrics.registry.get_sample_value("capline_reload_refused", {"what": "policies"})))
     following.cancel()
     assert isinstance((await asyncio.gather(following, return_exceptions=True))[0], asyncio.CancelledError)
 

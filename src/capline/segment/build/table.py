@@ -33,8 +33,8 @@ _CSV_SUFFIXES = (".csv", ".csv.gz")
 _PARQUET_SUFFIXES = (".parquet", ".pq")
 _JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 _BATCH_ROWS = 1 << 17
-_LONGEST_HEADER = 1 << 20
-"""In characters: an endless first line must not fill the memory."""
+_LONGEST_LINE_BYTES = 1 << 20
+"""Of JSON: an endless line must not fill the memory."""
 
 
 class TableColumns(NamedTuple):
@@ -107,7 +107,7 @@ def _objects(path: Input) -> Generator[dict[str, Any]]:
     raw, plain = _bytes_of(path)
     with raw, plain:
         row = 0
-        while line := plain.readline(_LONGEST_HEADER):
+        while line := plain.readline(_LONGEST_LINE_BYTES):
             if not line.strip():
                 continue
             row += 1

@@ -67,9 +67,9 @@ def heard(values: Iterable[bytes], at: float) -> list[dict[str, Any]]:
     serves: dict[str, dict[str, tuple[str, int, int]]] = {}
     for value in values:
         for name, version, kind, _, said in read(value):
-            if kind not in (*KINDS, _ENDED) or len(said) != 3:  # noqa: PLR2004 - as drawn above
+            if kind not in (*KINDS, _ENDED) or len(said) not in (2, 3):
                 continue
-            second, order, since = said
+            second, order, since = (*said, said[0])[:3]  # the release before does not say since when
             if second > last.get(name, -1):
                 last[name], serves[name] = second, {}
             if second == last[name]:

@@ -1,17 +1,21 @@
 """Fixtures of more than one folder of tests."""
 
 import asyncio
+import compileall
 import gc
 import inspect
 import logging
 import os
 import platform
 import signal
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.combinations import is_another_s, left_out, mark_deep
@@ -25,6 +29,24 @@ gc.disable()  # what collecting the tests makes stays to the end: to look for ga
 os.environ.setdefault("CAPLINE_DRAIN", "0")  # no balancer is before the services of tests, but where one says so
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's shell starts what ends with `&`
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test would hear of Ctrl-C
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Compile what is new, once: each worker would compile all of it for itself."""
+    if sys.dont_write_bytecode:
+        return
+    compiler: Any = rewrite  # there is no other way to have a test's file rewritten and not run
+    state = config.stash[compiler.assertstate_key]
+    for path in Path(__file__).parent.rglob("*.py"):
+        if path.name.startswith("test_") or path.name == "conftest.py":
+            folder = compiler.get_cache_dir(path)
+            kept = folder / f"{path.stem}{compiler.PYC_TAIL}"
+            if compiler._read_pyc(path, kept) is None and compiler.try_makedirs(folder):
+                source, code = compiler._rewrite_test(path, config)
+                compiler._write_pyc(state, code, source, kept)
+    for name in ("src", "proof", "tests/kit"):
+        compileall.compile_dir(config.rootpath / name, quiet=2)
 
 
 @pytest.hookimpl(tryfirst=True)

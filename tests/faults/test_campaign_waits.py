@@ -28,7 +28,7 @@ from capline.campaign.queue.status import QueueStatus
 from capline.campaign.store.open import open_store
 from capline.model.clock import SystemClock
 from capline.model.errors import CampaignError, UnknownNameError
-from capline.support.instant import instant_text, instant_us
+from capline.support.instant import instant_text, zoned_instant_us
 
 SECOND_US, HOUR_US = 1_000_000, 3_600_000_000
 USERS = list(range(60))
@@ -65,7 +65,7 @@ class World:
             return not any(store.state(name).in_work for name in store.ages_s())
 
     def go_to(self, instant: str) -> None:
-        self.go_on(instant_us(instant) - SystemClock().now_us())
+        self.go_on(zoned_instant_us(instant) - SystemClock().now_us())
 
     def limits(self, limits: str) -> None:
         text = f"namespace: marketing\npolicies: {{promo: {{limits: [{limits}], zone: Europe/Berlin}}}}"
@@ -189,17 +189,17 @@ def test_what_is_held_over_a_night_of_changed_clocks_goes_in_the_morning_or_ends
     world.limits("5/week, not between 22:00 and 08:00")
     world.go_to(evening)
     world.begin("ends", quiet="hold", until=ends)
-    world.begin("stays", quiet="hold", until=instant_text(instant_us(opens) + HOUR_US))
+    world.begin("stays", quiet="hold", until=instant_text(zoned_instant_us(opens) + HOUR_US))
     with at_work(world.url, 2):
         for name in ("ends", "stays"):
             world.wait_until_held(name, 60)
-        world.go_on(instant_us(ends) - SECOND_US - SystemClock().now_us())
+        world.go_on(zoned_instant_us(ends) - SECOND_US - SystemClock().now_us())
         world.wait_for(0)
         assert soon(lambda: world.report("ends").state == "cancelled", WITHIN_S)
-        world.go_to(instant_text(instant_us(opens) - 5 * SECOND_US))
+        world.go_to(instant_text(zoned_instant_us(opens) - 5 * SECOND_US))
         assert soon(lambda: len(world.far.taken) == 60, WITHIN_S)
         assert soon(lambda: world.report("stays").state == "finished", WITHIN_S)
-        assert SystemClock().now_us() > instant_us(opens)
+        assert SystemClock().now_us() > zoned_instant_us(opens)
     assert world.got() == {user: ["stays"] for user in USERS}
     assert world.report("ends").total.refused == 60
     assert sum(world.report("stays").total.delays.values()) == 60
@@ -212,17 +212,17 @@ def test_what_runs_hold_over_a_night_of_changed_clocks_goes_in_the_morning_or_en
 ) -> None:
     world.limits("5/week, not between 22:00 and 08:00")
     world.go_to(evening)
-    until = {"ends": ends, "stays": instant_text(instant_us(opens) + HOUR_US)}
+    until = {"ends": ends, "stays": instant_text(zoned_instant_us(opens) + HOUR_US)}
     runs = {name: Alone.begun(world, name, quiet="hold", until=until[name]) for name in until}
     for each in runs.values():
         assert soon(lambda each=each: each.holds(60), WITHIN_S)
-    world.go_to(instant_text(instant_us(ends) - SECOND_US))
+    world.go_to(instant_text(zoned_instant_us(ends) - SECOND_US))
     world.wait_for(0)
     runs["ends"].thread.join(WITHIN_S)
     assert runs["ends"].report().state == "cancelled"
-    world.go_to(instant_text(instant_us(opens) - 5 * SECOND_US))
+    world.go_to(instant_text(zoned_instant_us(opens) - 5 * SECOND_US))
     runs["stays"].thread.join(WITHIN_S)
-    assert SystemClock().now_us() > instant_us(opens)
+    assert SystemClock().now_us() > zoned_instant_us(opens)
     assert world.got() == {user: ["stays"] for user in USERS}
     assert (runs["ends"].report().total.refused, runs["stays"].report().state) == (60, "finished")
     assert sum(runs["stays"].report().total.delays.values()) == 60

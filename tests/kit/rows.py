@@ -10,7 +10,7 @@ from capline import CaplineError
 from capline.model.subject import Subject
 from capline.model.zone import check_zone
 from capline.replay.events import Columns, ReplayError, no_rows, places_of, reading, subject_of
-from capline.tables.times import instant_us
+from capline.tables.times import read_time_us
 
 
 class Event(NamedTuple):
@@ -52,7 +52,7 @@ def _events(path: Path, columns: Columns) -> Iterator[Event]:
             subject, time, segment, zone = ("" if place is None else fields[place] for place in places)
             try:
                 yield Event(
-                    row, subject_of(subject), instant_us(time), segment or None, check_zone(zone) if zone else None
+                    row, subject_of(subject), read_time_us(time), segment or None, check_zone(zone) if zone else None
                 )
             except CaplineError as error:
                 raise ReplayError(f"{path}, row {row}: {error}") from None

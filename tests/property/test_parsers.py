@@ -30,7 +30,7 @@ from capline.segment.sets.expression import parse_expression
 from capline.store.local.lmdb import store as lmdb
 from capline.store.open import open_store
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes
-from capline.tables.times import instant_us
+from capline.tables.times import read_time_us
 
 FUZZ = settings(
     max_examples=size(15, 150), derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -243,7 +243,7 @@ def test_a_further_part_of_an_attempt(words: str) -> None:
 @example("9" * 18)
 @example("0001-01-01T00:00:00+23:59")
 def test_a_time(text: str) -> None:
-    value_or_error(instant_us, text)
+    value_or_error(read_time_us, text)
     value_or_error(read_line, f'{{"policy":"p","subject":1,"at":"{text}"}}'.encode(errors="replace"))
     seconds = retry_after({"Retry-After": text})
     assert seconds is None or 0 <= seconds <= LONGEST_SECONDS

@@ -36,7 +36,7 @@ from capline.policy.joint import MARK
 from capline.segment.files import read
 from capline.segment.objects.address import REMOTE
 from capline.store.open import DEFAULT_URL
-from capline.support.instant import instant_us
+from capline.support.instant import zoned_instant_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -182,11 +182,11 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         segments=_segments(fields),
         audience=_audience(fields),
         cost=_cost(fields),
-        as_of_us=(as_of_us := _parsed(fields, "as_of", instant_us)),
+        as_of_us=(as_of_us := _parsed(fields, "as_of", zoned_instant_us)),
         rehearsal=fields.flag("rehearsal", default=False),
-        send_at_us=_parsed(fields, "send_at", instant_us) or 0,
+        send_at_us=_parsed(fields, "send_at", zoned_instant_us) or 0,
         local_minute=_parsed(fields, "send_at_local", _minute),
-        until_us=_parsed(fields, "until", instant_us),
+        until_us=_parsed(fields, "until", zoned_instant_us),
         priority=fields.whole("priority", 50, 0, 100),
         keep_us=_parsed(fields, "keep", lambda text: parse_span(text, "keep")),
         rate=_parsed(fields, "rate", parse_rate),

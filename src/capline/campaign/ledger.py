@@ -31,7 +31,7 @@ from capline.model.clock import SystemClock
 from capline.model.errors import CampaignConflictError, CampaignError, CampaignNotFoundError, CaplineError
 from capline.model.limit import Limit
 from capline.model.subject import Subject
-from capline.support.instant import instant_us
+from capline.support.instant import zoned_instant_us
 
 FILE = "ledger.sqlite"
 
@@ -221,7 +221,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 def _instant_us(name: str, text: str | None) -> int | None:
     try:
-        return None if text is None else instant_us(text)
+        return None if text is None else zoned_instant_us(text)
     except ValueError as error:
         raise CampaignError(f"{name}: {error}") from None
 

@@ -175,7 +175,7 @@ def check_together(view: View, policies: Iterable[Policy]) -> None:
                 check_shared_log(other, policy)
 
 
-def instant_us(given: str | datetime, now_us: int, name: str = "effective_at") -> int:
+def later_instant_us(given: str | datetime, now_us: int, name: str = "effective_at") -> int:
     """A later instant, in microseconds since 1970; raises `InvalidValueError` if it is too soon or past year 9999."""
     at: Any = given
     if isinstance(at, str):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from capline.config.backend import Backend
-from capline.config.changes import Change, Plan, check_together, check_who, instant_us, planned
+from capline.config.changes import Change, Plan, check_together, check_who, later_instant_us, planned
 from capline.config.records import POLICIES, Commit, commit_bytes, pending_bytes, read_entry, totals_bytes
 from capline.config.view import View, finish
 from capline.model.errors import ConfigConflictError, StoreError
@@ -63,7 +63,7 @@ class Committer:
                     self._view.poll()
                 check_together(self._view, policies)
             now_us = self._view.now_us()
-            effective_us = 0 if effective_at is None else instant_us(effective_at, now_us)
+            effective_us = 0 if effective_at is None else later_instant_us(effective_at, now_us)
             before = [None if row is None else read_entry(row) for row in self._backend.get(table, list(changes))]
             plan = planned(table, changes, before, self._backend, head.version + 1, now_us, who, effective_us)
             if not plan.rows:

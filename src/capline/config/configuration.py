@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Self
 
-from capline.config.changes import MOST_PAST, Change, check_reason, instant_us, own_of
+from capline.config.changes import MOST_PAST, Change, check_reason, later_instant_us, own_of
 from capline.config.commits import Committer
 from capline.config.document import document_of
 from capline.config.open import open_backend
@@ -251,7 +251,7 @@ class Configuration:
         base = None if held is None else (held.value or held.before)
         if until is not None and effective_at is not None:
             raise InvalidValueError("give effective_at, from when the limits hold, or until, when they end; not both")
-        until_us = 0 if until is None else instant_us(until, self.view.now_us(), "until")
+        until_us = 0 if until is None else later_instant_us(until, self.view.now_us(), "until")
         changes = {
             name_of(policy, check_subject(subject)): Change(
                 own_of(policy, base, wanted, (granularity or {}).get(subject)), if_version, until_us

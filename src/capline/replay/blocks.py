@@ -39,7 +39,7 @@ from capline.replay.exported import exported_events
 from capline.replay.ordered import BLOCK_ROWS, Events, OrderedEvents
 from capline.tables.columns import arrow, distinct, first_bad, microseconds, texts_of
 from capline.tables.csv_file import CsvFile, chunks_of
-from capline.tables.times import has_zone, instant_us, shown
+from capline.tables.times import has_zone, read_time_us, shown
 
 HEAD_BYTES = 1 << 16
 """Bytes in which the header and the first row are looked for."""
@@ -283,7 +283,7 @@ class EventFile:
             at_us, _ = microseconds(times)
             kinds = self._pairs(segments, zones, len(where))
         except CaplineError:
-            checks = ((subjects, subject_of), (times, instant_us), (zones, _zone_of))
+            checks = ((subjects, subject_of), (times, read_time_us), (zones, _zone_of))
             faults = [first_bad(texts_of(column), check) for column, check in checks if column is not None]
             row, why = min(filter(None, faults), key=itemgetter(0))
             raise ReplayError(f"{self._path}, row {first_row + row}: {why}") from None

@@ -18,7 +18,7 @@ import msgspec
 from capline.model.errors import CaplineError
 from capline.replay.events import Columns, ReplayError
 from capline.replay.exported import is_export
-from capline.tables.times import EPOCH, MICROSECOND, instant_us
+from capline.tables.times import EPOCH, MICROSECOND, read_time_us
 
 CSV, JSON, ACCESS, PARQUET = "CSV", "JSON lines", "an access log", "Parquet"
 EXPORT = "an export of logs"
@@ -105,7 +105,7 @@ def _only(name: str, fitting: list[str], names: Sequence[str]) -> str | None:
 
 def _is_time(value: str) -> bool:
     try:
-        return not value.isdecimal() and len(value) >= len("20250101") and instant_us(value) > 0
+        return not value.isdecimal() and len(value) >= len("20250101") and read_time_us(value) > 0
     except CaplineError:
         return False
 
@@ -162,7 +162,7 @@ def log_instant_us(text: bytes | str) -> int:
 @lru_cache(maxsize=1 << 16)
 def _text_us(text: str) -> int:
     try:
-        return instant_us(text)
+        return read_time_us(text)
     except ValueError:
         return -1
 

@@ -16,7 +16,7 @@ def instant_text(at_us: int, timespec: str = "auto") -> str:
     return at.isoformat(timespec=timespec).removesuffix("+00:00") + "Z"
 
 
-def instant_us(text: str) -> int:
+def zoned_instant_us(text: str) -> int:
     """The instant that a text says, in microseconds since 1970; ValueError with the fix where it says none."""
     shown, like = repr(text[:_LONGEST_SHOWN]), "write it like 2026-11-21T16:00:00Z"
     try:

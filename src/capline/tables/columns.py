@@ -1,6 +1,6 @@
 """Columns of texts and of times, as Arrow has them; as lists of texts where pyarrow is not installed.
 
-The forms of time that nearly all files have are read by Arrow, any other by `instant_us`, each distinct text once. So
+The forms of time that nearly all files have are read by Arrow, any other by `read_time_us`, each distinct text once. So
 both give the same instants, and the same errors.
 """
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError
-from capline.tables.times import has_zone, instant_us
+from capline.tables.times import has_zone, read_time_us
 
 _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
@@ -64,14 +64,14 @@ def first_bad(texts: Any, check: Callable[[str], object]) -> tuple[int, CaplineE
 def microseconds(column: Any, name: str = "time") -> tuple[NDArray[np.int64], bool]:
     """A column of times in microseconds since 1970, and whether a time of it is without a zone.
 
-    Texts are as in `instant_us`, which is raised from, with this name; Parquet has timestamps, dates, and numbers of
+    Texts are as in `read_time_us`, which is raised from, with this name; Parquet has timestamps, dates, and numbers of
     seconds too. A null is an empty text.
     """
     found = None if isinstance(column, list) else _by_arrow(column)
     if found is not None and (not len(found[0]) or (int(found[0].min()) >= 0 and int(found[0].max()) <= LATEST_US)):
         return found
     some, where = distinct(texts_of(column))
-    at_us = np.fromiter((instant_us(text, name) for text in some), np.int64, len(some))
+    at_us = np.fromiter((read_time_us(text, name) for text in some), np.int64, len(some))
     return at_us[where], not all(map(has_zone, some))
 
 

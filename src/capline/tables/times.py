@@ -16,7 +16,7 @@ _LONGEST_SHOWN = 40
 
 
 @lru_cache(maxsize=4096)
-def instant_us(text: str, name: str = "time") -> int:
+def read_time_us(text: str, name: str = "time") -> int:
     """Read an ISO 8601 date or time, or seconds since 1970, as microseconds since 1970; raises `InvalidValueError`.
 
     Without an offset a time is in UTC.

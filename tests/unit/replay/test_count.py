@@ -79,13 +79,13 @@ def test_blocks_are_the_events_read_row_by_row(
     text = lines(form)
     path = written(tmp_path, end.join(["\ufeffid,ts,kind,tz", "", *text[:100], "", "", *text[100:]]))
     slow: list[str] = []
-    one_by_one = tables.instant_us
+    one_by_one = tables.read_time_us
 
     def noted(text: str, name: str) -> int:
         slow.append(text)
         return one_by_one(text, name)
 
-    monkeypatch.setattr(tables, "instant_us", noted)
+    monkeypatch.setattr(tables, "read_time_us", noted)
     found = by_blocks(path)
     assert found == by_rows(path)
     assert len(found) == 4000

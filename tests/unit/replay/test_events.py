@@ -8,7 +8,7 @@ from tests.kit.rows import Event, read_events
 
 from capline import CaplineError
 from capline.replay.events import ReplayError, subject_of
-from capline.tables.times import instant_us
+from capline.tables.times import read_time_us
 
 
 def written(tmp_path: Path, text: str | bytes, name: str = "events.csv") -> Path:
@@ -36,7 +36,7 @@ def read(path: Path, segment_column: str | None = None) -> list[Event]:
     ],
 )
 def test_times_are_iso_8601_or_seconds(text: str, at_us: int) -> None:
-    assert instant_us(text) == at_us
+    assert read_time_us(text) == at_us
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_times_are_iso_8601_or_seconds(text: str, at_us: int) -> None:
 )
 def test_a_time_that_is_none_says_what_one_looks_like(text: str, says: str) -> None:
     with pytest.raises(CaplineError, match=says):
-        instant_us(text)
+        read_time_us(text)
 
 
 def test_rows_become_events_digits_become_integers_and_an_empty_segment_none(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from capline.model.errors import (
 )
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import Subject
-from capline.support.instant import instant_us
+from capline.support.instant import zoned_instant_us
 from capline.window.merge import Merged, Row
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _instant_us(at: float | str) -> int:
     """Seconds since 1970, or ISO 8601 with a zone, in microseconds."""
     if isinstance(at, str):
         try:
-            return instant_us(at)
+            return zoned_instant_us(at)
         except ValueError as error:
             raise InvalidValueError(f"at {error}") from None
     if not 0 <= at < LATEST_US / 1e6:  # not even where it is no number

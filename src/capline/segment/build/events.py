@@ -17,7 +17,7 @@ from capline.segment.build.inputs import Input
 from capline.segment.build.rules import VALUE_UNITS, Columns
 from capline.segment.build.source import Paths, bad_row, expand, read_ids
 from capline.tables.columns import first_bad, microseconds, texts_of
-from capline.tables.times import instant_us
+from capline.tables.times import read_time_us
 
 _LARGEST_VALUE = 10**11
 
@@ -97,7 +97,7 @@ class Batch:
         try:
             return microseconds(column, name)
         except InvalidValueError:
-            bad = first_bad(texts_of(column), lambda text: instant_us(text, name))
+            bad = first_bad(texts_of(column), lambda text: read_time_us(text, name))
             if bad is None:
                 raise
             raise self._bad(bad[0], str(bad[1])) from None

@@ -22,7 +22,7 @@ from capline.model.errors import CampaignNotFoundError, CaplineError, InvalidVal
 from capline.model.zone import check_zone
 from capline.service.http.forms import number_of
 from capline.service.http.problems import Problem
-from capline.support.instant import instant_text, instant_us
+from capline.support.instant import instant_text, zoned_instant_us
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -70,7 +70,7 @@ class Composing:
                 forecast = await self._forecast(token, document)
             except (Problem, CaplineError) as error:
                 faults = faults_of(error, typed)
-        due_us = instant_us(document["send_at"]) if forecast and "send_at" in document else None
+        due_us = zoned_instant_us(document["send_at"]) if forecast and "send_at" in document else None
         return {
             "messages": [*self._messages],
             "form": {name: typed.get(name, "") for name in TYPED},

@@ -37,7 +37,7 @@ from capline.service.http.forms import SubjectForm, number_of
 from capline.service.http.problems import Problem
 from capline.service.http.table import get, post
 from capline.service.verbs.campaigns import ask_store, ledger_of
-from capline.support.instant import instant_text, instant_us
+from capline.support.instant import instant_text, zoned_instant_us
 
 MOST_ROWS = 1_000
 """Events in one call."""
@@ -189,7 +189,7 @@ def _checked(place: int, event: Event, now_us: int) -> Event:
     if not str(word).isprintable() or not str(word).strip():
         raise InvalidValueError(f"outcomes[{place}]: {quoted(word)} has characters that a file of outcomes cannot have")
     try:
-        at_us = now_us if event.time is None else instant_us(event.time)
+        at_us = now_us if event.time is None else zoned_instant_us(event.time)
     except ValueError as error:
         raise InvalidValueError(f"outcomes[{place}]: time: {error}") from None
     if at_us > now_us + _AHEAD_US:

@@ -25,7 +25,7 @@ from capline.cli.render.progress import progress_bar
 from capline.model.clock import SystemClock
 from capline.model.errors import SegmentError
 from capline.segment import files
-from capline.tables.times import instant_us
+from capline.tables.times import read_time_us
 
 if TYPE_CHECKING:
     from capline.segment import DictionaryBuilder, IdSet, RuleBuild, Snapshot
@@ -220,7 +220,7 @@ def _decided(by_rules: ByRules, id_column: str | None, kind: Kind, advance: Call
     if by_rules.rules is None or by_rules.events is None:  # never: `_one_way` has looked
         raise SegmentError("--rules and --events go together")
     rules = segments.read_rules(by_rules.rules, columns)
-    at_us = SystemClock().now_us() if by_rules.at is None else instant_us(by_rules.at)
+    at_us = SystemClock().now_us() if by_rules.at is None else read_time_us(by_rules.at)
     return segments.RuleBuild(
         rules,
         by_rules.events,

@@ -1,6 +1,7 @@
 """Segments by rules over random events equal what plain Python decides of each user, one by one."""
 
 import csv
+import json
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from importlib import import_module
@@ -85,7 +86,21 @@ def key(row: Event, texts: list[tuple[str, str]]) -> tuple[object, ...]:
 
 def written(random: Random, path: Path, rows: list[Event]) -> Path:
     """The events as a file, in one of the forms."""
-    if random.random() < 0.5:
+    form = random.randrange(3)
+    if form == 0:
+        path = path.with_suffix(".jsonl")
+        lines = [
+            {
+                "user": row.user,
+                "time": f"{row.at_us / 1e6:.6f}",
+                "event": row.kind,
+                "value": float(row.value or 0) or None,
+            }
+            for row in rows
+        ]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        return path
+    if form == 1:
         path = path.with_suffix(".csv")
         with path.open("w", newline="") as file:
             out = csv.writer(file)

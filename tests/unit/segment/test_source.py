@@ -56,6 +56,27 @@ def test_parquet_of_any_integer(tmp_path: Path, kind: str) -> None:
     assert read_audience(path) == IdSet([0, 1, 9])
 
 
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ("1 18446744073709551615", None),
+        ("18446744073709551615 9223372036854775808", None),
+        ("9223372036854775807 18446744073709551616", "row 2: id 18446744073709551616 is below 0 or above"),
+        ("18446744073709551615 -1", "row 2: id -1 is below 0 or above"),
+        ("18446744073709551615 1.5", "row 2: id 1.5 is of another type"),
+        ('18446744073709551615 "x"', "row 2: id 'x' is of another type"),
+    ],
+)
+def test_json_lines_of_any_integer(tmp_path: Path, ids: str, said: str | None) -> None:
+    path = tmp_path / "u.jsonl"
+    path.write_text("".join(f'{{"id": {one}, "segment": "new"}}\n' for one in ids.split()))
+    if said is None:
+        assert pairs(path, kind="uint64") == [(int(one), "new") for one in ids.split()]
+    else:
+        with pytest.raises(SegmentError, match=said):
+            pairs(path, kind="uint64")
+
+
 @pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
 def test_parquet_of_any_text(tmp_path: Path, kind: str) -> None:
     names = pa.array(["new", "a.b-c", "new"])

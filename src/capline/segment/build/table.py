@@ -121,14 +121,18 @@ def _of_json(path: Input, first_row: int, name: str, rows: list[dict[str, Any]])
     values = [row.get(name) for row in rows]
     try:
         return _pa.array(values)
-    except _pa.ArrowException:
+    except (OverflowError, _pa.ArrowException):
         kinds: list[type[object]] = [type(value) for value in values]
         first = next(kind for kind in kinds if kind is not type(None))
-        bad = next((at for at, kind in enumerate(kinds) if kind not in (first, type(None))), 0)
-        shown = repr(values[bad])[:40]
-        raise SegmentError(
-            f"{path}, row {first_row + bad}: {name} {shown} is of another type than those before; store one type"
-        ) from None
+        bad = next((at for at, kind in enumerate(kinds) if kind not in (first, type(None))), None)
+        why = "is of another type than those before; store one type"
+        if first is int and bad is None:  # Arrow takes whole numbers for signed ones, unless told.
+            bad = next((at for at, value in enumerate(values) if not 0 <= (value or 0) < 1 << 64), None)
+            why = "is below 0 or above 2^64-1; store numbers between"
+            if bad is None:
+                return _pa.array(values, _pa.uint64())
+        shown = repr(values[bad or 0])[:40]
+        raise SegmentError(f"{path}, row {first_row + (bad or 0)}: {name} {shown} {why}") from None
 
 
 def _read_parquet(path: Input, names: tuple[str, ...]) -> Generator[TableColumns]:
@@ -280,6 +284,7 @@ def _first(mask: Any) -> int:
 
 def decimals(column: Any) -> tuple[npt.NDArray[np.float64] | None, int | None]:
     """A column of numbers or of their text, a null or empty one 0; or else None, and the first bad row if one is."""
+    of = _pa.types
     if is_text(column):
         texts = plain_text(column)
         texts = _compute.if_else(_compute.equal(_compute.binary_length(texts), 0), "0", texts)
@@ -287,7 +292,7 @@ def decimals(column: Any) -> tuple[npt.NDArray[np.float64] | None, int | None]:
         if not _compute.all(good).as_py():
             return None, _first(_compute.invert(good))
         column = texts
-    elif not (is_integer(column) or _pa.types.is_floating(column.type) or _pa.types.is_decimal(column.type)):
+    elif not any(known(column.type) for known in (of.is_integer, of.is_floating, of.is_decimal, of.is_null)):
         return None, None
     return column.cast(_pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False), None
 

@@ -36,7 +36,6 @@ from capline.campaign.senders.protocol import (
     Messages,
     Outcomes,
     RunInfo,
-    asks_again,
 )
 from capline.campaign.store.packed import subjects
 from capline.campaign.store.rows import EXCLUDED, NOT_KNOWN, RETRY, SECOND_US, UNSURE, BatchRows
@@ -377,7 +376,7 @@ class Delivery:
 
     def _give_up_unsure(self, rows: BatchRows) -> bool:
         """Mark unsure rows as not known if sending again could deliver a message twice; returns whether that is so."""
-        if asks_again(self.file.sender.sender):
+        if self.file.sender.asks_again:
             return False
         rows.give_up_unsure()
         return True

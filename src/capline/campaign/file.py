@@ -24,7 +24,7 @@ from capline.campaign.exclusion import Exclusion, Holdout
 from capline.campaign.rate import parse_rate
 from capline.campaign.senders.file import FileSender
 from capline.campaign.senders.find import build_sender
-from capline.campaign.senders.template import from_environment
+from capline.campaign.senders.template import filled
 from capline.campaign.store.rows import LARGEST_BATCH
 from capline.forms.fields import Fields
 from capline.forms.tree import each_in_a_line, in_one_line, read_tree, shown
@@ -178,7 +178,7 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         policy=_policy(fields),
         channel=fields.optional("channel"),
         store_text=(store := fields.text("store", DEFAULT_URL)),
-        store=_beside(path, _from_environment(fields, "store", store)),
+        store=_beside(path, filled(fields, "store", store)),
         segments=_segments(fields),
         audience=_audience(fields),
         cost=_cost(fields),
@@ -246,14 +246,6 @@ def _test_send(file: CampaignFile) -> CampaignFile:
     name = f"{file.campaign[:_LONGEST_STEM]}.test-{digest}"
     at_once = replace(file, send_at_us=0, local_minute=None, until_us=None, holds_over_cap=False, holds_quiet=False)
     return replace(at_once, campaign=name, holdout=None, yields=False)
-
-
-def _from_environment(fields: Fields, key: str, text: str) -> str:
-    try:
-        return from_environment(text)
-    except CampaignError as error:
-        fields.fault(key, str(error))
-        return text
 
 
 def _beside(path: Path, store: str) -> str:

@@ -18,7 +18,6 @@ from capline.campaign.ledger import Ledger
 from capline.campaign.prepare import Job
 from capline.campaign.queue.enqueue import fill
 from capline.campaign.queue.worker import Worker
-from capline.campaign.senders.protocol import asks_again
 from capline.campaign.stop import Stop
 from capline.campaign.store.records import PREPARE, Claimed
 from capline.campaign.store.rows import NOT_KNOWN
@@ -72,7 +71,7 @@ def run(
     """
     state = ledger.state()
     was_cut_off = not state.finished and state.batches > job.batches
-    asks = asks_again(job.file.sender.sender) and not state.cancelled
+    asks = job.file.sender.asks_again and not state.cancelled
     retry_failed = retry_failed and not state.cancelled
     doubtful = {rows.number for rows in ledger.batches() if rows.where(NOT_KNOWN).size} if asks else set[int]()
     if state.finished:

@@ -29,7 +29,6 @@ from capline.campaign.senders.protocol import (
     Outcomes,
     RunInfo,
     Sender,
-    asks_again,
 )
 from capline.campaign.senders.template import Template
 from capline.model.errors import CampaignError
@@ -385,9 +384,8 @@ def test_the_last_answer_of_a_mail_counts_where_it_is_whole(tmp_path: Path) -> N
 
 def test_a_mail_is_sent_again_in_doubt_only_where_that_is_asked_for(tmp_path: Path) -> None:
     with mail_server() as (_, port):
-        assert not asks_again(smtp(tmp_path, port))
-        assert asks_again(smtp(tmp_path, port, again=True))
-    assert asks_again(build(tmp_path, "{file: out}"))
+        senders = smtp(tmp_path, port), smtp(tmp_path, port, again=True), build(tmp_path, "{file: out}")
+    assert [BuiltSender("", sender, "").asks_again for sender in senders] == [False, True, True]
 
 
 def test_a_server_that_is_not_there_is_seen_before_anything_is_consumed(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from tests.unit.campaign.test_senders import RUN, build, messages, webhook
 
 from capline.campaign import Stop, load_campaign, open_run, prepare, report_of, run
 from capline.campaign.senders.body import Body
-from capline.campaign.senders.protocol import DELIVERED, TRANSIENT, UNKNOWN, Message, Sender, asks_again
+from capline.campaign.senders.find import BuiltSender
+from capline.campaign.senders.protocol import DELIVERED, TRANSIENT, UNKNOWN, Message, Sender
 from capline.forms.tree import read_tree
 from capline.model.errors import CampaignError
 
@@ -217,9 +218,8 @@ def test_what_a_provider_may_have_taken_is_sent_again_only_where_that_is_asked_f
     def made(more: str) -> Sender:
         return build(tmp_path, f"{{webhook: {{url: 'http://x/', {more}}}}}")
 
-    assert [asks_again(made(more)) for more in ("", "again: false", "body: {a: b}", "body: {a: b}, again: true")] == [
-        True, False, False, True,
-    ]  # fmt: skip
+    options = "", "again: false", "body: {a: b}", "body: {a: b}, again: true"
+    assert [BuiltSender("", made(more), "").asks_again for more in options] == [True, False, False, True]
 
 
 def test_a_refusal_of_a_provider_is_one_message_s(tmp_path: Path) -> None:

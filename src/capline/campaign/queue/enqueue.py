@@ -22,7 +22,6 @@ from capline.campaign.ledger import Ledger
 from capline.campaign.prepare import Accepted, Job
 from capline.campaign.rate import refuse_other_rate
 from capline.campaign.retry import ask_again, retry_failed
-from capline.campaign.senders.protocol import asks_again
 from capline.campaign.store.packed import span_of
 from capline.campaign.store.protocol import Batch, CampaignStore
 from capline.campaign.store.records import PREPARE, Claimed, StoredRun
@@ -153,8 +152,8 @@ def retry(job: Job, queue: CampaignStore) -> Enqueued:
     if not state.finished or state.cancelled:
         what = "was cancelled" if state.cancelled else "is not finished; retry what failed when it is"
         raise CampaignConflictError(f"campaign {job.file.campaign!r} {what}")
-    asks = asks_again(job.file.sender.sender)
-    return msgspec.structs.replace(queued, put=retry_failed(job, opened) + (ask_again(job, opened) if asks else 0))
+    asked = ask_again(job, opened) if job.file.sender.asks_again else 0
+    return msgspec.structs.replace(queued, put=retry_failed(job, opened) + asked)
 
 
 def _batches(job: Job, numbers: Iterable[int], *, here: bool = False) -> Iterator[Batch]:

@@ -3,15 +3,14 @@
 A reading costs three commands for each campaign that it looks at, and one for each of its leased batches.
 """
 
-import threading
-from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import islice
 
 import msgspec
 from msgspec.structs import asdict
 
-from capline.campaign.store.open import open_store
+from capline.campaign.queue.background import repeating
 from capline.campaign.store.protocol import SILENT_S, CampaignStore
 from capline.campaign.store.records import InWork
 from capline.model.errors import CampaignError
@@ -77,25 +76,13 @@ def _depth(queue: CampaignStore, campaign: str, age_s: float) -> CampaignDepth:
     return CampaignDepth(campaign, age_s, state.waiting, len(state.in_work), state.settled, len(state.aside), silent_s)
 
 
-@contextmanager
-def watching(url: str, show: Callable[[QueueDepth | None], object]) -> Generator[None]:
+def watching(url: str, show: Callable[[QueueDepth | None], object]) -> AbstractContextManager[None]:
     """Call `show` with the depth every few seconds within the block; with None where the queue did not answer."""
-    over = threading.Event()
-    thread = threading.Thread(target=_watch, args=(url, show, over), name="capline-queue-metrics", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
+    def look(queue: CampaignStore) -> None:
+        try:
+            show(read_depth(queue))
+        except CampaignError:
+            show(None)
 
-def _watch(url: str, show: Callable[[QueueDepth | None], object], over: threading.Event) -> None:
-    with closing(open_store(url, patience_s=0.0)) as queue:
-        while True:
-            try:
-                show(read_depth(queue))
-            except CampaignError:
-                show(None)
-            if over.wait(EVERY_S):
-                return
+    return repeating(url, "capline-queue-metrics", EVERY_S, look)

@@ -33,8 +33,8 @@ from capline.campaign.breaker import Breaker, SenderFailingError
 from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Lost, Paused, Steps
 from capline.campaign.file import loads_campaign
 from capline.campaign.prepare import begun_version, open_limiter, pick_policy, prepare
+from capline.campaign.queue.background import LeaseKeeper
 from capline.campaign.queue.enqueue import fill
-from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.worker_report import DeliveredBatch, WorkerReport, delivered_batch
 from capline.campaign.rate import rate_now
 from capline.campaign.senders.find import BuiltSender
@@ -137,7 +137,7 @@ class Worker:
                 self._queue.find(name)
             except UnreadableRunError as error:
                 self._shut(name, error)
-        with self._lease_keeper or nullcontext():
+        with self._lease_keeper.running() if self._lease_keeper else nullcontext():
             while True:
                 self._stop.check()
                 now = time.monotonic()

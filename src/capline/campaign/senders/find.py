@@ -59,6 +59,11 @@ class BuiltSender:
         """The messages that leave together; the others of a hand-over wait for answers."""
         return int(getattr(self.sender, "at_once", 1))
 
+    @property
+    def asks_again(self) -> bool:
+        """Whether a message with an unknown outcome may be sent again."""
+        return bool(getattr(self.sender, "asks_again", True))
+
     def check(self, columns: Sequence[str]) -> None:
         """Raise `CampaignError` where the sender cannot do with these columns of the audience."""
         check: Callable[[Sequence[str]], object] | None = getattr(self.sender, "check", None)

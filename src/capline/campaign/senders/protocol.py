@@ -180,7 +180,9 @@ class Sender(Protocol):
     """The most messages in one `send`; None for a whole batch.
 
     Outcomes are recorded before the next `send`. So after a kill at most so many messages are sent again, and a stop
-    waits for at most so many. An attribute `at_once` (1): how many of them leave together, of which `rate` makes slots.
+    waits for at most so many. Attributes that a sender may have: `at_once` (1), how many of them leave together, of
+    which `rate` makes slots; `asks_again` (True), whether a message with an unknown outcome may be sent again, since
+    the receiver drops repeated keys. Else it stays not known.
     """
 
     def open(self, run: RunInfo) -> None:
@@ -194,14 +196,6 @@ class Sender(Protocol):
     def close(self) -> None:
         """Close files and connections. Called once, also after a failed `open`."""
         ...
-
-
-def asks_again(sender: Sender) -> bool:
-    """Whether a message with an unknown outcome may be sent again, since the receiver drops repeated keys.
-
-    A sender without this has an attribute `asks_again = False`: such messages then stay not known.
-    """
-    return bool(getattr(sender, "asks_again", True))
 
 
 class SenderType(Protocol):

@@ -76,6 +76,8 @@ class CampaignStore(ABC):
     """What was done with a campaign that this version cannot read, in the error, and what to do."""
     DAMAGED: ClassVar[str]
     """What to do where a run is damaged."""
+    IDENTITY: ClassVar[str]
+    """The name of the value that is the identity of the limits' store."""
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +155,8 @@ class CampaignStore(ABC):
 
     def halt(self, campaign: str) -> Change:
         """What keeps a campaign from going on: "pause", "cancel", or nothing. What is over is cancelled here."""
-        paused, cancelled, until_us = map(int, self._halted(campaign))
+        found = self._values(campaign, "paused", "cancelled", "until_us")
+        paused, cancelled, until_us = (int(each or 0) for each in found)
         if not cancelled and 0 < until_us <= SystemClock().now_us():
             self.steer(campaign, "cancel")
             cancelled = True
@@ -176,13 +179,13 @@ class CampaignStore(ABC):
 
     def store(self, campaign: str) -> Input | None:
         """The identity of the limits' store; None before the first worker opened it: nothing is decided yet."""
-        found = self._identity(campaign)
+        (found,) = self._values(campaign, self.IDENTITY)
         return None if found is None else msgspec.json.decode(found, type=Input)
 
     def freeze_store(self, campaign: str, store: Input) -> Input:
         """Freeze the limits' store of a run, unless another worker did; returns the one that is frozen."""
-        found = self._freeze(campaign, msgspec.json.encode(store))
-        return store if found is None else msgspec.json.decode(found, type=Input)
+        self._freeze(campaign, msgspec.json.encode(store))
+        return self.store(campaign) or store
 
     @abstractmethod
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
@@ -286,16 +289,12 @@ class CampaignStore(ABC):
         """Replace the record of a rate where it is as it was; b"" is none."""
 
     @abstractmethod
-    def _halted(self, campaign: str) -> Iterable[Any]:
-        """Whether a campaign is paused, and cancelled, and when it is over: three numbers."""
+    def _values(self, campaign: str, *names: str) -> Sequence[Any]:
+        """Values of a campaign's run by name; None for what is not there."""
 
     @abstractmethod
-    def _identity(self, campaign: str) -> bytes | None:
-        """The identity of the limits' store."""
-
-    @abstractmethod
-    def _freeze(self, campaign: str, store: bytes) -> bytes | None:
-        """Keep the identity unless there is one; the one that is kept, None where there is no such campaign."""
+    def _freeze(self, campaign: str, store: bytes) -> None:
+        """Keep the identity of the limits' store, unless there is one or there is no such campaign."""
 
     @abstractmethod
     def _fields(self, campaign: str) -> Mapping[bytes, bytes]:

@@ -252,6 +252,8 @@ class State:
         *("batches", "queued", "settled", "done", "elapsed_us", "due_us", "until_us", "changes", "changed_us"),
     )
     """The numbers that each store keeps by these names."""
+    MARKS: ClassVar = ("finished", "cancelled", "paused", "changed_by")
+    """The other values of a run that change."""
 
     def goes_on(self, now_us: int) -> bool:
         """Whether there is more to do, and it is not paused."""

@@ -49,6 +49,7 @@ class RedisCampaignStore(CampaignStore):
         "name"
     )
     DAMAGED = "give the campaign another name and enqueue it again"
+    IDENTITY = "store_identity"
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -96,11 +97,10 @@ class RedisCampaignStore(CampaignStore):
         return self.server.calls(name, [("HGET", name, "rate"), ("PEXPIRE", name, _RATE_EXPIRY_MS)])[0]
 
     def _keep_rate(self, key: str, was: bytes, now: bytes) -> bool:
-        return bool(self.server.run("rate", [_RATE + key], was, _RATE_EXPIRY_MS, now))
+        return bool(self.server.run("swap", [_RATE + key], "rate", _RATE_EXPIRY_MS, was, now))
 
-    def _halted(self, campaign: str) -> Iterable[Any]:
-        found = self.server.call("HMGET", self._keys(campaign)[0], "paused", "cancelled", "until_us")
-        return (each or 0 for each in found)
+    def _values(self, campaign: str, *names: str) -> Sequence[Any]:
+        return self.server.call("HMGET", self._keys(campaign)[0], *names)
 
     def describe(self, claimed: Claimed, run: StoredRun) -> None:
         self._run("describe", claimed.campaign, claimed.fence, EXPIRY_MS, claimed.campaign, *_flat(run.fields()))
@@ -149,11 +149,8 @@ class RedisCampaignStore(CampaignStore):
         first = sorted(found, key=lambda name: float(found[name]))[:most]
         return Look([name.decode() for name in first], next_s)
 
-    def _identity(self, campaign: str) -> bytes | None:
-        return self.server.call("HGET", self._keys(campaign)[0], "store_identity")
-
-    def _freeze(self, campaign: str, store: bytes) -> bytes | None:
-        return self._run("store", campaign, store)
+    def _freeze(self, campaign: str, store: bytes) -> None:
+        self._run("swap", campaign, self.IDENTITY, "", "", store)
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
         match self._run("claim", campaign, worker, EXPIRY_MS, int(lease_s * 1000), MOST_CLAIMS, campaign):
@@ -211,7 +208,7 @@ class RedisCampaignStore(CampaignStore):
         (*fields, by), first, leases, apart, (seconds, micros) = self.server.calls(
             run,
             [
-                ("HMGET", run, *State.COUNTS, "finished", "cancelled", "paused", "changed_by"),
+                ("HMGET", run, *State.COUNTS, *State.MARKS),
                 ("ZRANGE", waiting, 0, 0, "WITHSCORES"),
                 ("ZRANGE", held, 0, _MOST_IN_WORK - 1, "WITHSCORES"),
                 ("HGETALL", aside),

@@ -103,6 +103,7 @@ class SqliteCampaignStore(CampaignStore):
 
     OTHER_VERSION = "begun by another version of capline"
     DAMAGED = "begin it anew under another name"
+    IDENTITY = "store"
 
     def __init__(
         self,
@@ -351,8 +352,9 @@ class SqliteCampaignStore(CampaignStore):
                 self._do("INSERT OR REPLACE INTO rate VALUES (?, ?)", key, now)
             return is_same
 
-    def _halted(self, campaign: str) -> Iterable[Any]:
-        return self._first("SELECT paused, cancelled, until_us FROM run WHERE campaign = ?", campaign) or (0, 0, 0)
+    def _values(self, campaign: str, *names: str) -> Sequence[Any]:
+        query = f"SELECT {', '.join(names)} FROM run WHERE campaign = ?"  # noqa: S608  # nosec B608
+        return self._first(query, campaign) or [None] * len(names)
 
     # ---- work
 
@@ -383,13 +385,9 @@ class SqliteCampaignStore(CampaignStore):
                 next_us = min(next_us, self._value(query, priority, now_us) or math.inf)
         return Look(names[:most], (next_us - now_us) / 1e6)
 
-    def _identity(self, campaign: str) -> bytes | None:
-        return self._value("SELECT store FROM run WHERE campaign = ?", campaign)
-
-    def _freeze(self, campaign: str, store: bytes) -> bytes | None:
+    def _freeze(self, campaign: str, store: bytes) -> None:
         with self._changes():
             self._do("UPDATE run SET store = ? WHERE campaign = ? AND store IS NULL", store, campaign)
-        return self._identity(campaign)
 
     def claim(self, campaign: str, worker: str, lease_s: float) -> Claimed | DeadLetter | Waiting | Over:
         with self._changes(campaign) as now_us:
@@ -523,11 +521,7 @@ class SqliteCampaignStore(CampaignStore):
     def _progress(self, campaign: str) -> tuple[Sequence[Any], float, tuple[InWork, ...], Mapping[int, str]]:
         now_us = self._now_us()
         with self._reads():
-            found = self._first(
-                f"SELECT {', '.join(State.COUNTS)}, finished, cancelled, paused, changed_by, coalesce(next_us, 0) "  # noqa: S608  # nosec B608
-                "FROM run WHERE campaign = ?",
-                campaign,
-            )
+            *fields, next_us = self._values(campaign, *State.COUNTS, *State.MARKS, "next_us")
             leased = self._all(
                 "SELECT number, owner, since_us, due_us - lease_us, claims, error FROM leased WHERE campaign = ? "
                 "AND lease_us > 0 ORDER BY number",
@@ -536,12 +530,11 @@ class SqliteCampaignStore(CampaignStore):
             aside = self._all(
                 "SELECT number, aside FROM batch WHERE campaign = ? AND aside IS NOT NULL ORDER BY number", campaign
             )
-        *fields, next_us = found or [0] * (len(State.COUNTS) + 5)
         in_work = tuple(
             InWork(number, owner, since_us, max(now_us - renewed_us, 0) / 1e6, claims, error)
             for number, owner, since_us, renewed_us, claims, error in leased
         )
-        return fields, next_us, in_work, dict(aside)
+        return fields, next_us or 0, in_work, dict(aside)
 
     def _is_run_alone(self) -> bool:
         return is_run_alone(self.path)

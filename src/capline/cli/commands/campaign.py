@@ -139,7 +139,6 @@ def _only(words: str | None, *, retry_failed: bool = False) -> list[str]:
 
 def _say_where(opened: Ledger, job: Job, *, retry_failed: bool, target: Path) -> None:
     from capline.campaign import report_of
-    from capline.campaign.senders.protocol import asks_again
     from capline.model.clock import SystemClock
     from capline.support.instant import instant_text
 
@@ -147,7 +146,7 @@ def _say_where(opened: Ledger, job: Job, *, retry_failed: bool, target: Path) ->
     if state.cancelled:
         return
     if state.finished and not retry_failed:
-        doubts = report_of(opened).total.not_known if asks_again(job.file.sender.sender) else 0
+        doubts = report_of(opened).total.not_known if job.file.sender.asks_again else 0
         what = f"asking again about {doubts:,} messages that are not known" if doubts else "this is its report"
         warn(f"{place}: finished before; {what} (a new run: under another name)")
     elif 0 < state.settled < state.batches:
@@ -179,7 +178,7 @@ def plan(
         return plan_answer(served.plan(form_of(campaign, _only(only))))
     job = prepare(load_campaign(campaign, _only(only)))
     with ExitStack() as stack:
-        beside = None if shared.queue is None else stack.enter_context(closing(open_store(shared.queue)))
+        beside = None if shared.queue is None else stack.enter_context(open_store(shared.queue))
         with progress_bar("peeking", len(job.audience), wanted=progress) as advance:
             report = plan_job(job, advance, beside)
     _warn_of_new(report.store)
@@ -231,7 +230,7 @@ def list_(
         if (served := shared.served) is not None:
             lines = list(served.every())
         elif shared.queue is not None:
-            lines = list(every(stack.enter_context(closing(open_store(shared.queue)))))
+            lines = list(every(stack.enter_context(open_store(shared.queue))))
         else:
             runs = (
                 stack.enter_context(Ledger.read(found.parent)) for found in sorted(directory.glob("*/ledger.sqlite"))
@@ -264,7 +263,7 @@ def conflicts(
     elif shared.queue is None:
         raise CampaignError("conflicts of which campaigns? name their store with --queue URL, or a service: --server")
     else:
-        with closing(open_store(shared.queue)) as store:
+        with open_store(shared.queue) as store:
             found = conflicts_in(store, history=history)
     return conflicts_answer(found)
 
@@ -431,7 +430,7 @@ def _enqueued(file: CampaignFile, queue: str | None, progress: bool | None, *, r
     url = queue or queue_of_store(file.store)
     if url is None:
         raise CampaignError(f"{file.path}: its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0")
-    with closing(open_store(url, make=True)) as shared:
+    with open_store(url, make=True) as shared:
         for warning in shared.check():
             warn(f"warning: {warning}")
         begun = shared.find(file.campaign)
@@ -450,7 +449,7 @@ def _reports(of: Target) -> Generator[tuple[str, Answer]]:
         if (served := of.served) is not None:
             read = partial(served.report, of.name)
         elif of.queue is not None:
-            store = stack.enter_context(closing(open_store(of.queue)))
+            store = stack.enter_context(open_store(of.queue))
             store.check()
             read = QueueStatus(store, of.name).report
         else:

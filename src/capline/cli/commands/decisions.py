@@ -5,7 +5,6 @@ A subject of digits is an integer, as in campaigns; `s:42` or `--text` makes it 
 """
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated
 
@@ -170,7 +169,7 @@ def erase(
         from capline.campaign.erase import erase as erase_from  # noqa: PLC0415 - as above
         from capline.campaign.store.open import open_store  # noqa: PLC0415 - as above
 
-        with closing(open_store(queue)) as store:
+        with open_store(queue) as store:
             answer["campaigns"] = campaigns = erase_from(store, who)
         lines += [
             f"{part.campaign}: erased from {part.audience} batch(es) of the audience and {part.outcomes} of outcomes"

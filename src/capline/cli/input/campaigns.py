@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -147,7 +147,7 @@ class Target(Shared):
             with Ledger.read(self.directory, steer=steer) as run:
                 yield run
             return
-        with closing(open_store(self.queue)) as store:
+        with open_store(self.queue) as store:
             yield Ledger.of(store, self.name)
 
 

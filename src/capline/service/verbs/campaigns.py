@@ -18,7 +18,6 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
@@ -391,7 +390,7 @@ def ask_store(url: str, what: Callable[[CampaignStore], T]) -> T:
         store = open_store(url, make=True, patience_s=0.0)
     except CampaignError as error:
         raise CampaignStoreError(str(error)) from None
-    with closing(store):
+    with store:
         return what(store)
 
 

@@ -1,7 +1,6 @@
 """Verbs of a subject that decide nothing: usage, explain and erase."""
 
 import asyncio
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -187,7 +186,7 @@ class Subjects:
         from capline.campaign.store.open import open_store  # noqa: PLC0415
 
         uploads = [] if audiences is None else erase_uploads(audiences, subject)
-        with closing(open_store(queue, make=True, patience_s=0.0)) as store:
+        with open_store(queue, make=True, patience_s=0.0) as store:
             found = erase(store, subject)
         replies = 0 if folder is None else erase_replies(Path(folder), subject)
         return [*map(msgspec.structs.asdict, found)], [*map(msgspec.structs.asdict, uploads)], replies

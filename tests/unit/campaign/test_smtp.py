@@ -153,15 +153,15 @@ REFUSALS = {
     "u4@x.org": ("mail", "552 too big", PERMANENT, "SMTP 552"),
     "u5@x.org": ("mail", "452 満杯", TRANSIENT, "SMTP 452"),
     "u7@x.org": ("mail", "garbage", UNKNOWN, "no answer (not SMTP)"),
-    "u9@x.org": ("mail", DROP, UNKNOWN, "no answer (SMTPServerDisconnected)"),
-    "u11@x.org": ("RCPT", DROP, TRANSIENT, "no answer (SMTPServerDisconnected)"),
+    "u9@x.org": ("mail", DROP, UNKNOWN, "no answer (it closed the connection)"),
+    "u11@x.org": ("RCPT", DROP, TRANSIENT, "no answer (it closed the connection)"),
     "u13@x.org": ("RCPT", "421 closing", TRANSIENT, "SMTP 421"),
 }
 
 
 NEXT = {
     "u8@x.org": (TRANSIENT, "no answer (not SMTP)"),
-    "u10@x.org": (TRANSIENT, "no answer (SMTPServerDisconnected)"),
+    "u10@x.org": (TRANSIENT, "no answer (it closed the connection)"),
 }
 """What was offered in the group of a mail after which the connection was lost."""
 

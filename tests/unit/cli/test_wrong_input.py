@@ -94,6 +94,30 @@ def test_workers_find_a_store_below_the_home_directory(
         assert capline.json("usage", "promo", "1", "--store", store)[0]["used"] == 1
 
 
+def test_a_service_in_place_of_a_store(capline: CommandLine) -> None:
+    for typed in ("decide promo 1", "erase 1", "usage promo 1"):
+        assert "--store: a command asks a store itself" in capline.refused(
+            *typed.split(), "--store", "http://localhost"
+        )
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        ("http://127.0.0.1:{port}", "no connection to http://127.0.0.1:{port} (nothing answers there: is it running?)"),
+        ("127.0.0.1:{port}", "AWS_ENDPOINT_URL '127.0.0.1:{port}': write it like http://host:port"),
+    ],
+)
+def test_a_bucket_whose_store_is_not_there(
+    capline: CommandLine, monkeypatch: pytest.MonkeyPatch, endpoint: str, said: str
+) -> None:
+    port = str(free_port())
+    stated = {"ENDPOINT_URL": endpoint.replace("{port}", port), "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y"}
+    for name, value in {**stated, "REGION": "eu-west-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    assert said.replace("{port}", port) in capline.refused("segments", "list", "s3://bucket/segments")
+
+
 def test_a_queue_that_is_not_there_is_said_at_once(capline: CommandLine) -> None:
     """Half a minute of patience is for a server that has answered before."""
     port = free_port()

@@ -170,7 +170,10 @@ def test_what_it_asks_for_is_what_the_service_is_asked(service: AtService) -> No
 def test_nobody_there_is_an_outage_with_its_choice() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with Limiter(url) as limiter, pytest.raises(StoreUnavailableError, match="cannot be reached"):
+    with (
+        Limiter(url) as limiter,
+        pytest.raises(StoreUnavailableError, match=r"cannot be reached \(nothing answers there: is it running\?\)"),
+    ):
         limiter.decide("p", "s")
     with Limiter(url, on_store_error="allow") as limiter:
         assert limiter.decide("p", "s").origin == "fallback"
@@ -181,7 +184,8 @@ def test_nobody_there_is_an_outage_with_its_choice() -> None:
 
 def test_it_waits_until_the_deadline() -> None:
     silent = wire(lambda _, far: far.ended.wait())
-    with silent as far, Limiter(f"{far.url}?deadline=50ms") as limiter, pytest.raises(StoreUnknownError, match="Time"):
+    said = pytest.raises(StoreUnknownError, match="took too long")
+    with silent as far, Limiter(f"{far.url}?deadline=50ms") as limiter, said:
         limiter.decide("p", "s")
 
 

@@ -52,6 +52,16 @@ def test_headers_say_it_and_a_parameter_wins_over_its_header(service: Service) -
     assert status(service, "/check?cost=9&policy=gold&subject=b", **said) == 403
 
 
+def test_a_header_of_the_gateways_own_is_the_subject_and_no_client_says_another(service: Service) -> None:
+    asked = "/check?policy=api&cost=2&subject_header=X-Real-IP"
+    for address in ("192.0.2.1", "192.0.2.2", "i:7"):
+        said = {"X_Real_Ip": address, "X_Capline_Subject": "mine"}
+        assert [status(service, asked, **said) for _ in range(2)] == [204, 403]
+    assert status(service, "/check?policy=api&subject=s:192.0.2.1") == 403
+    assert status(service, "/check?policy=api&subject=s:i:7") == 403
+    assert status(service, "/check?policy=api&subject=s:other&subject_header=X-Real-IP") == 204
+
+
 def test_the_integer_and_the_text_are_two_subjects(service: Service) -> None:
     for subject in ("i:42", "s:42"):
         assert [status(service, f"/check?policy=api&cost=2&subject={subject}") for _ in range(2)] == [204, 403]
@@ -69,6 +79,7 @@ def test_the_integer_and_the_text_are_two_subjects(service: Service) -> None:
         ("/check?policy=api&subject=a&cost=99999999999999999999", "a cost is"),
         ("/check?policy=api&subject=a&user=b", "no parameter"),
         ("/check?policy=api&subject=a&subject=b", "twice"),
+        ("/check?policy=api&subject_header=X-Real-Ip", "no header 'X-Real-Ip'"),
     ],
 )
 def test_what_can_have_no_answer_is_422(service: Service, path: str, reason: str) -> None:

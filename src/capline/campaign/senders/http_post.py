@@ -28,6 +28,7 @@ import httptools
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Answer
 from capline.model.errors import CampaignError
 from capline.model.retry_after import retry_after
+from capline.support.network import network_fault
 
 _NOT_NOW = frozenset({408, 425, 429, 503})
 _IN_DOUBT = frozenset({303, 409})
@@ -160,7 +161,7 @@ class Client:
         except TimeoutError:
             reason = "timeout"
         except (OSError, ValueError) as error:  # ValueError: a name that no host can have
-            reason = type(error).__name__
+            reason = network_fault(error)
         finally:
             if connection is None or not (connection.done.done() and connection.is_kept):
                 self.close()

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN
+from capline.support.network import CLOSED, network_fault
 
 _TAKEN, _GO_ON = range(200, 300), range(354, 355)
 _LATER, _NEVER = range(400, 500), range(500, 600)
@@ -152,6 +153,4 @@ def reason_of(error: OSError) -> str:
     """Why a server was not reached, or what it said instead of good day; `smtplib`'s exceptions are all OSErrors."""
     if isinstance(error, smtplib.SMTPResponseException):
         return f"SMTP {error.smtp_code}"
-    if isinstance(error, BlockingIOError):
-        return "no answer (timed out)"
-    return f"no answer ({error.strerror or type(error).__name__})"
+    return f"no answer ({CLOSED if isinstance(error, smtplib.SMTPServerDisconnected) else network_fault(error)})"

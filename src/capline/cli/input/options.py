@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.model.errors import CaplineError
+from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.policy import Policy
 from capline.model.subject import Subject, parse_subject
 from capline.store.open import DEFAULT_URL
@@ -82,6 +82,8 @@ class Source:
         """
         from capline.limiter.limiter import Limiter
 
+        if self.store.startswith(("http://", "https://")):
+            raise InvalidValueError("--store: a command asks a store itself, by its own URL; a service has no command")
         if self.config is not None and not self.policies.exists():
             return Limiter.from_config(self.config, self.store, create=create)
         return Limiter.from_file(self.policies, self.store, create=create, config=self.config)

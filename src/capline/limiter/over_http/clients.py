@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from capline.model.errors import StoreError
+from capline.support.network import network_fault
 
 if TYPE_CHECKING:
     import ssl
@@ -57,7 +58,7 @@ class BlockingClient:
         except BaseException as fault:
             connection.close()
             if isinstance(fault, (OSError, HTTPException)):
-                raise LostError(_said(fault)) from None
+                raise LostError(network_fault(fault)) from None
             raise
         if self._closed or len(self._idle) >= MOST_IDLE:
             connection.close()
@@ -86,7 +87,7 @@ class BlockingClient:
         except BaseException as fault:
             connection.close()
             if isinstance(fault, (OSError, UnicodeError)):  # a name that no host can have, too
-                raise NotSentError(_said(fault)) from None
+                raise NotSentError(network_fault(fault)) from None
             raise
         return connection
 
@@ -120,9 +121,9 @@ class AwaitedClient:
         try:
             answer = await self._client.request(method, self._base + path, content=body, headers=headers)
         except self._not_sent as fault:
-            raise NotSentError(_said(fault)) from None
+            raise NotSentError(network_fault(fault)) from None
         except self._lost as fault:
-            raise LostError(_said(fault)) from None
+            raise LostError(network_fault(fault)) from None
         return answer.status_code, answer.content
 
     async def close(self) -> None:
@@ -143,7 +144,3 @@ def _is_readable(sock: Any) -> bool:
     with DefaultSelector() as watch:
         watch.register(sock, EVENT_READ)
         return bool(watch.select(0))
-
-
-def _said(fault: Exception) -> str:
-    return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__

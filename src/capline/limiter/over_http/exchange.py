@@ -116,7 +116,10 @@ class Exchange:
             try:
                 status, content = yield self._client.request(method, path, body, headers)
             except NotSentError as fault:
-                raise StoreUnavailableError(f"{self._where} cannot be reached ({fault})") from None
+                hint = (
+                    "; is it a service without TLS? then write http://" if str(fault).startswith("TLS failed") else ""
+                )
+                raise StoreUnavailableError(f"{self._where} cannot be reached ({fault}){hint}") from None
             except LostError as fault:
                 if again:
                     again = False

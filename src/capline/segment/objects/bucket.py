@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from capline.model.errors import SegmentError
+from capline.model.errors import SegmentError, quoted
 from capline.segment import files
 from capline.segment.objects.store import (
     ObjectData,
@@ -33,6 +33,7 @@ from capline.segment.objects.store import (
     chunks_of,
     write_chunks,
 )
+from capline.support.network import LATE, REFUSED, UNNAMED
 from capline.support.override import override
 
 try:
@@ -60,6 +61,15 @@ _MOST_LISTED = 1_000_000
 
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|container does not exist", re.IGNORECASE)
 _DENIED = re.compile(r"status code: 40[13]\b")
+_FAULTS = {
+    "ConnectionRefused": REFUSED,
+    "dns error": UNNAMED,
+    "kind: Timeout": LATE,
+    "InvalidCertificate": "its certificate is not accepted",
+    "InvalidMessage": "TLS failed; is it a server without TLS? then write http://",
+}
+"""What stands in obstore's message, behind its first line, where nobody was reached."""
+_ENDPOINT = re.compile(r"https?://[^/\s]", re.IGNORECASE)
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 
 
@@ -250,6 +260,9 @@ def _parts(url: str) -> tuple[str, str]:
 
 
 def _open(url: str, options: Mapping[str, str]) -> Bucket:
+    for name in _ENDPOINTS:
+        if not _ENDPOINT.match(os.environ.get(name) or "http://-"):  # obstore would panic
+            raise SegmentError(f"{name} {quoted(os.environ[name])}: write it like http://host:port")
     stated = [*options.values(), *(os.environ.get(name, "") for name in _ENDPOINTS)]
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=5),
@@ -284,8 +297,12 @@ def _errors(shown: str, doing: str) -> Generator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of obstore's message, bounded, without query strings, which hold signatures."""
-    line = str(error).split("\n", maxsplit=1)[0]
+    """What a fault of the network was, or the first line of obstore's message, without query strings (signatures)."""
+    line, _, source = str(error).partition("\n")
+    fault = next((text for sign, text in _FAULTS.items() if sign in source), None)
+    where = re.search(r"https?://[^/\s]+", line)
+    if fault and where:
+        return f"no connection to {where[0]} ({fault})"
     return re.sub(r"\?\S*", "", line)[:300]
 
 

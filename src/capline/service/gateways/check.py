@@ -6,7 +6,8 @@
 
 What is asked comes as parameters (`policy`, `subject`, `cost`, `segment`, `channel`, `zone`) or as headers
 (`X-Capline-Policy` and so on). The rule: a parameter wins over its header, as the gateway's own configuration writes
-parameters, while a client can send headers. Every answer has the rate limit headers, of both forms.
+parameters, while a client can send headers. Every answer has the rate limit headers, of both forms. `subject_header` is
+for a gateway that can write no subject of its own, as Traefik: it names the header whose text is the subject.
 """
 
 from http import HTTPStatus
@@ -19,7 +20,7 @@ from capline.service.http.forms import number_of, query_of, subject_named
 from capline.service.http.problems import Problem
 
 _NAMES = ("policy", "subject", "cost", "segment", "channel", "zone")
-_PARAMETERS = (*_NAMES, "refuse")
+_PARAMETERS = (*_NAMES, "subject_header", "refuse")
 _HEADERS = {f"x-capline-{name}".encode(): name for name in _NAMES}
 _REFUSALS = {"403": 403, "429": 429}
 _ALSO = {204: "It may go on: what it asked for is consumed", 403: "Refused", 429: "Refused, where `refuse` is 429"}
@@ -33,7 +34,8 @@ def check_route(limiter: AsyncLimiter) -> dict[str, Route]:
 
     async def check(request: Request) -> Reply:
         """May this request go on? 204 or 403, for gateways that ask by a subrequest."""
-        named = _headers(request) | query_of(request.query, _PARAMETERS)
+        asked = query_of(request.query, _PARAMETERS)
+        named = _headers(request, None if "subject" in asked else asked.get("subject_header")) | asked
         refuse = _REFUSALS.get(named.get("refuse", "403"))
         if refuse is None:
             raise InvalidValueError(f"refuse is {' or '.join(_REFUSALS)}, not {quoted(named['refuse'])}")
@@ -70,10 +72,15 @@ async def decide(limiter: AsyncLimiter, named: dict[str, str]) -> Decision:
     return decision
 
 
-def _headers(request: Request) -> dict[str, str]:
+def _headers(request: Request, subject_header: str | None) -> dict[str, str]:
+    """What headers say; where one is named for the subject, a client cannot say it by `X-Capline-Subject`."""
     named: dict[str, str] = {}
+    read = _HEADERS
+    if subject_header is not None:
+        read = {header: name for header, name in _HEADERS.items() if name != "subject"}
+        read[subject_header.lower().encode()] = "subject"
     for header, value in request.headers:
-        name = _HEADERS.get(header)
+        name = read.get(header)
         if name is None or not value:
             continue
         if name in named:
@@ -82,6 +89,10 @@ def _headers(request: Request) -> dict[str, str]:
             named[name] = value.decode()
         except UnicodeDecodeError:
             raise Problem(HTTPStatus.BAD_REQUEST, f"the header {header.decode()} is not UTF-8") from None
+    if subject_header is not None:
+        if "subject" not in named:
+            raise InvalidValueError(f"the request has no header {quoted(subject_header)}, which is to be the subject")
+        named["subject"] = f"s:{named['subject']}"
     return named
 
 

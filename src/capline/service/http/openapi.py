@@ -48,6 +48,7 @@ _SAID = {
     "Content-Digest": "The body's digest, as in RFC 9530: sha-256=:BASE64:",
     "Idempotency-Key": "The same key with the same body gets the same answer",
     "subject": "Who is limited: i:42 is the integer, s:42 the text, any other word text",
+    "subject_header": "Where there is no `subject`: the header whose text it is; X-Capline-Subject is not read then",
     "who": "Who makes the change; with tokens it is the token's name",
 }
 _HEADERS = {

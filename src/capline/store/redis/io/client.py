@@ -8,6 +8,7 @@ from typing import Any
 
 from capline.model.errors import StoreError
 from capline.store.redis.io.wire import NO_CLIENT, NoReply, ServerError
+from capline.support.network import network_fault
 
 try:
     from redis import __version__, exceptions
@@ -178,7 +179,4 @@ def lost(error: BaseException, *, sent: bool) -> NoReply:
     """Why no reply came, without any part of the URL."""
     if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
         return NoReply(sent, "no answer by the deadline" if sent else "no connection by the deadline")
-    cause = error.__cause__ or error.__context__ or error
-    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
-    text = " ".join(reason.split()) or type(error).__name__
-    return NoReply(sent, f"{'the connection was lost' if sent else 'no connection'} ({text})")
+    return NoReply(sent, f"{'the connection was lost' if sent else 'no connection'} ({network_fault(error)})")

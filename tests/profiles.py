@@ -12,13 +12,14 @@ Hypothesis must not draw from the constants of loaded modules, which differ with
 
 import os
 from collections.abc import Iterable
+from itertools import chain, product
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-__all__ = ["DEEP", "PROOF", "first", "load_profile", "size", "sized"]
+__all__ = ["DEEP", "PROOF", "first", "load_profile", "pairs", "size", "sized"]
 
 _NAME = os.environ.get("CAPLINE_TESTS", "fast")
 _NAMES = ("fast", "deep", "proof", "random")
@@ -41,6 +42,19 @@ def first(count: int, cases: Iterable[object]) -> list[object]:
     """Cases of which the first are tried all day and the others in the deep part."""
     listed = list(cases)
     return [*listed[:count], *(pytest.param(case, marks=pytest.mark.deep) for case in listed[count:])]
+
+
+def pairs(*dimensions: Iterable[Any]) -> list[Any]:
+    """Cases of every combination, flat: all day as few as have each value of each dimension, the others in the deep
+    part."""
+    listed: list[list[Any]] = [
+        [value if type(value) is tuple else (value,) for value in values] for values in dimensions
+    ]
+    most = max(len(values) for values in listed)
+    all_day = [[values[number % len(values)] for values in listed] for number in range(most)]
+    return [
+        pytest.param(*chain(*case), marks=[] if [*case] in all_day else pytest.mark.deep) for case in product(*listed)
+    ]
 
 
 def load_profile() -> None:

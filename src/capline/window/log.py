@@ -10,6 +10,8 @@ Every question about limits is one of two, which any other form of log can answe
     stamp_of_unit(k)         the stamp of the hit that holds the k-th newest unit: the check by position
 """
 
+from bisect import bisect_right
+from operator import attrgetter
 from typing import Any, Protocol
 
 import msgspec
@@ -78,11 +80,11 @@ class Log(msgspec.Struct, frozen=True):
 
     def newest_us(self) -> int:
         """The latest stamp of a hit with units; `NEVER` where there is none."""
-        return max((hit.stamp_us for hit in self.hits if hit.units), default=NEVER)
+        return next((hit.stamp_us for hit in reversed(self.hits) if hit.units), NEVER)
 
     def units_after(self, cutoff_us: int) -> int:
         """Units of hits with a stamp later than the cutoff."""
-        return sum(hit.units for hit in self.hits if hit.stamp_us > cutoff_us)
+        return sum(hit.units for hit in _later(self.hits, cutoff_us))
 
     def stamp_of_unit(self, k: int) -> int:
         """The stamp of the hit that holds the k-th newest unit (k >= 1); `NEVER` where the log has fewer units."""
@@ -120,9 +122,15 @@ class Log(msgspec.Struct, frozen=True):
         return sum(hit.units for hit in self.hits if hit.stamp_us == stamp_us)
 
 
+def _later(hits: tuple[Hit, ...], cutoff_us: int) -> tuple[Hit, ...]:
+    """Those with a stamp later than the cutoff."""
+    return hits[bisect_right(hits, cutoff_us, key=attrgetter("stamp_us")) :]
+
+
 def record(log: Log, hit: Hit, high_water_us: int) -> Log:
     """The log with one more hit, and its high-water mark raised to this one."""
-    hits = tuple(sorted((*log.hits, hit), key=lambda recorded: recorded.stamp_us))
+    later = _later(log.hits, hit.stamp_us)
+    hits = (*log.hits[: len(log.hits) - len(later)], hit, *later)
     return Log(hits, max(log.high_water_us, high_water_us))
 
 
@@ -160,7 +168,7 @@ def find(log: Log, fingerprint: int, cutoff_us: int) -> int:
 
 def trim(log: Log, cutoff_us: int) -> Log:
     """The log without the hits that are as old as the cutoff or older: by age, never by count."""
-    return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us), log.high_water_us)
+    return Log(_later(log.hits, cutoff_us), log.high_water_us)
 
 
 def forget(log: Log, cutoff_us: int) -> Log:

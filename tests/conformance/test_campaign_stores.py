@@ -14,14 +14,14 @@ from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, fill, filled, 
 from tests.kit.server import tries
 from tests.kit.servers import KINDS, Server, cluster, sentinel, single
 
-from capline.campaign.deliver import Cancelled, Paused, Steps
+from capline.campaign.deliver import Cancelled, Paused, StepRecorder
 from capline.campaign.erase import ErasedFrom, erase
 from capline.campaign.part import Part
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.stop import Stop
 from capline.campaign.store.open import open_store
 from capline.campaign.store.protocol import MOST_CLAIMS, Batch, CampaignStore, chunks
-from capline.campaign.store.records import PREPARE, Again, Claimed, DeadLetter, Over, Rate, Waiting
+from capline.campaign.store.records import PREPARE, Claimed, DeadLetter, Over, Rate, RetryBatch, Waiting
 from capline.campaign.store.rows import (
     DELIVERED,
     FAILED,
@@ -319,7 +319,7 @@ def test_a_paused_campaign_keeps_its_due_time_and_its_batches(queue: CampaignSto
     assert queue.steer("sale", due_us=late_us), "enqueued again"
     assert list(queue.ages_s()) == []
     with closing(Stop()) as stop:
-        steps = Steps(queue, batch, stop)
+        steps = StepRecorder(queue, batch, stop)
         with pytest.raises(Paused):
             steps.check()
         assert queue.steer("sale", "resume")
@@ -467,13 +467,13 @@ def ended(queue: CampaignStore) -> list[BatchRows]:
     return list(queue.steps("sale", range(3)))
 
 
-def further(number: int, *sources: BatchRows) -> Again:
+def further(number: int, *sources: BatchRows) -> RetryBatch:
     """A further batch of those that failed in these."""
-    ids = np.concatenate([rows.ids[rows.where(REFUNDED)] for rows in sources])
+    ids = np.concatenate([rows.ids[rows.in_state(REFUNDED)] for rows in sources])
     for rows in sources:
         rows.retry_failed()
     data = Part(number, ids, np.zeros(len(ids), np.uint16), {}).pack()
-    return Again(number, len(ids), data, sources, len(ids))
+    return RetryBatch(number, len(ids), data, sources, len(ids))
 
 
 def test_those_who_failed_make_a_further_batch_in_one_step(queue: CampaignStore) -> None:
@@ -482,7 +482,7 @@ def test_those_who_failed_make_a_further_batch_in_one_step(queue: CampaignStore)
     assert queue.put_again(RUN, again) == 2
     state = queue.state("sale")
     assert (state.batches, state.queued, state.settled, state.done, state.finished) == (5, 5, 3, 6, False)
-    assert [rows.where(RETRIED).tolist() for rows in queue.steps("sale", range(5))] == [[1]] * 3
+    assert [rows.in_state(RETRIED).tolist() for rows in queue.steps("sale", range(5))] == [[1]] * 3
     assert list(queue.ages_s()) == ["sale"]
     batches = [claimed(queue, worker) for worker in "ab"]
     assert [Part.unpack(each.number, each.rows, each.data, (), 1).ids.tolist() for each in batches] == [[1, 4], [7]]
@@ -511,8 +511,8 @@ def test_a_settled_batch_is_put_back_to_ask_again(queue: CampaignStore) -> None:
         batch = claimed(queue, "a")
         assert queue.record(batch, rows_of(batch, NOT_KNOWN), decided=True)
     rows = next(iter(queue.steps("sale", [1])))
-    assert rows.ask_again()
-    back = Again(1, 3, part(1).pack(), (rows,), 3)
+    assert rows.retry_unknown()
+    back = RetryBatch(1, 3, part(1).pack(), (rows,), 3)
     watched = QueueStatus(queue, "sale")
     assert watched.report().total.not_known == 9
     assert queue.put_again(RUN, [back]) == 1
@@ -523,7 +523,7 @@ def test_a_settled_batch_is_put_back_to_ask_again(queue: CampaignStore) -> None:
     assert (batch.number, batch.rows) == (1, 3)
     steps = batch.steps()
     assert steps is not None
-    assert steps.where(UNSURE).size == 3
+    assert steps.in_state(UNSURE).size == 3
     assert queue.record(batch, rows_of(batch, DELIVERED), decided=False)
     assert (queue.state("sale").finished, watched.report().total.sent) == (True, 3)
     assert queue.claim("sale", "c", 60) == Over()
@@ -556,7 +556,7 @@ def test_of_a_cancelled_campaign_only_what_is_decided_is_claimed(queue: Campaign
     assert not any(queue.steer("sale", change) for change in ("pause", "resume", "cancel")), "it cannot go on"
     assert not queue.steer("sale", due_us=time.time_ns() // 1000 + DAY_US)
     with closing(Stop()) as stop, pytest.raises(Cancelled):
-        Steps(queue, decided, stop).check()
+        StepRecorder(queue, decided, stop).check()
     assert list(queue.ages_s()) == ["sale"], "for what is decided, though it was due later"
     assert queue.claim("sale", "c", 60) == Waiting(2)
     assert queue.release(decided, "give_back")
@@ -639,7 +639,7 @@ def test_a_batch_is_found_by_its_subjects_before_it_is_decided(queue: CampaignSt
     due_us = time.time_ns() // 1000 + DAY_US
     assert [queue.holding("sale", subject) for subject in (0, 2, 3, 8, 9)] == [[0], [0], [1], [2], []]
     assert queue.holding("sale", 2, to=6) == [2, 1, 0]
-    assert queue.put_again(RUN, [Again(3, 3, part(7).pack(), (), 3)]) == 1
+    assert queue.put_again(RUN, [RetryBatch(3, 3, part(7).pack(), (), 3)]) == 1
     assert queue.holding("sale", 4) == [3, 1], "of a further batch that is not known"
     batch = claimed(queue, "a")
     assert queue.release(batch, "give_back", wait_s=DAY_US / 1e6)

@@ -13,7 +13,7 @@ from tests.kit.campaign_store import DAY_US, FACTS, RUN, claimed, fill, filled, 
 from tests.kit.servers import KINDS, Server, single
 
 from capline.campaign.breaker import Breaker
-from capline.campaign.deliver import Delivery, Later, Lost, Steps
+from capline.campaign.deliver import Delivery, DueLater, LeaseLost, StepRecorder
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.senders.protocol import TRANSIENT
 from capline.campaign.stop import CampaignStopped, Stop
@@ -70,15 +70,15 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     job = with_sender(site.job(segments=None), far)
     batch = claimed(queue, "late", lease_s=0)
     stop = Stop()
-    steps = Steps(queue, batch, stop)
+    steps = StepRecorder(queue, batch, stop)
     try:
         with job.open_limiter("memory://") as limiter:
             delivery = Delivery(RUN, job.file, job.policy, limiter, Breaker(0))
-            with pytest.raises(Later):
+            with pytest.raises(DueLater):
                 delivery.deliver(steps, part(0), None)
             rows = next(iter(queue.steps("sale", [0])))
             claimed(queue, "new")
-            with pytest.raises(Lost):
+            with pytest.raises(LeaseLost):
                 delivery.deliver(steps, part(0), rows)
     finally:
         stop.close()

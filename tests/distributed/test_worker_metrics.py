@@ -29,7 +29,7 @@ def test_what_a_worker_decides_is_observed(tmp_path: Path) -> None:
         worker.close()
     names = {"verb": "decide_many", "policy": "promo", "segment": "active", "channel": "", "origin": "store"}
     allowed = registry.get_sample_value("capline_decisions_total", {**names, "limit": "3/day", "verdict": "allowed"})
-    assert allowed == worker.worked.sent == 40
+    assert allowed == worker.report.sent == 40
 
 
 @pytest.mark.deep

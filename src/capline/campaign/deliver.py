@@ -7,7 +7,7 @@ them).
 A hit is refunded only if the receiver surely did not accept the message. The start of sending is recorded too, since a
 message that was under way at a kill may have been accepted.
 
-`Steps` records them in a campaign store: of a directory (`run`), or the one that workers share.
+`StepRecorder` records them in a campaign store: of a directory (`run`), or the one that workers share.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy as np
 
 from capline.campaign.attempts import AGAIN, Attempts
 from capline.campaign.breaker import SenderFailingError
-from capline.campaign.hold import behind
+from capline.campaign.hold import turns_of
 from capline.campaign.part import Part
 from capline.campaign.prepare import local_instant_us
 from capline.campaign.rate import LONGEST_WAIT_S, Pace, rate_now
-from capline.campaign.room import fits, room_for_higher
+from capline.campaign.room import fits_limits, room_for_higher
 from capline.campaign.senders.protocol import (
     DELIVERED,
     PERMANENT,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _NO_LIMIT = 1 << 16
 
 
-class Lost(Exception):  # noqa: N818 - not an error: another worker owns the batch
+class LeaseLost(Exception):  # noqa: N818 - not an error: another worker owns the batch
     """Another worker took the batch over: write nothing more."""
 
 
@@ -69,7 +69,7 @@ class Paused(Exception):  # noqa: N818 - not an error: what was asked for
     """The campaign was paused."""
 
 
-class Later(Exception):  # noqa: N818 - not an error: the batch is due later
+class DueLater(Exception):  # noqa: N818 - not an error: the batch is due later
     """The batch cannot go on before `wait_s` seconds; with `all_of_it` no batch of its campaign can."""
 
     def __init__(self, wait_s: float, *, all_of_it: bool) -> None:
@@ -78,7 +78,7 @@ class Later(Exception):  # noqa: N818 - not an error: the batch is due later
         self.all_of_it = all_of_it
 
 
-class Held(Later):
+class AllHeld(DueLater):
     """Nothing is left to do with the batch but to decide what is held, in `wait_s` seconds."""
 
     def __init__(self, wait_s: float) -> None:
@@ -90,7 +90,7 @@ class Cancelled(Exception):  # noqa: N818 - not an error: what was asked for
 
 
 @dataclass(slots=True)
-class Steps:
+class StepRecorder:
     """Records the steps of one batch that this worker claimed. When a call returns, the step is stored.
 
     But for what is `noted`: it is stored with the next step, or by `flush`.
@@ -105,7 +105,7 @@ class Steps:
         """Called before each hand-over; stops here, with the batch as recorded, by one of the exceptions above."""
         self.stop.check()
         if not self.store.renew(self.claimed):
-            raise Lost
+            raise LeaseLost
         match self.store.halt(self.claimed.campaign):
             case "pause":
                 raise Paused
@@ -130,7 +130,7 @@ class Steps:
     def _record(self, rows: BatchRows, *, decided: bool) -> None:
         self.noted = None
         if not self.store.record(self.claimed, rows, decided=decided):
-            raise Lost
+            raise LeaseLost
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class Delivery:
     doubtful: set[int] = field(default_factory=set[int])
     segments: tuple[str | None, ...] = field(init=False)
     info: RunInfo = field(init=False)
-    record: Steps = field(init=False)
+    record: StepRecorder = field(init=False)
     """Of the batch that is delivered."""
 
     def __post_init__(self) -> None:
@@ -181,18 +181,18 @@ class Delivery:
             raise CampaignError(f"batch {claimed.number} has another number of subjects than when it was decided")
         return part, rows
 
-    def deliver(self, record: Steps, part: Part, rows: BatchRows | None) -> BatchRows:
+    def deliver(self, record: StepRecorder, part: Part, rows: BatchRows | None) -> BatchRows:
         """Deliver a batch from its recorded state; `rows` is None if it is not decided yet.
 
-        Sends each row that is due, and refunds each hit whose message is never sent. Raises `Later` where rows
+        Sends each row that is due, and refunds each hit whose message is never sent. Raises `DueLater` where rows
         are to be tried again, or the rate has no slot soon, `SenderFailingError` when the circuit breaker opens,
-        `Paused` where the campaign is paused or over before it is decided, `Held` where what is left is held. Of a
+        `Paused` where the campaign is paused or over before it is decided, `AllHeld` where what is left is held. Of a
         cancelled campaign what was not handed over is refunded.
         """
         self.record = record
         if part.number in self.doubtful:
             self.doubtful.discard(part.number)
-            if rows is not None and rows.ask_again():
+            if rows is not None and rows.retry_unknown():
                 record.save(rows)
         if rows is None:
             if self.record.store.halt(self.info.campaign):
@@ -200,14 +200,14 @@ class Delivery:
             rows = self._attempts.begin(part)
             if self.file.holds_any:
                 rows.hold()
-            if self.file.exclude is not None or not rows.to("decide").size:
+            if self.file.exclude is not None or not rows.todo("decide").size:
                 self.record.add(rows)  # a receipt is for those who are asked, whoever opts out meanwhile
-        if rows.to("decide").size:
+        if rows.todo("decide").size:
             self._decide(part, rows)
         try:
             self._decide_held(part, rows)
             self._send_all(part, rows)
-            if (held := rows.to("wait")).size:
+            if (held := rows.todo("wait")).size:
                 self._wait_for(rows.held_until_us[held])
         except Cancelled:
             rows.cancel()
@@ -219,12 +219,12 @@ class Delivery:
 
     def _send_all(self, part: Part, rows: BatchRows) -> None:
         messages_of_batch = Messages(self.info, part.number, rows.ids, rows.codes, self.segments, part.columns)
-        if rows.where(UNSURE).size and self._give_up_unsure(rows):
+        if rows.in_state(UNSURE).size and self._give_up_unsure(rows):
             self.record.save(rows)
         self._refund(rows)
         self._tell(rows)
         due_us = self._due_us(part)
-        while (due := rows.to("send")).size:
+        while (due := rows.todo("send")).size:
             asked_s = 0.0
             pace = Pace.of(self.file.rate_key, self._rate(), self.file.sender.at_once, self.limiter)
             most = min(self.file.sender.sender.most or due.size, due.size if pace is None else pace.most)
@@ -242,28 +242,28 @@ class Delivery:
                 if self.breaker.is_failing or asked_s:
                     break
             tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
-            if tries.size or (asked_s and rows.to("send").size):
+            if tries.size or (asked_s and rows.todo("send").size):
                 wait_s = backoff_s(int(tries.max(initial=1)), self.file.retry, asked_s, self.jitter())
-                raise Later(wait_s, all_of_it=self.breaker.is_failing or asked_s > 0)
+                raise DueLater(wait_s, all_of_it=self.breaker.is_failing or asked_s > 0)
 
     @property
     def _attempts(self) -> Attempts:
         return Attempts(self.limiter, self.file, self.policy, self.segments, self.run.zones)
 
     def _tell(self, rows: BatchRows) -> None:
-        self.progress(len(rows) - rows.to("send").size - rows.to("wait").size)
+        self.progress(len(rows) - rows.todo("send").size - rows.todo("wait").size)
 
     def _decide_held(self, part: Part, rows: BatchRows) -> None:
         """Decide the held rows that are due, but for those behind others (`hold`) and those that opted out.
 
         Where none is due, nor in a second, somebody steered a campaign that they may have waited for: all are due.
         """
-        if not (held := rows.to("wait")).size:
+        if not (held := rows.todo("wait")).size:
             return
         self.record.check()
         now_us = self.limiter.now_us()
         until_us = rows.held_until_us[held]
-        is_woken = until_us.min() > now_us + SECOND_US and not rows.to("send").size
+        is_woken = until_us.min() > now_us + SECOND_US and not rows.todo("send").size
         due = held if is_woken else held[until_us <= now_us]
         if self.file.exclude is not None and due.size:
             out = self.file.exclude.among(rows.ids[due])
@@ -272,23 +272,23 @@ class Delivery:
         if not due.size:
             self.record.save(rows)
             return
-        until_us, limits = behind(self.record.store, self.info.campaign, rows, due, now_us)
+        until_us, limits = turns_of(self.record.store, self.info.campaign, rows, due, now_us)
         waits = np.flatnonzero(until_us)
         rows.wait_behind(due[waits], until_us[waits], [limits[place] for place in waits])
         asked = due[until_us == 0]
-        kept = self._room(part, asked, now_us) if self.file.yields and asked.size else None
-        if self.file.yields and kept is None:
+        room = self._room(part, asked, now_us) if self.file.yields and asked.size else None
+        if self.file.yields and room is None:
             rows.retry_us[asked] = (now_us // SECOND_US + 1) * SECOND_US - rows.at_us
         else:
-            rows.ask(asked, now_us, kept)
+            rows.begin_deciding(asked, now_us, room)
         self.record.add(rows)
-        if rows.to("decide").size:
+        if rows.todo("decide").size:
             self._decide(part, rows)
 
     def _wait_for(self, until_us: NDArray[np.int64]) -> None:
         """Until the first of these, or the campaign is over."""
         over_us = self.record.store.state(self.info.campaign).until_us or math.inf
-        raise Held(max(min(int(until_us.min()), over_us) - self.limiter.now_us(), 0) / 1e6)
+        raise AllHeld(max(min(int(until_us.min()), over_us) - self.limiter.now_us(), 0) / 1e6)
 
     def _decide(self, part: Part, rows: BatchRows) -> None:
         """Decide the rows that are to be."""
@@ -296,20 +296,20 @@ class Delivery:
             raise Paused
         now_us = self.limiter.now_us()
         claim_run(self.limiter, self.file, self.info.run_id, self._rate())
-        decided = rows.to("decide")
-        if rows.kept is not None and not fits(rows.kept, self._attempts, part, decided):
-            was, now = rows.kept[:, 0], self._room(part, decided, now_us)
-            rows.kept = np.zeros((len(was), 1), np.int64) if now is None else now
-            rows.kept[:, 0] = np.where(was > 0, was, rows.kept[:, 0])
+        decided = rows.todo("decide")
+        if rows.room is not None and not fits_limits(rows.room, self._attempts, part, decided):
+            was, now = rows.room[:, 0], self._room(part, decided, now_us)
+            rows.room = np.zeros((len(was), 1), np.int64) if now is None else now
+            rows.room[:, 0] = np.where(was > 0, was, rows.room[:, 0])
             self.record.save(rows)
         receipt = f"{self.info.campaign}/{self.info.run_id}/{part.number}"
-        receipt = f"{receipt}/{rows.asked_us}" if rows.asked_us else receipt
-        answers = self._attempts.decide(part, decided, receipt, None if rows.kept is None else rows.kept[:, 1:])
+        receipt = f"{receipt}/{rows.receipt_us}" if rows.receipt_us else receipt
+        answers = self._attempts.decide(part, decided, receipt, None if rows.room is None else rows.room[:, 1:])
         # Answers from a receipt are older: their `retry_after` counts from when they were first given.
         hits = answers.hit[answers.allowed]
-        if not rows.asked_us:
+        if not rows.receipt_us:
             rows.at_us = min(now_us, int(hits.max())) if hits.size else now_us
-        since_us = min(rows.asked_us, now_us) if rows.asked_us else None
+        since_us = min(rows.receipt_us, now_us) if rows.receipt_us else None
         rows.take_decisions(decided, answers, self.file.holds, since_us, self.file.cost)
         self.record.add(rows)
 
@@ -338,7 +338,7 @@ class Delivery:
         if pace is not None and time.monotonic() > until:  # the store took longer than the slot
             try:
                 _turn(pace, due.size)
-            except Later:
+            except DueLater:
                 rows.state[due] = before
                 self.record.save(rows)
                 raise
@@ -400,12 +400,12 @@ class Delivery:
 
     def _refund(self, rows: BatchRows) -> None:
         """Refund the hits of messages that were surely not accepted, or opted out of before they were sent."""
-        lost = rows.to("refund")
+        lost = rows.todo("refund")
         if lost.size:
             self.record.flush()
             # An answer of False is fine: a killed process has refunded the hit, or it has left every window.
             self.limiter.refund_many(self.policy.name, subjects(rows.ids[lost]), rows.hit[lost], self.file.cost)
-            rows.go_on(lost)
+            rows.mark_done(lost)
             self.record.save(rows)
 
 
@@ -413,7 +413,7 @@ def _turn(pace: Pace, messages: int) -> float:
     try:
         return pace.turn(messages)
     except LimitExceeded as refused:
-        raise Later(refused.decision.retry_after or LONGEST_WAIT_S, all_of_it=True) from None
+        raise DueLater(refused.decision.retry_after or LONGEST_WAIT_S, all_of_it=True) from None
 
 
 def backoff_s(tries: int, retry: Retry, asked_s: float, jitter: float) -> float:

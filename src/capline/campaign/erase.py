@@ -86,7 +86,7 @@ def _from_batch(store: CampaignStore, run: StoredRun, number: int, subject: Subj
         keeps = np.empty(0, bool) if held is None else held.ids != subject
         if held is None or keeps.all():
             return ""
-        if rows is not None and rows.to("decide").size:
+        if rows is not None and rows.todo("decide").size:
             return "in_work"  # what was asked of the limiter is not known yet
         row = int(np.argmin(keeps))
         # A row that was retried counts where it was retried.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capline.campaign.pending import on_one_log, pending
+from capline.campaign.pending import on_shared_log, pending
 from capline.campaign.store.rows import DECIDING, HELD, SECOND_US
 from capline.model.clock import SystemClock
 
@@ -32,7 +32,7 @@ _AFTER_US = 1000
 """Who waits for another is due so long after it, so that it is looked at after it."""
 
 
-def behind(
+def turns_of(
     store: CampaignStore, campaign: str, rows: BatchRows, due: NDArray[np.intp], now_us: int
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Until when each of these rows waits for those before it, 0 for not at all, and the limit that holds these."""
@@ -65,7 +65,7 @@ def _before(store: CampaignStore, campaign: str, at_us: int, ids: Ids) -> Iterat
         name, priority = other.run.facts.campaign, other.run.priority
         if name == campaign or not other.run.facts.holds or priority < run.priority:
             continue
-        if not on_one_log(store, other.run, run):
+        if not on_shared_log(store, other.run, run):
             continue
         numbers = [number for number in store.holding(name, ends[0], to=ends[1]) if number not in other.state.aside]
         for theirs in store.steps(name, numbers):

@@ -177,7 +177,7 @@ class Ledger:
 
     def refused_for_good(self, attempts: int) -> int:
         """How many failed while attempts were left: their receiver said that it never takes them."""
-        return sum(int((rows.attempts[rows.where(REFUNDED)] < attempts).sum()) for rows in self.batches())
+        return sum(int((rows.attempts[rows.in_state(REFUNDED)] < attempts).sum()) for rows in self.batches())
 
     def batches(self) -> Iterator[BatchRows]:
         """Every decided batch, in order; one is in memory at a time."""

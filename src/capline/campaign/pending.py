@@ -99,14 +99,14 @@ def wake_others(store: CampaignStore, run: StoredRun) -> None:
     """
     for other in pending(store, SystemClock().now_us()):
         name = other.run.facts.campaign
-        if name != run.facts.campaign and other.run.facts.holds and on_one_log(store, run, other.run):
+        if name != run.facts.campaign and other.run.facts.holds and on_shared_log(store, run, other.run):
             steps = store.steps(name, range(other.state.queued))
-            held = [rows.number for rows in steps if rows.to("wait").size and not rows.to("send").size]
+            held = [rows.number for rows in steps if rows.todo("wait").size and not rows.todo("send").size]
             if held:
                 store.wake(name, held)
 
 
-def on_one_log(store: CampaignStore, one: StoredRun, other: StoredRun) -> bool:
+def on_shared_log(store: CampaignStore, one: StoredRun, other: StoredRun) -> bool:
     """Whether the messages of both count on one log; which store it is in, their files say until they are opened."""
     logs = [{*run.facts.log.split(" ")} for run in (one, other)]
     opened = [store.store(run.facts.campaign) for run in (one, other)]

@@ -50,9 +50,9 @@ def plan(job: Job, progress: Callable[[int], object] | None = None, beside: Camp
         for number in range(job.batches):
             part = job.part(number, texts=False)
             peeked = attempts.begin(part)
-            decided = peeked.to("decide")
+            decided = peeked.todo("decide")
             peeked.take_decisions(decided, attempts.peek(part, decided), file.holds)
-            peeked.state[peeked.where(PENDING)] = DELIVERED
+            peeked.state[peeked.in_state(PENDING)] = DELIVERED
             counts.add(peeked)
             if progress is not None:
                 progress(job.rows(number).stop)

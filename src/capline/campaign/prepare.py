@@ -75,21 +75,21 @@ class Accepted:
     policies: PolicyFile
     policies_text: bytes
     policy: Policy
-    others: tuple[Input, ...]
+    other_inputs: tuple[Input, ...]
     """The inputs but for the audience."""
-    seen: Input
+    files_seen: Input
     """The audience's files as they were seen."""
 
     @property
     def inputs(self) -> tuple[Input, ...]:
         """What must be the same when a run is resumed. What only changes its speed is not among them."""
-        return (*self.others, self.seen)
+        return (*self.other_inputs, self.files_seen)
 
     def changed(self, run: StoredRun) -> list[str]:
         """The inputs that are not as the run was begun with, in words; the audience only as far as it is known."""
         if not run.batches:
-            return changed_inputs(run.inputs, (*self.others, self.seen))
-        return changed_inputs([each for each in run.inputs if each.name != self.seen.name], self.others)
+            return changed_inputs(run.inputs, (*self.other_inputs, self.files_seen))
+        return changed_inputs([each for each in run.inputs if each.name != self.files_seen.name], self.other_inputs)
 
     def run(self, store: str = "") -> StoredRun:
         """A run that begins now, for a campaign store; `store` takes the place of the file's own for workers."""
@@ -117,7 +117,7 @@ class Accepted:
         namespace = self.policies.namespace
         return " ".join(f"{namespace}/{member.log}" for member in members_of(self.policy))
 
-    def heed(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:
+    def take_over_file(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:
         """Take over the file of a run that was begun: when it is due and over, unless someone changed that since.
 
         A file that `is_new` is such a change.
@@ -141,7 +141,7 @@ class Job(Accepted):
     """A campaign that is ready to plan or run."""
 
     audience: Audience
-    content: Input
+    audience_input: Input
     """What the audience is."""
     order: NDArray[np.intp] | None
     """The audience's rows zone by zone, where batches wait for a local time; None for their own order."""
@@ -150,11 +150,11 @@ class Job(Accepted):
     @property
     def inputs(self) -> tuple[Input, ...]:
         """What must be the same when a run is resumed."""
-        return (*self.others, self.content)
+        return (*self.other_inputs, self.audience_input)
 
     def changed(self, run: StoredRun) -> list[str]:
         """The inputs that are not as the run was begun with, in words."""
-        return changed_inputs(run.inputs, (*self.others, self.content if run.batches else self.seen))
+        return changed_inputs(run.inputs, (*self.other_inputs, self.audience_input if run.batches else self.files_seen))
 
     @property
     def batches(self) -> int:
@@ -298,8 +298,8 @@ def prepare(file: CampaignFile, version: str | None = None, policies: bytes | No
         accepted.policies,
         accepted.policies_text,
         policy,
-        accepted.others,
-        accepted.seen,
+        accepted.other_inputs,
+        accepted.files_seen,
         audience,
         Input(AUDIENCE, audience.digest(), f"{len(audience)} ids"),
         *_slices(file, audience),

@@ -14,7 +14,7 @@ import numpy as np
 from capline.campaign.ledger import Ledger
 from capline.campaign.prepare import Job
 from capline.campaign.store.packed import Ids
-from capline.campaign.store.records import Again
+from capline.campaign.store.records import RetryBatch
 from capline.campaign.store.rows import NOT_KNOWN, REFUNDED, BatchRows
 
 
@@ -23,22 +23,22 @@ def retry_failed(job: Job, run: Ledger) -> int:
     return run.store.put_again(run.run, _further(job, run))
 
 
-def ask_again(job: Job, run: Ledger) -> int:
+def retry_unknown(job: Job, run: Ledger) -> int:
     """Put back the settled batches that have messages with an unknown outcome; returns how many."""
     return run.store.put_again(run.run, _doubtful(job, run))
 
 
-def _further(job: Job, run: Ledger) -> Iterator[Again]:
+def _further(job: Job, run: Ledger) -> Iterator[RetryBatch]:
     number = run.state().batches
     ids: list[Ids] = []
     sources: list[BatchRows] = []
 
-    def group() -> Again:
+    def group() -> RetryBatch:
         subjects = np.sort(np.concatenate(ids))
-        return Again(number, subjects.size, job.part_of(number, subjects).pack(), tuple(sources), subjects.size)
+        return RetryBatch(number, subjects.size, job.part_of(number, subjects).pack(), tuple(sources), subjects.size)
 
     for rows in run.batches():
-        failed = rows.ids[rows.where(REFUNDED)]
+        failed = rows.ids[rows.in_state(REFUNDED)]
         if not rows.retry_failed():
             continue
         if ids and sum(map(len, ids)) + len(failed) > job.file.batch:
@@ -51,9 +51,9 @@ def _further(job: Job, run: Ledger) -> Iterator[Again]:
         yield group()
 
 
-def _doubtful(job: Job, run: Ledger) -> Iterator[Again]:
+def _doubtful(job: Job, run: Ledger) -> Iterator[RetryBatch]:
     for rows in run.batches():
-        if rows.is_done and rows.where(NOT_KNOWN).size:
-            rows.ask_again()
+        if rows.is_done and rows.in_state(NOT_KNOWN).size:
+            rows.retry_unknown()
             part = job.part_of(rows.number, rows.ids)
-            yield Again(rows.number, len(rows), part.pack(), (rows,), len(rows))
+            yield RetryBatch(rows.number, len(rows), part.pack(), (rows,), len(rows))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capline.campaign.pending import on_one_log, pending
+from capline.campaign.pending import on_shared_log, pending
 from capline.campaign.store.rows import SECOND_US
 from capline.model.limit import LARGEST_QUOTA, CalendarLimit, QuietHours
 from capline.model.zone import zone_table
@@ -46,11 +46,11 @@ def room_for_higher(
     run, ids = store.find(campaign), part.ids[rows]
     room = Room(attempts, part, rows, now_us, LOOK_AGAIN_US)
     if run is None or not len(rows):
-        return room.kept
+        return room.table
     first, last = ids[[0, -1]].tolist()
     within_us = int(room.ends_us.max(initial=now_us)) - now_us
     for higher in pending(store, now_us, within_us / 1e6):
-        if higher.run.priority <= run.priority or not on_one_log(store, run, higher.run):
+        if higher.run.priority <= run.priority or not on_shared_log(store, run, higher.run):
             continue
         if not higher.state.is_whole:
             return None
@@ -62,11 +62,11 @@ def room_for_higher(
         for wanted in higher.wants(store, first, last, now_us):
             both: Any = np.intersect1d(ids, wanted.ids, assume_unique=True, return_indices=True)
             room.leave(both[1], wanted.due_us[both[2]], shares, facts.cost)
-    return room.kept
+    return room.table
 
 
 class Room:
-    """What some rows leave free: `kept` has when each looks again, 0 where nobody is higher, then units by limit.
+    """What some rows leave free: `table` has when each is decided again, 0 where nobody is higher, then units by limit.
 
     They look again when the first of the higher ones is due, after `longest_us` at the latest.
     """
@@ -76,8 +76,8 @@ class Room:
     ) -> None:
         self._attempts, self._part, self._rows = attempts, part, rows
         self._next_us, self._last_us = (now_us // SECOND_US + 1) * SECOND_US, now_us + longest_us
-        self.ends_us = ends_us_of(attempts, part, rows, now_us)
-        self.kept = np.zeros((len(rows), 1 + self.ends_us.shape[1]), np.int64)
+        self.ends_us = window_ends_us(attempts, part, rows, now_us)
+        self.table = np.zeros((len(rows), 1 + self.ends_us.shape[1]), np.int64)
 
     def leave(
         self, some: NDArray[np.intp], due_us: NDArray[np.int64], shares: NDArray[np.bool_], cost: int
@@ -87,12 +87,12 @@ class Room:
         `shares` says for each row and limit whether it counts that campaign.
         """
         counts: NDArray[np.bool_] = shares[some] & (due_us[:, None] > 0) & (due_us[:, None] < self.ends_us[some])
-        self.kept[some, 1:] = np.minimum(self.kept[some, 1:] + counts * cost, LARGEST_QUOTA)
+        self.table[some, 1:] = np.minimum(self.table[some, 1:] + counts * cost, LARGEST_QUOTA)
         does: NDArray[np.bool_] = np.logical_or.reduce(counts, axis=1)
-        before_us = self.kept[some, 0]
+        before_us = self.table[some, 0]
         again_us: NDArray[np.int64] = np.clip(due_us, self._next_us, self._last_us)
         again_us = np.where(before_us > 0, np.minimum(before_us, again_us), again_us)
-        self.kept[some, 0] = np.where(does, again_us, before_us)
+        self.table[some, 0] = np.where(does, again_us, before_us)
         return does
 
     def counted_by(self, logs: Collection[str], channel: str | None) -> NDArray[np.bool_]:
@@ -105,13 +105,13 @@ class Room:
         return _filled(kinds).astype(bool)[codes[self._rows]]
 
 
-def fits(kept: NDArray[np.int64], attempts: Attempts, part: Part, rows: NDArray[np.intp]) -> bool:
-    """Whether room that was kept is for the limits that the policy has now."""
-    ends_us = ends_us_of(attempts, part, rows, 0)
-    return kept.shape[1] == 1 + ends_us.shape[1] and not kept[:, 1:][ends_us == 0].any()
+def fits_limits(room: NDArray[np.int64], attempts: Attempts, part: Part, rows: NDArray[np.intp]) -> bool:
+    """Whether stored room is for the limits that the policy has now."""
+    ends_us = window_ends_us(attempts, part, rows, 0)
+    return room.shape[1] == 1 + ends_us.shape[1] and not room[:, 1:][ends_us == 0].any()
 
 
-def ends_us_of(attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: int) -> NDArray[np.int64]:
+def window_ends_us(attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: int) -> NDArray[np.int64]:
     """For each row and limit when a hit of now leaves the window, 0 for none."""
     policy, channel = attempts.policy, attempts.file.channel
     names, zones, codes = attempts.kinds(part)
@@ -120,7 +120,7 @@ def ends_us_of(attempts: Attempts, part: Part, rows: NDArray[np.intp], now_us: i
         zone = (None if zones is None else zones[place]) or policy.zone
         table = zone_table(zone, now_us) if policy.needs_zone else ()
         logs = policy.logs_for(name, channel)
-        kinds.append([_leaves_us(limit, table, now_us) for _, _, limits in logs for limit in limits])
+        kinds.append([_window_end_us(limit, table, now_us) for _, _, limits in logs for limit in limits])
     return _filled(kinds)[codes[rows]]
 
 
@@ -130,7 +130,7 @@ def _filled(kinds: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     return np.array([[*each, *[0] * (most - len(each))] for each in kinds], np.int64)
 
 
-def _leaves_us(limit: Limit, table: ZoneTable, now_us: int) -> int:
+def _window_end_us(limit: Limit, table: ZoneTable, now_us: int) -> int:
     if isinstance(limit, QuietHours):
         return 0
     if isinstance(limit, CalendarLimit):

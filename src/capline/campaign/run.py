@@ -73,7 +73,7 @@ def run(
     was_cut_off = not state.finished and state.batches > job.batches
     asks = job.file.sender.asks_again and not state.cancelled
     retry_failed = retry_failed and not state.cancelled
-    doubtful = {rows.number for rows in ledger.batches() if rows.where(NOT_KNOWN).size} if asks else set[int]()
+    doubtful = {rows.number for rows in ledger.batches() if rows.in_state(NOT_KNOWN).size} if asks else set[int]()
     if state.finished:
         is_retried = retry_failed and retry.retry_failed(job, ledger)
         if not is_retried and not doubtful:
@@ -90,7 +90,7 @@ def run(
     delivery = Delivery(ledger.run, job.file, job.policy, limiter, breaker, job, advance, jitter, doubtful=doubtful)
     worker = Worker(store, stop, takeover_s=AGAIN_S, only=delivery, waits=waits, say=say, pause=pause)
     try:
-        job.heed(store, replace(job.run(), facts=ledger.facts), is_new=ledger.has_new_file)
+        job.take_over_file(store, replace(job.run(), facts=ledger.facts), is_new=ledger.has_new_file)
         stop.check()
         with delivery.closing:
             delivery.open_sender()
@@ -99,7 +99,7 @@ def run(
                 fill(job, store, preparing, lambda _queued: stop.check(), here=True)
             ledger.freeze_inputs(store_input(limiter))
             if doubtful:
-                retry.ask_again(job, ledger)
+                retry.retry_unknown(job, ledger)
             worker.work()
             if retry_failed and not (state.finished or was_cut_off) and retry.retry_failed(job, ledger):
                 worker.work()

@@ -20,7 +20,7 @@ from capline.campaign.conflicts import find, patterns
 from capline.campaign.conflicts.find import Conflict, conflicts
 from capline.campaign.conflicts.past import Past
 from capline.campaign.conflicts.patterns import Patterns, blocks
-from capline.campaign.conflicts.planned import Planned, Waiting
+from capline.campaign.conflicts.planned import Planned, WaitingPart
 from capline.campaign.file import loads_campaign
 from capline.campaign.part import Part
 from capline.campaign.prepare import pick_policy
@@ -281,14 +281,14 @@ def campaign(
 
     over, held_of = decided_of(rng, batches) if file.holds_any else (set[int](), dict[int, tuple[int, int]]())
 
-    def part(number: int) -> Waiting | None:
+    def part(number: int) -> WaitingPart | None:
         whole = entire(number)
         if number not in over:
-            return Waiting(whole)
+            return WaitingPart(whole)
         held = np.array([row in held_of for row in batches[number]])
         mine = [held_of[row] for row in batches[number] if row in held_of]
         until_us = np.array([max(AT_US, until_us) for until_us, _ in mine], np.int64)
-        return Waiting(whole.take(held), until_us, mine[0][1]) if mine else None
+        return WaitingPart(whole.take(held), until_us, mine[0][1]) if mine else None
 
     def entire(number: int) -> Part:
         rows = batches[number]

@@ -17,7 +17,7 @@ from tests.profiles import size, sized
 from capline import Limiter, ManualClock
 from capline.campaign import Job, Stop, report_of, room
 from capline.campaign.breaker import Breaker
-from capline.campaign.deliver import Delivery, Held, Paused, Steps
+from capline.campaign.deliver import AllHeld, Delivery, Paused, StepRecorder
 from capline.campaign.ledger import Ledger
 from capline.campaign.outcomes import outcome_of
 from capline.campaign.pending import wake_others
@@ -113,8 +113,8 @@ class World:
         with closing(Stop()) as stop:
             delivery = Delivery(run, job.file, job.policy, self.limiter, Breaker(0))
             try:
-                delivery.deliver(Steps(self.store, claimed, stop), *delivery.read(claimed))
-            except Held as held:
+                delivery.deliver(StepRecorder(self.store, claimed, stop), *delivery.read(claimed))
+            except AllHeld as held:
                 in_time = isinstance(self.store, SqliteCampaignStore)
                 self.store.release(claimed, "give_back", wait_s=held.wait_s if in_time else 0)
                 self.due_us[name] = self.clock.now_us() + round(held.wait_s * 1e6)

@@ -65,7 +65,7 @@ def same(a: BatchRows, b: BatchRows) -> bool:
 def test_a_transient_failure_is_final_after_the_last_attempt() -> None:
     rows = batch()
     for attempt in range(1, 4):
-        due = rows.to("send")
+        due = rows.todo("send")
         outcomes = Outcomes(np.full(due.size, TRANSIENT, np.uint8), dict.fromkeys(range(due.size), "HTTP 503"))
         rows.take_outcomes(due, outcomes, 3, rows.hand_over(due))
         assert rows.state[:3].tolist() == [RETRY if attempt < 3 else FAILED] * 3

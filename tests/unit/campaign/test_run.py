@@ -75,7 +75,7 @@ def test_what_became_of_a_hand_over_is_stored_with_the_next_one_in_one_step(
     stored: list[list[int]] = []
 
     def counted(store: SqliteCampaignStore, claimed: Claimed, rows: BatchRows, *, decided: bool) -> bool:
-        stored.append([rows.where(state).size for state in (PENDING, UNSURE, ROW_DELIVERED)])
+        stored.append([rows.in_state(state).size for state in (PENDING, UNSURE, ROW_DELIVERED)])
         return record(store, claimed, rows, decided=decided)
 
     monkeypatch.setattr(SqliteCampaignStore, "record", counted)

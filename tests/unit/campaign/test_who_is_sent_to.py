@@ -275,6 +275,6 @@ def test_each_state_says_what_is_next() -> None:
     again = BatchRows.unpack(0, *rows.pack(decided=True))
     assert again.state.tolist() == rows.state.tolist()
     for done in ("decide", "refund"):
-        again.go_on(again.to(done))
-        assert not again.to(done).size
+        again.mark_done(again.todo(done))
+        assert not again.todo(done).size
     assert not again.is_done

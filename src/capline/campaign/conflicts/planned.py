@@ -34,7 +34,7 @@ _HELD_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingPart:
     """Who of a batch waits: to be decided; or held, asked for first at `since_us`, until an instant each."""
 
     part: Part
@@ -59,7 +59,7 @@ class Planned:
     zones: tuple[str | None, ...]
     place: tuple[str, str, bool]
     batches: int
-    part: Callable[[int], Waiting | None]
+    part: Callable[[int], WaitingPart | None]
     holds: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     """Until and since when messages are held, as found so far, and the number of each in `kinds`."""
 
@@ -71,8 +71,8 @@ class Planned:
         times = max(now_us, due_us), until_us
         kinds = job.audience.segments, job.audience.zones
 
-        def part(number: int) -> Waiting:
-            return Waiting(job.part(number, texts=False))
+        def part(number: int) -> WaitingPart:
+            return WaitingPart(job.part(number, texts=False))
 
         return cls(file, job.policies, job.policy, *times, *kinds, place, job.batches, part)
 
@@ -123,7 +123,7 @@ class Planned:
         for _, numbers in groupby(range(self.batches), zone_of):
             yield [*numbers]
 
-    def kinds(self, waiting: Waiting) -> NDArray[np.int64]:
+    def kinds(self, waiting: WaitingPart) -> NDArray[np.int64]:
         """The kind of each recipient of a batch, from 1 on."""
         part, zones = waiting.part, self.zones_told_apart
         kinds = part.codes.astype(np.int64) * zones + 1
@@ -172,7 +172,7 @@ def _planned(store: CampaignStore, run: StoredRun, now_us: int) -> Planned | Non
     policies = loads(run.policies, name=str(file.policies))
     policy = pick_policy(file, policies)
 
-    def part(number: int) -> Waiting | None:
+    def part(number: int) -> WaitingPart | None:
         batch = None if number in state.aside else store.stored(name, number)
         rows = None if batch is None else batch.steps()
         held = None if rows is None else np.isin(rows.state, (HELD, DECIDING))
@@ -182,9 +182,9 @@ def _planned(store: CampaignStore, run: StoredRun, now_us: int) -> Planned | Non
             raise CampaignError("its subjects are where it was begun, by capline campaign run")
         part = Part.claimed(batch, run)
         if rows is None or held is None:
-            return Waiting(part)
+            return WaitingPart(part)
         until_us = np.where(rows.state == HELD, rows.held_until_us, 0)[held]
-        return Waiting(part.take(held), np.maximum(until_us, now_us), rows.at_us)
+        return WaitingPart(part.take(held), np.maximum(until_us, now_us), rows.at_us)
 
     return Planned(
         file,

@@ -150,7 +150,7 @@ class Simulation:
         if 0 < each.until_us <= at_us:
             return
         if each.file.holds_any:
-            until_us = self._behind(number, at_us, first_us, rows)
+            until_us = self._turns_of(number, at_us, first_us, rows)
             self._hold(number, first_us, rows, until_us)
             rows = rows[until_us == 0]
         if not rows.size:
@@ -160,13 +160,13 @@ class Simulation:
         part = Part(0, batch.ids, codes, {}, zones)
         everyone, receipt = np.arange(rows.size), str(next(self._numbers))
         higher: dict[int, NDArray[np.bool_]] = {}
-        kept = None
+        keep_free = None
         if each.file.yields:
-            batch.kept, higher = self._room(number, at_us, part, rows)
-            kept = batch.kept[:, 1:]
-        answers = self._attempts[number].decide(part, everyone, receipt, kept)
+            batch.room, higher = self._room(number, at_us, part, rows)
+            keep_free = batch.room[:, 1:]
+        answers = self._attempts[number].decide(part, everyone, receipt, keep_free)
         batch.take_decisions(everyone, answers, each.file.holds, None, each.file.cost)
-        allowed = batch.where(PENDING)
+        allowed = batch.in_state(PENDING)
         # Where the cost is above the quota nobody takes a place, as there is none.
         fits = (answers.retry_after_us >= 0) | (answers.remaining >= each.file.cost)
         refused = np.flatnonzero(~answers.allowed & ~self._was_refused[number, rows] & fits)
@@ -180,7 +180,7 @@ class Simulation:
                 self._note(other, number, answers.limits[place], rows[yielding[counts[yielding]]])
         self._fates[number, rows[allowed]] = np.where(self._first_us[number, rows[allowed]], _LATER, DELIVERED)
         self._hits[number, rows[allowed]] = answers.hit[allowed]
-        held = batch.where(HELD)
+        held = batch.in_state(HELD)
         self._first_us[number, rows[held]] = first_us
         self._hold(number, first_us, rows[held], batch.held_until_us[held])
 
@@ -191,7 +191,7 @@ class Simulation:
             self._held_us[number, some], self._first_us[number, some] = again_us, first_us
             self._put(number, again_us, first_us, some)
 
-    def _behind(self, number: int, at_us: int, first_us: int, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    def _turns_of(self, number: int, at_us: int, first_us: int, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         """Until when each of these waits for a message that is held before it; 0 for none."""
         until_us = np.zeros(rows.size, np.int64)
         mine = self._planned[number]
@@ -225,7 +225,7 @@ class Simulation:
     def _room(
         self, number: int, at_us: int, part: Part, rows: NDArray[np.intp]
     ) -> tuple[NDArray[np.int64], dict[int, NDArray[np.bool_]]]:
-        """The units that these leave free, as in `BatchRows.kept`; and for which campaigns of a higher priority.
+        """The units that these leave free, as in `BatchRows.room`; and for which campaigns of a higher priority.
 
         They look again when the first of those is due: nobody is cancelled here.
         """
@@ -236,7 +236,7 @@ class Simulation:
             if each.file.priority > mine.priority:
                 shares = room.counted_by(each.logs, each.file.channel)
                 found[other] = room.leave(everyone, self._due_us[other, rows], shares, each.file.cost)
-        return room.kept, found
+        return room.table, found
 
     def _window(self, number: int, limit: Limit, zone: int, stamp_us: int, code: int) -> tuple[int, list[int]]:
         """After which instant hits count for a limit, and of which campaigns."""

@@ -21,7 +21,7 @@ from capline.campaign.file import CampaignFile
 from capline.campaign.ledger import Ledger
 from capline.campaign.prepare import Accepted, Job
 from capline.campaign.rate import refuse_other_rate
-from capline.campaign.retry import ask_again, retry_failed
+from capline.campaign.retry import retry_failed, retry_unknown
 from capline.campaign.store.packed import span_of
 from capline.campaign.store.protocol import Batch, CampaignStore
 from capline.campaign.store.records import PREPARE, Claimed, StoredRun
@@ -29,7 +29,7 @@ from capline.campaign.store_facts import refuse_new_run
 from capline.model.errors import CampaignConflictError, CampaignError, NoStoreError, StoreUnavailableError
 from capline.store.open import lmdb_path
 
-_HERE = "enqueue"
+_PREPARER = "enqueue"
 """Of all such processes one is the preparer, so that a repeated command goes on at once."""
 _LEASE_S = 60.0
 _LOOK_S = 0.1
@@ -85,19 +85,19 @@ def begin(
         )
     state = queue.state(name)
     if not state.finished:  # before the first batch is there to be claimed
-        accepted.heed(queue, replace(wanted, facts=run.facts), is_new=run.text != wanted.text)
+        accepted.take_over_file(queue, replace(wanted, facts=run.facts), is_new=run.text != wanted.text)
     return run, "new" if begun and found is None else "finished" if state.finished else "continued"
 
 
 def enqueue(job: Job, queue: CampaignStore, progress: Callable[[int], object] | None = None) -> Enqueued:
     """Begin a campaign as `begin` does, and put its batches; `progress` is called with the number of queued batches."""
-    run, how = begin(job, queue, worker=_HERE)
+    run, how = begin(job, queue, worker=_PREPARER)
     name = job.file.campaign
     state, before = queue.state(name), queue.state(name).queued
     dead = [] if state.finished else [number for number in state.aside if number != PREPARE]
     deque(queue.put(run, _batches(job, dead)), 0)
     while not (state.is_whole or state.finished or state.cancelled):
-        answer = queue.claim(name, _HERE, _LEASE_S)
+        answer = queue.claim(name, _PREPARER, _LEASE_S)
         if isinstance(answer, Claimed) and answer.number == PREPARE:
             fill(job, queue, answer, progress)
         elif isinstance(answer, Claimed):  # a worker was faster
@@ -105,7 +105,7 @@ def enqueue(job: Job, queue: CampaignStore, progress: Callable[[int], object] | 
         elif state.refused is None:
             time.sleep(_LOOK_S)
         else:
-            begin(job, queue, worker=_HERE)
+            begin(job, queue, worker=_PREPARER)
         state = queue.state(name)
     return Enqueued(
         name, run.facts.run_id, queue.url, how, len(job.audience), job.batches, state.queued - before + len(dead)
@@ -152,7 +152,7 @@ def retry(job: Job, queue: CampaignStore) -> Enqueued:
     if not state.finished or state.cancelled:
         what = "was cancelled" if state.cancelled else "is not finished; retry what failed when it is"
         raise CampaignConflictError(f"campaign {job.file.campaign!r} {what}")
-    asked = ask_again(job, opened) if job.file.sender.asks_again else 0
+    asked = retry_unknown(job, opened) if job.file.sender.asks_again else 0
     return msgspec.structs.replace(queued, put=retry_failed(job, opened) + asked)
 
 

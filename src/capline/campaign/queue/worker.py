@@ -30,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from capline.campaign.breaker import Breaker, SenderFailingError
-from capline.campaign.deliver import AGAIN, Delivery, Held, Later, Lost, Paused, Steps
+from capline.campaign.deliver import AGAIN, AllHeld, Delivery, DueLater, LeaseLost, Paused, StepRecorder
 from capline.campaign.file import loads_campaign
 from capline.campaign.prepare import begun_version, open_limiter, pick_policy, prepare
 from capline.campaign.queue.background import LeaseKeeper
@@ -93,7 +93,7 @@ class Worker:
                 f"a batch is taken over after {LEAST_TAKEOVER_S:g} to {LONGEST_TAKEOVER_S:g} s, not {takeover_s:g}"
             )
         self.name = "run" if only else f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-        self.worked = WorkerReport(self.name)
+        self.report = WorkerReport(self.name)
         self._stop = stop
         self._takeover_s = takeover_s
         self._store = store
@@ -212,7 +212,7 @@ class Worker:
     def _shut(self, campaign: str, error: CaplineError) -> bool:
         """Other campaigns go on; this one is tried again later, since it may be fixed."""
         if campaign not in self._shut_until:
-            self.worked.trouble += 1
+            self.report.trouble += 1
         self._shut_until[campaign] = time.monotonic() + self._takeover_s
         self._say(f"campaign {campaign} cannot be worked on here: {error}")
         return False
@@ -231,7 +231,7 @@ class Worker:
             except CaplineError as error:
                 is_over = self._queue.halt(claimed.campaign) == "cancel"
                 if self._queue.release(claimed, "give_back" if is_over else "set_aside", str(error)):
-                    self.worked.trouble += 1
+                    self.report.trouble += 1
                     self._say(f"campaign {claimed.campaign} is refused: {error}")
 
     def _deliver(self, claimed: Claimed) -> None:
@@ -252,9 +252,9 @@ class Worker:
                 self._set_aside(claimed.campaign, claimed.number, str(error))
             return
         with self._releasing(claimed):
-            rows = run.deliver(Steps(self._queue, claimed, self._stop), part, rows)
+            rows = run.deliver(StepRecorder(self._queue, claimed, self._stop), part, rows)
             done = delivered_batch(claimed.campaign, rows, time.monotonic() - began, run.segments)
-            self.worked.add(done)
+            self.report.add(done)
             self._delivered(done)
 
     @contextmanager
@@ -263,15 +263,15 @@ class Worker:
         try:
             with self._lease_keeper.renewing(claimed) if self._lease_keeper else nullcontext():
                 yield
-        except Lost:
+        except LeaseLost:
             self._lose(claimed)
         except (Paused, CampaignStopped) as stop:
             self._queue.release(claimed, "give_back")
             if isinstance(stop, CampaignStopped):
                 raise
-        except Held as held:
+        except AllHeld as held:
             self._queue.release(claimed, "give_back", wait_s=held.wait_s)
-        except Later as later:
+        except DueLater as later:
             self._put_off(claimed, later.wait_s, *self._by_receiver(claimed.campaign) if later.all_of_it else ())
         except CaplineError as error:
             if not self._has_put_off(claimed, error) and not self._has_lost(claimed, error):
@@ -326,11 +326,11 @@ class Worker:
             self._say(f"{campaign}: {line}")
 
     def _lose(self, claimed: Claimed) -> None:
-        self.worked.lost += 1
+        self.report.lost += 1
         self._say(f"{claimed.campaign}: batch {claimed.number} was taken over by another worker, which delivers it")
 
     def _set_aside(self, campaign: str, number: int, why: str) -> None:
-        self.worked.aside += 1
+        self.report.aside += 1
         self._say(
             f"{campaign}: batch {number} is set aside: {why}; the others go on; "
             "to put it back: capline campaign enqueue, as before"

@@ -27,14 +27,14 @@ import msgspec
 
 from capline.campaign.store.records import (
     VERSION,
-    Again,
     Claimed,
     DeadLetter,
+    DueCampaigns,
     Input,
     InWork,
-    Look,
     Over,
     Rate,
+    RetryBatch,
     State,
     StoredRun,
     Waiting,
@@ -121,7 +121,7 @@ class CampaignStore(ABC):
         return takewhile(bool, (self._put(run, chunk, fence) for chunk in chunks(batches)))
 
     @abstractmethod
-    def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
+    def put_again(self, run: StoredRun, again: Iterable[RetryBatch]) -> int:
         """Put batches back, and further ones; stops before the first that another process did. Returns how many."""
 
     def steer(
@@ -171,7 +171,7 @@ class CampaignStore(ABC):
         """
 
     @abstractmethod
-    def look(self, most: int) -> Look:
+    def look(self, most: int) -> DueCampaigns:
         """At most so many campaigns that have a batch to claim now: higher priority first, then the one due longest.
 
         The others cost nothing.

@@ -163,7 +163,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RetryBatch:
     """A settled batch that is put back, or a further one: its number and subjects, and the batches that it changes.
 
     `data` is a packed `Part`, or empty as in `Claimed`. `sources` have their new outcomes: of a batch that is put back,
@@ -179,7 +179,7 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DueCampaigns:
     """Campaigns with a batch to claim now, the first to take first; `next_s`: until another one has, or infinite."""
 
     campaigns: list[str]

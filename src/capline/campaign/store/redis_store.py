@@ -16,12 +16,12 @@ import msgspec
 from capline.campaign.store.packed import sort_key
 from capline.campaign.store.protocol import EXPIRY_MS, MOST_CLAIMS, Batch, CampaignStore, Change, How
 from capline.campaign.store.records import (
-    Again,
     Claimed,
     DeadLetter,
+    DueCampaigns,
     InWork,
-    Look,
     Over,
+    RetryBatch,
     RunFacts,
     State,
     StoredRun,
@@ -113,7 +113,7 @@ class RedisCampaignStore(CampaignStore):
             raise self._gone(name)
         return max(queued, 0)
 
-    def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
+    def put_again(self, run: StoredRun, again: Iterable[RetryBatch]) -> int:
         """A script for each."""
         name = run.facts.campaign
         count = 0
@@ -138,7 +138,7 @@ class RedisCampaignStore(CampaignStore):
             ages_s |= {name.decode(): (now_us - float(due)) / 1e6 for name, due in _pairs(flat).items()}
         return dict(sorted(ages_s.items(), key=itemgetter(1), reverse=True))
 
-    def look(self, most: int) -> Look:
+    def look(self, most: int) -> DueCampaigns:
         """Cost: three commands for each share and each priority that occurs in it."""
         found: dict[bytes, bytes] = {}
         next_s = math.inf
@@ -147,7 +147,7 @@ class RedisCampaignStore(CampaignStore):
             next_s = min(next_s, next_ms / 1000 if next_ms >= 0 else math.inf)
             found |= _pairs(flat)
         first = sorted(found, key=lambda name: float(found[name]))[:most]
-        return Look([name.decode() for name in first], next_s)
+        return DueCampaigns([name.decode() for name in first], next_s)
 
     def _freeze(self, campaign: str, store: bytes) -> None:
         self._run("swap", campaign, self.IDENTITY, "", "", store)

@@ -83,7 +83,7 @@ LARGEST_BATCH = 100_000
 _DECIDED = ("<u2", "<i2", "<i8", "<i8")
 _LARGEST_ROW = LONGEST_TEXT_BYTES + 32
 _OUTCOME = ("u1", "u1", "u1")
-_LARGEST_KEPT = 8 * 1024
+_LARGEST_ROOM = 8 * 1024
 _MOST_REASONS = 255
 _LONGEST_REASON = 160
 _LAST_REASON = "other reasons"
@@ -102,8 +102,8 @@ class _Outcome(msgspec.Struct, array_like=True):
     columns: bytes
     reasons: list[str]
     delays: dict[int, list[int]] = {}
-    asked_us: int = 0
-    kept: bytes = b""
+    receipt_us: int = 0
+    room: bytes = b""
 
 
 @dataclass(slots=True)
@@ -124,10 +124,10 @@ class BatchRows:
     reasons: list[str] = field(default_factory=list[str])
     delays: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """By segment: how many were handed over within each of `DELAYS_S`, and later; last the sum of their delays in s."""
-    asked_us: int = 0
-    """When those that are being decided were last taken to be; 0 where a batch is decided once."""
-    kept: NDArray[np.int64] | None = None
-    """Of those that are being decided, where they leave room: when to look again (0: they leave none), the units."""
+    receipt_us: int = 0
+    """The instant in the receipt of the rows that are being decided; 0 where a batch is decided once."""
+    room: NDArray[np.int64] | None = None
+    """The room that each row that is being decided leaves: when to decide it again (0: it leaves none), then units."""
 
     @classmethod
     def undecided(cls, number: int, at_us: int, ids: Ids, codes: NDArray[np.integer[Any]]) -> BatchRows:
@@ -172,24 +172,24 @@ class BatchRows:
         held = waits & (retry_us != NEVER_US)
         if since_us is not None:
             retry_us = np.where(retry_us == NEVER_US, retry_us, retry_us + (since_us - self.at_us))
-        if self.kept is not None:
-            again_us, kept = self.kept[:, 0] - self.at_us, self.kept[:, 0] > 0
-            held = kept & ~answers.allowed & (waits | (answers.remaining >= cost)) | held & ~kept
-            retry_us = np.where(kept & ((retry_us == NEVER_US) | (retry_us > again_us)), again_us, retry_us)
-            self.kept = None
+        if self.room is not None:
+            again_us, leaves = self.room[:, 0] - self.at_us, self.room[:, 0] > 0
+            held = leaves & ~answers.allowed & (waits | (answers.remaining >= cost)) | held & ~leaves
+            retry_us = np.where(leaves & ((retry_us == NEVER_US) | (retry_us > again_us)), again_us, retry_us)
+            self.room = None
         self.retry_us[rows] = np.where(held, _whole_seconds(retry_us + self.at_us) - self.at_us, retry_us)
         refused = np.where(held, HELD, REFUSED)
         self.state[rows] = np.where(held_out, HELD_OUT, np.where(answers.allowed, PENDING, refused))
 
     def hold(self) -> None:
         """Nobody was asked yet: each is held, and due to be."""
-        rows = self.to("decide")
+        rows = self.todo("decide")
         self.state[rows], self.retry_us[rows] = HELD, 0
 
-    def ask(self, rows: NDArray[np.intp], now_us: int, kept: NDArray[np.int64] | None = None) -> None:
+    def begin_deciding(self, rows: NDArray[np.intp], now_us: int, room: NDArray[np.int64] | None = None) -> None:
         """These held rows are to be decided now, under a receipt of their own, with this room."""
-        self.state[rows], self.kept = DECIDING, kept
-        self.asked_us = max(now_us, self.asked_us + 1)
+        self.state[rows], self.room = DECIDING, room
+        self.receipt_us = max(now_us, self.receipt_us + 1)
 
     def wait_behind(self, rows: NDArray[np.intp], until_us: NDArray[np.int64], limits: Sequence[str]) -> None:
         """These rows wait for others until then, which are held by these limits; "" is not known."""
@@ -220,11 +220,11 @@ class BatchRows:
         """Whether nothing is left to do."""
         return bool(_TO[""][self.state].all())
 
-    def to(self, done: str) -> NDArray[np.intp]:
+    def todo(self, done: str) -> NDArray[np.intp]:
         """The rows with which this is to be done next: decide, send (again or for the first time), refund, wait."""
         return np.flatnonzero(_TO[done][self.state])
 
-    def where(self, state: int) -> NDArray[np.intp]:
+    def in_state(self, state: int) -> NDArray[np.intp]:
         """The rows in this state."""
         return np.flatnonzero(self.state == state)
 
@@ -262,16 +262,16 @@ class BatchRows:
             histogram[bisect_left(DELAYS_S, delay_s)] += count
             histogram[-1] += round(delay_s * count)
 
-    def ask_again(self) -> bool:
+    def retry_unknown(self) -> bool:
         """Make rows that are not known due again, with all their attempts; whether there are any."""
-        rows = self.where(NOT_KNOWN)
+        rows = self.in_state(NOT_KNOWN)
         self.state[rows] = UNSURE
         self.attempts[rows] = 0
         return bool(rows.size)
 
     def retry_failed(self) -> int:
         """Move rows that failed, and were refunded, to a later batch; returns how many."""
-        rows = self.where(REFUNDED)
+        rows = self.in_state(REFUNDED)
         self.state[rows] = RETRIED
         return rows.size
 
@@ -279,7 +279,7 @@ class BatchRows:
         """Rows that are not sent any more; what became of one that was under way will not be known."""
         self.state[rows] = np.where(self.state[rows] == UNSURE, NOT_KNOWN, OPTED_OUT)
 
-    def go_on(self, rows: NDArray[np.intp]) -> None:
+    def mark_done(self, rows: NDArray[np.intp]) -> None:
         """Note that what was to be done with these rows is done."""
         self.state[rows] = np.array([fate.then for fate in FATES], np.int16)[self.state[rows]]
 
@@ -289,7 +289,7 @@ class BatchRows:
         Those held stay refused; who was never asked has nothing to give back.
         """
         self.give_up_unsure()
-        held = self.where(HELD)
+        held = self.in_state(HELD)
         self.state[held] = np.where(self.limit[held] >= 0, REFUSED, REFUNDED)
         never_asked = held[self.limit[held] < 0]
         failed = np.flatnonzero(np.isin(self.state, (PENDING, RETRY)))
@@ -300,7 +300,7 @@ class BatchRows:
 
     def give_up_unsure(self) -> None:
         """Mark rows that may have been accepted as not known, for a receiver that would accept them twice."""
-        rows = self.where(UNSURE)
+        rows = self.in_state(UNSURE)
         self.state[rows] = NOT_KNOWN
         without = rows[self.reason[rows] == 0]
         if without.size:
@@ -313,8 +313,8 @@ class BatchRows:
             columns = _pack(_DECIDED, (self.codes, self.limit, self.hit, self.retry_us), pack_ids(self.ids))
             first = msgspec.msgpack.encode((self.at_us, len(self), self.limits, columns))
         columns = _pack(_OUTCOME, (self.state, self.attempts, self.reason))
-        kept = b"" if self.kept is None else _pack(("<i8",), (self.kept,))
-        outcome = _Outcome(self.is_done, columns, self.reasons, self.delays, self.asked_us, kept)
+        room = b"" if self.room is None else _pack(("<i8",), (self.room,))
+        outcome = _Outcome(self.is_done, columns, self.reasons, self.delays, self.receipt_us, room)
         return first, msgspec.msgpack.encode(outcome)
 
     @classmethod
@@ -335,10 +335,10 @@ class BatchRows:
         if not in_range.all():
             raise damaged(number)
         columns = ids, codes, limit, hit, retry_us, state, attempts, reason
-        asked = cls(number, at_us, limits, *columns, second.reasons, second.delays, second.asked_us)
-        if second.kept:
-            asked.kept = _unpack_kept(second.kept, int((state == DECIDING).sum()), number)
-        return asked
+        found = cls(number, at_us, limits, *columns, second.reasons, second.delays, second.receipt_us)
+        if second.room:
+            found.room = _unpack_room(second.room, int((state == DECIDING).sum()), number)
+        return found
 
     def _reason_index(self, reason: str) -> int:
         text = " ".join(reason.split())[:_LONGEST_REASON] or "no reason given"
@@ -360,8 +360,8 @@ def _pack(dtypes: tuple[str, ...], columns: tuple[NDArray[Any], ...], head: byte
     return zlib.compress(data, level=1)
 
 
-def _unpack_kept(kept: bytes, rows: int, number: int) -> NDArray[np.int64]:
-    raw = inflate(kept, rows * _LARGEST_KEPT, number)
+def _unpack_room(room: bytes, rows: int, number: int) -> NDArray[np.int64]:
+    raw = inflate(room, rows * _LARGEST_ROOM, number)
     if not rows or len(raw) % (8 * rows):
         raise damaged(number)
     return np.frombuffer(raw, "<i8").astype(np.int64).reshape(rows, -1)

@@ -50,12 +50,12 @@ from capline.campaign.store.protocol import (
 )
 from capline.campaign.store.records import (
     PREPARE,
-    Again,
     Claimed,
     DeadLetter,
+    DueCampaigns,
     InWork,
-    Look,
     Over,
+    RetryBatch,
     State,
     StoredRun,
     Waiting,
@@ -243,7 +243,7 @@ class SqliteCampaignStore(CampaignStore):
             self._touch(name, queued, now_us)
             return queued
 
-    def put_again(self, run: StoredRun, again: Iterable[Again]) -> int:
+    def put_again(self, run: StoredRun, again: Iterable[RetryBatch]) -> int:
         """All of them in one transaction."""
         name = run.facts.campaign
         with self._changes(name) as now_us:
@@ -368,7 +368,7 @@ class SqliteCampaignStore(CampaignStore):
         )
         return {campaign: (now_us - due_us) / 1e6 for campaign, due_us in found}
 
-    def look(self, most: int) -> Look:
+    def look(self, most: int) -> DueCampaigns:
         """Cost: two heads of an index for each priority that occurs."""
         now_us = self._now_us()
         if not 0 <= now_us - self._forgot_us < _FORGETS_US:
@@ -383,7 +383,7 @@ class SqliteCampaignStore(CampaignStore):
                 names += [name for (name,) in self._all(query, priority, now_us, most) if name not in names]
                 query = "SELECT min(next_us) FROM run WHERE priority = ? AND next_us > ?"
                 next_us = min(next_us, self._value(query, priority, now_us) or math.inf)
-        return Look(names[:most], (next_us - now_us) / 1e6)
+        return DueCampaigns(names[:most], (next_us - now_us) / 1e6)
 
     def _freeze(self, campaign: str, store: bytes) -> None:
         with self._changes():

@@ -93,7 +93,7 @@ def worker(
         stack.enter_context(closing(working))
         if metrics is not None and registry is not None:
             note.print(f"metrics at {stack.enter_context(served(registry, metrics))}", markup=False)
-            figures = WorkerMetrics(working.worked, registry, DELAYS_S)
+            figures = WorkerMetrics(working.report, registry, DELAYS_S)
             stack.enter_context(watching(queue, figures.show))
         for warning in working.warnings():
             warn(f"warning: {warning}")
@@ -101,11 +101,11 @@ def worker(
             working.work(until_idle=until_idle)
         except CampaignStopped as stopped:
             warn("stopped; nothing is lost, and a batch that was under way is released")
-            return _answer(working.worked, 128 + stopped.signum)
+            return _answer(working.report, 128 + stopped.signum)
         except SenderFailingError as error:
             warn(str(error))
-            return _answer(working.worked, FAILED)
-        return _answer(working.worked, BAD_INPUT if working.worked.trouble or working.worked.aside else 0)
+            return _answer(working.report, FAILED)
+        return _answer(working.report, BAD_INPUT if working.report.trouble or working.report.aside else 0)
 
 
 def _answer(worked: WorkerReport, code: int) -> Answer:

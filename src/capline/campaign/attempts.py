@@ -31,7 +31,7 @@ AGAIN = "nothing is lost: fix it and run the same command again"
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Those of a batch at its limiter; `segments` and `zones` are what the codes of a part stand for."""
+    """Makes the attempts of a batch at its limiter; `segments` and `zones` are what the codes of a part stand for."""
 
     limiter: Limiter
     file: CampaignFile
@@ -64,7 +64,7 @@ class Attempts:
         return answers
 
     def peek(self, part: Part, rows: NDArray[np.intp]) -> Decisions:
-        """What would be said of these rows now."""
+        """What the limiter would answer for these rows now."""
         return _allowed(np.full(len(rows), -1)) if self.file.transactional else self._many(part, rows, None)
 
     def kinds(self, part: Part) -> tuple[list[str | None], list[str | None] | None, NDArray[np.integer[Any]]]:

@@ -341,4 +341,4 @@ def _as_text(pa: Any, array: Any, path: Input, name: str) -> Any:
         plain = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
         return plain.cast(pa.large_string())
     except pa.ArrowException:
-        raise CampaignError(f"{path}: column {name!r} holds {array.type}, which is no text; leave it out") from None
+        raise CampaignError(f"{path}: column {name!r} holds {array.type}, which is not text; leave it out") from None

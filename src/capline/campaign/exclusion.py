@@ -69,7 +69,7 @@ class Exclusion:
         return seen[1]
 
     def _stamp(self, source: AudienceSource) -> object:
-        """What is another where the source has changed."""
+        """A value that differs once the source has changed."""
         if source.kind != "segments":
             paths = _files(source)
         elif self.segments is not None and is_publication(self.segments):
@@ -126,7 +126,7 @@ class Holdout:
 
     @classmethod
     def parse(cls, share: str, group: str) -> Self:
-        """A share such as 5% or 0.25%, exactly; `InvalidValueError` for what is none."""
+        """A share such as 5% or 0.25%, exactly; `InvalidValueError` for a text that is not a share."""
         found = _SHARE.fullmatch(share)
         part = Fraction(found[1]) / 100 if found else Fraction(0)
         if not part:

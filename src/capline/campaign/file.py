@@ -114,12 +114,12 @@ class CampaignFile:
 
     @property
     def policy_names(self) -> list[str]:
-        """Those that it is under."""
+        """The names of its policies."""
         return self.policy.split(MARK)
 
     @property
     def holds_any(self) -> bool:
-        """Whether it holds what is refused, by some limit or for the sake of others at least."""
+        """Whether it holds messages that some limit refuses, or that leave room for others."""
         return self.holds_over_cap or self.holds_quiet or self.yields
 
     def left_out(self, ids: Ids) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -238,7 +238,7 @@ def _only(fields: Fields) -> tuple[str, ...]:
 
 
 def _test_send(file: CampaignFile) -> CampaignFile:
-    """A campaign of its own, sent at once: the same text is the same one."""
+    """The test send as a campaign of its own, sent at once; the same text makes the same campaign."""
     digest = hashlib.sha256(file.text.encode()).hexdigest()[:8]
     sender = file.sender.sender
     if isinstance(sender, FileSender):
@@ -355,7 +355,7 @@ def _cost(fields: Fields) -> int:
 
 
 def _parsed(fields: Fields, key: str, parse: Callable[[str], T], like: str = "") -> T | None:
-    """What a text stands for; None where it is left out, or is a fault."""
+    """The value of a text; None if the text is left out or faulty."""
     text = fields.optional(key, like)
     try:
         return parse(text) if text else None

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from capline.campaign.store.rows import BatchRows
 
 _AFTER_US = 1000
-"""Who waits for another is due so long after it, so that it is looked at after it."""
+"""A message that waits for another one is due so long after it, so that the other one is looked at first."""
 
 
 def turns_of(
     store: CampaignStore, campaign: str, rows: BatchRows, due: NDArray[np.intp], now_us: int
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Until when each of these rows waits for those before it, 0 for not at all, and the limit that holds these."""
+    """Until when each row waits for messages before it (0: it does not wait), and the limit that holds those."""
     until_us, limits = np.zeros(len(due), np.int64), [""] * len(due)
     ids = rows.ids[due]
     for theirs, over_us in _before(store, campaign, rows.at_us, ids):
@@ -43,7 +43,7 @@ def turns_of(
         _, places, at = np.intersect1d(ids, theirs.ids[held], assume_unique=True, return_indices=True)
         first = held[at]
         ends_us = np.where(theirs.state[first] == HELD, np.minimum(theirs.held_until_us[first], over_us), 0)
-        # One that is due and not decided is in other hands: it is looked for again.
+        # A message that is due and not decided is in other hands: its row looks again in a second.
         ends_us = np.where(ends_us > now_us, ends_us + _AFTER_US, (now_us // SECOND_US + 1) * SECOND_US)
         later = ends_us > until_us[places]
         until_us[places[later]] = ends_us[later]
@@ -53,7 +53,7 @@ def turns_of(
 
 
 def _before(store: CampaignStore, campaign: str, at_us: int, ids: Ids) -> Iterator[tuple[BatchRows, float]]:
-    """The batches of other campaigns that come before one of this campaign, asked for at `at_us`, with such ids.
+    """The batches of other campaigns with these ids that come before a batch of this one, asked for at `at_us`.
 
     Each with when its campaign is over.
     """

@@ -199,7 +199,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     rate: str | None = None
 
     def limit(self) -> Limit | None:
-        """The rate; `CampaignError` where it is none."""
+        """The rate as a limit; `CampaignError` for a text that is not a rate."""
         try:
             return None if self.rate is None else parse_rate(self.rate)
         except CaplineError as error:

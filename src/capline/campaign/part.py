@@ -50,7 +50,7 @@ class Part:
         return len(self.ids)
 
     def take(self, which: NDArray[np.bool_]) -> Part:
-        """Those of the subjects that this says."""
+        """The subjects that a mask selects."""
         columns = {name: [*compress(texts, which)] for name, texts in self.columns.items()}
         zone_codes = None if self.zone_codes is None else self.zone_codes[which]
         return Part(self.number, self.ids[which], self.codes[which], columns, zone_codes)
@@ -77,7 +77,7 @@ class Part:
 
     @classmethod
     def unpack(cls, number: int, rows: int, data: bytes, names: Sequence[str], segments: int, zones: int = 0) -> Part:
-        """What was packed; `CampaignError` where it is not that.
+        """Unpack the bytes of a part; `CampaignError` where they are damaged.
 
         `segments`: how many there are, none included; `zones` likewise, the policy's included, and 0 for no column.
         """

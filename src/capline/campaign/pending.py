@@ -46,9 +46,9 @@ class Pending:
         return _file(self.run.text, self.run.path)
 
     def wants(self, store: CampaignStore, first: Subject, last: Subject, now_us: int) -> Iterator[Wanted]:
-        """Those that it wants, by batches that may have some from the first subject to the last; 1 ms a batch.
+        """Its recipients from one subject to another whose message is still to come, batch by batch; 1 ms a batch.
 
-        A batch that was set aside wants nobody; so does a campaign for what is due when it is over.
+        A batch that was set aside wants nobody. A campaign wants nobody whose message is due after its end.
         """
         for number in store.holding(self.run.facts.campaign, first, to=last):
             if number in self.state.aside:
@@ -93,7 +93,7 @@ def pending(store: CampaignStore, now_us: int, within_s: float = float("inf")) -
 
 
 def wake_others(store: CampaignStore, run: StoredRun) -> None:
-    """What others hold on its log is due now, since it may have waited for this one.
+    """Make due what other campaigns hold on the log of this one, since it may have waited for this one.
 
     Not where a batch has messages that wait to be tried again. Cost: a second for 10M of their recipients.
     """
@@ -107,7 +107,7 @@ def wake_others(store: CampaignStore, run: StoredRun) -> None:
 
 
 def on_shared_log(store: CampaignStore, one: StoredRun, other: StoredRun) -> bool:
-    """Whether the messages of both count on one log; which store it is in, their files say until they are opened."""
+    """Whether the messages of both count on one log. Its store is the one in their files until both are opened."""
     logs = [{*run.facts.log.split(" ")} for run in (one, other)]
     opened = [store.store(run.facts.campaign) for run in (one, other)]
     if None in opened:

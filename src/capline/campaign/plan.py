@@ -1,8 +1,8 @@
 """The exact forecast: what `run` would do at this instant, by peeking. Nothing is consumed, and nothing is written.
 
 It is exact because the subjects of an audience are all different, so no decision of the campaign affects another. It
-cannot know whether messages will be delivered. What campaigns that wait take from it by then, and it from them, it says
-apart.
+cannot know whether messages will be delivered. Places that it loses to campaigns that wait, and takes from them, are
+reported beside it.
 """
 
 from collections.abc import Callable

@@ -76,7 +76,7 @@ class Accepted:
     policies_text: bytes
     policy: Policy
     other_inputs: tuple[Input, ...]
-    """The inputs but for the audience."""
+    """All inputs except the audience."""
     files_seen: Input
     """The audience's files as they were seen."""
 
@@ -92,7 +92,7 @@ class Accepted:
         return changed_inputs([each for each in run.inputs if each.name != self.files_seen.name], self.other_inputs)
 
     def run(self, store: str = "") -> StoredRun:
-        """A run that begins now, for a campaign store; `store` takes the place of the file's own for workers."""
+        """A new run for a campaign store; `store` replaces the file's own store for workers."""
         file = self.file
         now_us = SystemClock().now_us() if file.as_of_us is None else file.as_of_us
         nobody = ((None, 0),)
@@ -118,9 +118,9 @@ class Accepted:
         return " ".join(f"{namespace}/{member.log}" for member in members_of(self.policy))
 
     def take_over_file(self, store: CampaignStore, wanted: StoredRun, *, is_new: bool) -> None:
-        """Take over the file of a run that was begun: when it is due and over, unless someone changed that since.
+        """Apply the file to a run that was begun: its texts, and when it is due and over unless someone changed that.
 
-        A file that `is_new` is such a change.
+        A file that `is_new` counts as a change by someone.
         """
         self.set_times(store, by=who() if is_new else "")
         store.put_files(wanted)
@@ -190,7 +190,7 @@ class Job(Accepted):
         return Part(number, audience.ids[rows], audience.codes[rows], columns, zone_codes)
 
     def run(self, store: str = "") -> StoredRun:
-        """A run that begins now, for a campaign store; `store` takes the place of the file's own for workers."""
+        """A new run for a campaign store; `store` replaces the file's own store for workers."""
         return self.described(Accepted.run(self, store))
 
     def described(self, run: StoredRun) -> StoredRun:
@@ -348,7 +348,7 @@ def _read(source: AudienceSource, snapshot: Snapshot | None, seen: Input) -> Aud
 
 
 def _noted(faults: list[CaplineError], what: Callable[..., _T], *of: object) -> _T | None:
-    """What a function returns; None where it raises a fault, which is noted."""
+    """The result of a function; None if it raises, and its error is added to the faults."""
     try:
         return what(*of)
     except CaplineError as error:
@@ -357,7 +357,7 @@ def _noted(faults: list[CaplineError], what: Callable[..., _T], *of: object) -> 
 
 
 def _as_one(faults: Sequence[CaplineError], policies: Path) -> CaplineError:
-    """An error that names all of them, and each that the policy file has."""
+    """One error that names all faults, and each fault of the policy file."""
     lines: list[str] = []
     for fault in faults:
         found = fault.faults if isinstance(fault, PolicyFileError) else ()
@@ -446,7 +446,7 @@ def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
 def _inputs(
     file: CampaignFile, policies: PolicyFile, policy: Policy, snapshot: Snapshot | None, version: str | None
 ) -> tuple[Input, ...]:
-    """The inputs but for the audience."""
+    """All inputs except the audience."""
     limits = {
         "namespace": policies.namespace,
         "log": policy.log,
@@ -485,7 +485,7 @@ def _inputs(
 
 
 def _choices(file: CampaignFile) -> Iterable[tuple[str, object]]:
-    """What a file may say beside: it is an input where it does."""
+    """Optional settings: each is an input only if the file has it."""
     yield "transactional", file.transactional or None
     yield "over_cap", file.holds_over_cap or None
     yield "quiet", file.holds_quiet or None

@@ -40,7 +40,7 @@ _PIECES = 10
 
 
 def parse_rate(text: str) -> Limit:
-    """A rate like 5000/s; raises a `CaplineError` for what is none."""
+    """A rate like 5000/s; raises a `CaplineError` for a text that is not a rate."""
     rate = Limit.parse(text)
     if type(rate) is not Limit or rate.window_us < _LEAST_WINDOW_US:
         raise InvalidValueError(f"{quoted(text)} is not a number of messages in a second or more; write it like 5000/s")
@@ -48,7 +48,7 @@ def parse_rate(text: str) -> Limit:
 
 
 def rate_now(store: CampaignStore, rate: object, key: str) -> Rate | None:
-    """The rate of a campaign's key, whose file says this rate; None where it says none."""
+    """The rate of a campaign's key now, where its file says this rate; None if the file has no rate."""
     return (store.rate(key) or Rate(str(rate))) if rate else None
 
 
@@ -75,7 +75,7 @@ def refuse_other_rate(store: CampaignStore, wanted: StoredRun) -> None:
 
 
 def claim_rate(limiter: Limiter, key: str, now: Rate | None) -> None:
-    """Make this rate, where there is one, that of its key; `CampaignConflictError` where it has one it never was."""
+    """Make this the rate of its key; `CampaignConflictError` if the key has a rate that this one never replaced."""
     if now is None:
         return
     rates = limiter.beside([_RATES])

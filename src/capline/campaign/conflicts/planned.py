@@ -138,7 +138,7 @@ class Planned:
 
 
 def planned_in(store: CampaignStore, now_us: int, *, but: str = "") -> tuple[list[Planned], dict[str, str]]:
-    """The campaigns in a store that are not over or paused, but for one; and why others cannot be told, by name.
+    """The campaigns in a store that are neither over nor paused, without one; by name why others cannot be read.
 
     Test sends count for nobody, and are not among them.
     """

@@ -30,7 +30,7 @@ from capline.model.errors import CampaignConflictError, CampaignError, NoStoreEr
 from capline.store.open import lmdb_path
 
 _PREPARER = "enqueue"
-"""Of all such processes one is the preparer, so that a repeated command goes on at once."""
+"""The worker's name of every process that enqueues, so that a repeated command goes on at once."""
 _LEASE_S = 60.0
 _LOOK_S = 0.1
 
@@ -53,7 +53,7 @@ class Enqueued(msgspec.Struct, frozen=True):
 def begin(
     accepted: Accepted, queue: CampaignStore, run_id: str | None = None, worker: str = ""
 ) -> tuple[StoredRun, str]:
-    """Begin a campaign, or find that it was; the run as it is stored, and "new", "continued" or "finished".
+    """Begin a campaign, or find it begun; returns the stored run, and "new", "continued" or "finished".
 
     A run that begins now has this id, or one of its own; this worker, or any, prepares it. One that was refused begins
     again. `CampaignError` where it was begun with other inputs, or where workers could not open its store.
@@ -120,7 +120,7 @@ def fill(
     *,
     here: bool = False,
 ) -> None:
-    """Put the batches that are not there, by who has the batch that prepares; ends where it was lost.
+    """Put the missing batches, as the owner of the batch that prepares; stops when that batch is lost.
 
     `here`: without their subjects, for this process alone. `CampaignError` where the audience is not the one that the
     run was begun with.

@@ -61,7 +61,7 @@ _POLL_S = 0.5
 _AWAY_S = 1.0
 """How often it is tried whether a campaign's store answers again."""
 _TELL_S = 60.0
-"""A line about a receiver that campaigns wait for, or about a campaign's store, is said so often."""
+"""How often a line says that a receiver accepts nothing, or that a store does not answer."""
 _LONGEST_RENEWAL_S = 1.0
 _RENEWALS = 4
 """Renewals per lease, and at least one a second, which a status shows."""
@@ -205,7 +205,7 @@ class Worker:
         return opened
 
     def _is_old(self, run: Delivery) -> bool:
-        """Whether it holds messages, and its policies were replaced: they are decided by those then in force."""
+        """Whether it holds messages and its policies were replaced: held messages are decided by the newest ones."""
         found = self._queue.find(run.info.campaign) if run.file.holds_any and run is not self._only else None
         return found is not None and found.policies != run.run.policies
 
@@ -305,7 +305,7 @@ class Worker:
         return False
 
     def _by_receiver(self, campaign: str) -> list[str]:
-        """Those that have this campaign's receiver."""
+        """The campaigns that have the receiver of this one."""
         breaker = self._runs[campaign].breaker
         return [name for name, run in self._runs.items() if run.breaker is breaker]
 
@@ -338,7 +338,7 @@ class Worker:
 
 
 def _receiver(sender: BuiltSender) -> str:
-    """What senders with one breaker have in common."""
+    """The key by which senders share a breaker."""
     return f"{sender.digest} {sender.breaker} {sender.request_size}"
 
 
@@ -347,6 +347,6 @@ def _same_store(frozen: Input, found: Input) -> None:
     changed = changed_inputs([frozen], [found])
     if changed:
         raise CampaignError(
-            f"its other workers decide on another {changed[0]}; name theirs with --store URL, "
+            f"its other workers decide on another {changed[0]}; name that store with --store URL, "
             "or enqueue the campaign under another name"
         )

@@ -27,7 +27,7 @@ _Tree = Template | Raw | list["_Tree"] | dict[str, "_Tree"]
 
 
 class Body:
-    """See the module's text; `CampaignError` for a tree that is no body."""
+    """See the module's text; `CampaignError` for a tree that cannot be a body."""
 
     def __init__(self, node: Node, *, as_form: bool) -> None:
         self.content_type = FORM if as_form else JSON

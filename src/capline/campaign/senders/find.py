@@ -65,7 +65,7 @@ class BuiltSender:
         return bool(getattr(self.sender, "asks_again", True))
 
     def check(self, columns: Sequence[str]) -> None:
-        """Raise `CampaignError` where the sender cannot do with these columns of the audience."""
+        """Raise `CampaignError` if the sender cannot work with these columns of the audience."""
         check: Callable[[Sequence[str]], object] | None = getattr(self.sender, "check", None)
         if check is not None:
             check(columns)

@@ -121,7 +121,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> Endpoint:
-        """`ValueError`, without the URL, where it names no host, or a port that is none."""
+        """`ValueError`, without the URL, if it names no host, or an invalid port."""
         parts = urlsplit(url)
         host = (parts.hostname or "").encode("idna").decode()
         port = parts.port if parts.port is not None else 443 if parts.scheme == "https" else 80

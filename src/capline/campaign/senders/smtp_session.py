@@ -124,7 +124,7 @@ class Session:
         return replies
 
     def _reply(self, smtp: smtplib.SMTP) -> int:
-        """The code of a whole reply, 0 of what is none: `getreply` of `smtplib`, in a fraction of its time."""
+        """The code of a whole reply, 0 if it is not a reply: `getreply` of `smtplib`, in a fraction of its time."""
         sock: Any = smtp.sock
         size = 0
         while size <= _LONGEST_REPLY_BYTES:

@@ -52,7 +52,7 @@ def pack_ids(ids: Ids) -> bytes:
 
 
 def unpack_ids(raw: bytes, rows: int, number: int) -> tuple[Ids, int]:
-    """The ids at the head of the bytes of batch `number`, and where they end; `CampaignError` for what is none."""
+    """The ids at the head of the bytes of batch `number`, and where they end; `CampaignError` if they are damaged."""
     width = raw[0] if raw else 1
     if width == _TEXT:
         texts, end = unpack_texts(raw, 1, rows, number)
@@ -80,7 +80,7 @@ def pack_texts(texts: Sequence[str]) -> bytes:
 
 
 def unpack_texts(raw: bytes, start: int, rows: int, number: int) -> tuple[list[str], int]:
-    """So many texts from `start` on, and where they end; `CampaignError` where they are not there."""
+    """So many texts from `start` on, and where they end; `CampaignError` if they are damaged."""
     if len(raw) < start + 4 * rows:
         raise damaged(number)
     lengths = np.frombuffer(raw, "<u4", rows, start)

@@ -155,10 +155,11 @@ class BatchRows:
         since_us: int | None = None,
         cost: int = 0,
     ) -> None:
-        """Put the limiter's answers for these rows in. What was only peeked at (HELD_OUT) has a limit if refused.
+        """Take the limiter's answers for these rows. Rows that were only peeked at (HELD_OUT) have a limit if refused.
 
-        What a limit refuses that `holds` is held until a whole second, unless it never fits. The answers count from
-        `since_us`, else from `at_us`. Where rows leave room, what only that refused is held too: such a `cost` fits.
+        What a limit refuses is held until a whole second if `holds` says so, unless it never fits. The answers count
+        from `since_us`, else from `at_us`. A row that was refused only for the room that it leaves is held too: its
+        `cost` fits.
         """
         self.limits = tuple(dict.fromkeys((*self.limits, *map(str, answers.limits))))
         places = [self.limits.index(str(limit)) for limit in answers.limits]
@@ -182,7 +183,7 @@ class BatchRows:
         self.state[rows] = np.where(held_out, HELD_OUT, np.where(answers.allowed, PENDING, refused))
 
     def hold(self) -> None:
-        """Nobody was asked yet: each is held, and due to be."""
+        """Hold each row that is to be decided, due at once: the limiter was not asked yet."""
         rows = self.todo("decide")
         self.state[rows], self.retry_us[rows] = HELD, 0
 
@@ -192,14 +193,14 @@ class BatchRows:
         self.receipt_us = max(now_us, self.receipt_us + 1)
 
     def wait_behind(self, rows: NDArray[np.intp], until_us: NDArray[np.int64], limits: Sequence[str]) -> None:
-        """These rows wait for others until then, which are held by these limits; "" is not known."""
+        """Make rows wait for others until then; these limits hold the others, "" if that is not known."""
         self.limits = tuple(dict.fromkeys((*self.limits, *filter(None, limits))))
         self.limit[rows] = [self.limits.index(limit) if limit else -1 for limit in limits]
         self.retry_us[rows] = until_us - self.at_us
 
     @property
     def held_until_us(self) -> NDArray[np.int64]:
-        """When each held row is due; of the others nothing that counts."""
+        """When each held row is due; meaningless for the others."""
         return self.at_us + self.retry_us
 
     def __len__(self) -> int:
@@ -263,7 +264,7 @@ class BatchRows:
             histogram[-1] += round(delay_s * count)
 
     def retry_unknown(self) -> bool:
-        """Make rows that are not known due again, with all their attempts; whether there are any."""
+        """Make rows that are not known due again, with all their attempts; returns whether there are any."""
         rows = self.in_state(NOT_KNOWN)
         self.state[rows] = UNSURE
         self.attempts[rows] = 0
@@ -276,7 +277,7 @@ class BatchRows:
         return rows.size
 
     def opt_out(self, rows: NDArray[np.intp]) -> None:
-        """Rows that are not sent any more; what became of one that was under way will not be known."""
+        """Mark rows as opted out; one that was under way is not known from then on."""
         self.state[rows] = np.where(self.state[rows] == UNSURE, NOT_KNOWN, OPTED_OUT)
 
     def mark_done(self, rows: NDArray[np.intp]) -> None:

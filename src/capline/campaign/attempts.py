@@ -95,5 +95,5 @@ class Attempts:
 
 def _allowed(hits: NDArray[np.int64]) -> Decisions:
     size = len(hits)
-    none = np.zeros(size, np.int64)
-    return Decisions((), np.ones(size, bool), np.full(size, -1, np.int16), none, none, none, hits)
+    zeros = np.zeros(size, np.int64)
+    return Decisions((), np.ones(size, bool), np.full(size, -1, np.int16), zeros, zeros, zeros, hits)

@@ -106,12 +106,13 @@ def wake_others(store: CampaignStore, run: StoredRun) -> None:
                 store.wake(name, held)
 
 
-def on_shared_log(store: CampaignStore, one: StoredRun, other: StoredRun) -> bool:
+def on_shared_log(store: CampaignStore, run: StoredRun, other: StoredRun) -> bool:
     """Whether the messages of both count on one log. Its store is the one in their files until both are opened."""
-    logs = [{*run.facts.log.split(" ")} for run in (one, other)]
-    opened = [store.store(run.facts.campaign) for run in (one, other)]
+    runs = run, other
+    logs = [{*each.facts.log.split(" ")} for each in runs]
+    opened = [store.store(each.facts.campaign) for each in runs]
     if None in opened:
-        opened = [next((each for each in run.inputs if each.name == "store"), None) for run in (one, other)]
+        opened = [next((named for named in each.inputs if named.name == "store"), None) for each in runs]
     return not logs[0].isdisjoint(logs[1]) and opened[0] == opened[1]
 
 

@@ -97,11 +97,11 @@ class Room:
 
     def counted_by(self, logs: Collection[str], channel: str | None) -> NDArray[np.bool_]:
         """For each row and limit whether it counts a message on these logs, and on theirs of this channel."""
-        policy, own = self._attempts.policy, self._attempts.file.channel
-        if channel == own:
+        policy, mine = self._attempts.policy, self._attempts.file.channel
+        if channel == mine:
             logs = {*logs, *(f"{log}/{channel}" for log in logs)}
         names, _, codes = self._attempts.kinds(self._part)
-        kinds = [[log in logs for log, _, limits in policy.logs_for(name, own) for _ in limits] for name in names]
+        kinds = [[log in logs for log, _, limits in policy.logs_for(name, mine) for _ in limits] for name in names]
         return _filled(kinds).astype(bool)[codes[self._rows]]
 
 

@@ -135,8 +135,8 @@ def _groups(planned: Sequence[Planned]) -> list[list[Planned]]:
     found: list[tuple[set[object], list[Planned]]] = []
     for each in planned:
         logs: set[object] = {(*each.place, log) for log in each.logs}
-        apart = [one for one in found if logs.isdisjoint(one[0])]
-        shared = [one for one in found if not logs.isdisjoint(one[0])]
+        apart = [(theirs, group) for theirs, group in found if logs.isdisjoint(theirs)]
+        shared = [(theirs, group) for theirs, group in found if not logs.isdisjoint(theirs)]
         group = [other for _, others in shared for other in others]
         found = [*apart, (logs.union(*(more for more, _ in shared)), [*group, each])]
     return [group for _, group in found]
@@ -198,9 +198,9 @@ def _simulated(
         Simulation(group, kinds, patterns.counts, past.records(of_past), now_us).run(tally)
 
     with Past(group, now_us, history=history) as past:
-        own = [row for row, each in enumerate(group) if each is of]
+        asked_for = [row for row, each in enumerate(group) if each is of]
         for ids, table in blocks(len(group), audiences.streams()):
-            some = (table[own] > 0).all(axis=0)
+            some = (table[asked_for] > 0).all(axis=0)
             patterns.add(np.vstack([table[:, some], past.kinds(ids[some])]))
             if len(patterns.counts) * len(group) > _MOST_CELLS:
                 simulate()

@@ -54,9 +54,9 @@ class Past:
         self._looks: list[tuple[str, str | None]] = []
         for log, policy in {policy.log: policy for policy in policies}.items():
             name = f"look-{len(self._policies)}"
-            channels = sorted({channel for one in policies if one.log == log for channel in one.channels})
-            own = {"limits": every, "by_segment": None, "channels": dict.fromkeys(channels, every) or None}
-            self._policies.append(policy.having(name=name, log=log, **own))
+            channels = sorted({channel for each in policies if each.log == log for channel in each.channels})
+            widest = {"limits": every, "by_segment": None, "channels": dict.fromkeys(channels, every) or None}
+            self._policies.append(policy.having(name=name, log=log, **widest))
             self._looks += [(name, channel) for channel in channels or (None,)]
 
     def __enter__(self) -> Self:

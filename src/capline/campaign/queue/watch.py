@@ -60,14 +60,14 @@ def workers_of(queue: CampaignStore) -> Workers:
         for name in names
         for batch in queue.state(name).in_work
     ]
-    found.sort(key=lambda one: -one.silent_s)
+    found.sort(key=lambda batch: -batch.silent_s)
     return Workers(found[:MOST_WORKERS], len(names))
 
 
 def read_depth(queue: CampaignStore) -> QueueDepth:
     """The queue as it is; `CampaignError` where the server does not answer."""
     ages = queue.ages_s()
-    return QueueDepth(len(ages), [_depth(queue, *one) for one in islice(ages.items(), MOST_CAMPAIGNS)])
+    return QueueDepth(len(ages), [_depth(queue, name, age_s) for name, age_s in islice(ages.items(), MOST_CAMPAIGNS)])
 
 
 def _depth(queue: CampaignStore, campaign: str, age_s: float) -> CampaignDepth:

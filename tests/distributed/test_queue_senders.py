@@ -240,7 +240,7 @@ def test_what_sqs_answers_is_understood(
         ("{kafka: 'h:1'}", "topic"),
         ("{kafka: 'h:1', topic: t, settings: {acks: '1'}}", "acks is set by this sender"),
         ("{kafka: 'h:1', topic: t, settings: {sasl.password: '${NO_SUCH_WORD}'}}", "NO_SUCH_WORD"),
-        ("{sqs: shop}", "it is no queue's URL like https://sqs."),
+        ("{sqs: shop}", "it is not a queue's URL like https://sqs."),
         ("{sqs: 'https://sqs.eu-central-1.amazonaws.com/1/shop', threads: 3}", "threads"),
     ],
 )

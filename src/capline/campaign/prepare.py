@@ -405,7 +405,7 @@ def begun_version(inputs: Iterable[Input]) -> str | None:
 
 
 def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
-    """The policy that the campaign names; raises a `CaplineError` if there is none, or it cannot cap a campaign."""
+    """The policy that the campaign names; raises a `CaplineError` if it is missing, or cannot cap a campaign."""
     by_name = {policy.name: policy for policy in policies.policies}
     for name in file.policy_names:
         if name not in by_name:

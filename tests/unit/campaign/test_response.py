@@ -383,7 +383,7 @@ def test_what_is_wrong_with_campaigns_is_said_in_a_line(capline: CommandLine, tm
     (tmp_path / "e.jsonl").write_text(GOOD)
     for campaigns, said in (
         (["o.parquet", "o.parquet"], "2 messages come twice, as c/r1/1; name each campaign once"),
-        (["odd.parquet"], "'eaten' is no outcome"),
+        (["odd.parquet"], "'eaten' is not an outcome"),
         (["e.csv"], "e.csv: no such file"),
         (["nowhere.yaml"], "no such file"),
         (["none.parquet"], "no outcomes; name campaigns"),

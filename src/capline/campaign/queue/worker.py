@@ -10,13 +10,13 @@
       ├── to be tried again, no slot of its rate soon, a receiver or a store that is away: released, due later
       └── failed: released, due after `takeover_s`, and the worker ends with the error
 
-A worker does so for ever, for all campaigns of a store, beside any number of others on any hosts. A thread renews the
-lease every second, however long sending takes. A process that was killed or suspended renews nothing: after
+A worker repeats this for ever, for all campaigns of a store, beside any number of other workers on any hosts. A thread
+renews the lease every second, however long sending takes. A process that was killed or suspended renews nothing: after
 `takeover_s` another worker claims the batch.
 
-`campaign run` does so for the `only` campaign of a store that it has to itself, until that is over. It needs no lease:
-a batch of a killed run is its own. It ends where a batch is damaged, and unless it `waits`, where the store or the
-receiver does not answer.
+`campaign run` repeats it for the `only` campaign of a store that it has to itself, until that is over. It needs no
+lease: a batch of a killed run is its own. It ends where a batch is damaged, and unless it `waits`, where the store or
+the receiver does not answer.
 """
 
 import math

@@ -99,7 +99,7 @@ def messages_of_tables(tables: Tables, place: Path) -> Iterable[Any]:
 
 
 def gathered(parts: Iterable[Any]) -> Messages:
-    """All of these as one; `SegmentError` if there are none."""
+    """All of these in one table; `SegmentError` if they are empty."""
     compute: Any = import_module("pyarrow.compute")
     found = [part for part in parts if len(part[0])]
     if not found:
@@ -148,7 +148,7 @@ def _part(batch: table.TableColumns, path: Any) -> tuple[Any, ...]:
     named = words.dictionary.to_pylist()
     unknown = next((word for word in named if word not in _STATES), None)
     if unknown is not None:
-        raise SegmentError(f"{path}: {unknown[:40]!r} is no outcome; name files that 'campaign outcomes' wrote")
+        raise SegmentError(f"{path}: {unknown[:40]!r} is not an outcome; name files that 'campaign outcomes' wrote")
     state = np.array([_STATES[word] for word in named], np.int8)[words.indices.to_numpy()]
     limited = compute.not_equal(texts["limit"], "").to_numpy(zero_copy_only=False)
     state[(state == HELD_OUT) & limited] = OTHER

@@ -19,7 +19,7 @@ _MOST_BYTES = 4 << 30
 
 
 def add_opt_outs(path: Path, ids: Iterable[str], column: str = "id") -> int:
-    """Add those who are not in the CSV file yet, which is made where there is none; how many they were."""
+    """Add those who are not in the CSV file yet; how many they were. A missing file is made."""
     if path.suffix != ".csv":
         raise SegmentError(f"{path}: the name of a file of opt-outs ends in .csv")
     lock = path.with_name(f".{path.name}.lock")

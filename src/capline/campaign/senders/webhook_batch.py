@@ -44,7 +44,7 @@ def answers_of(answer: Answer, keys: Sequence[str]) -> dict[int, Answer]:
     try:
         results = _results.decode(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return dict.fromkeys(range(len(keys)), Answer(UNKNOWN, "the answer is no array of results"))
+        return dict.fromkeys(range(len(keys)), Answer(UNKNOWN, "the answer is not an array of results"))
     statuses: list[int | None] = [result.status for result in results]
     if [result.key for result in results] != keys:
         by_key: dict[str, int | None] = {result.key: result.status for result in results}

@@ -13,8 +13,8 @@ aside the audience is refused, and `begin` begins anew.
     steer    steer, rate, keep_rate, halt          read   ages_s, page, find, state, steps, holding
     erase    stored, rewrite
 
-Every call may be repeated. What nobody has touched for 30 days, and was due before, is forgotten; what is finished,
-after its `keep:` where it has one.
+Every call may be repeated. A campaign that nobody has touched for 30 days, and that was due before, is forgotten. One
+that is finished is forgotten after its `keep:`, if it has one.
 """
 
 import math
@@ -150,7 +150,7 @@ class CampaignStore(ABC):
         return None if found is None else msgspec.json.decode(found, type=Rate)
 
     def keep_rate(self, key: str, was: Rate | None, now: Rate | None) -> bool:
-        """Put one rate of a key in the place of another; False where it is no more as it `was`."""
+        """Put one rate of a key in the place of another; False if it is no longer as it `was`."""
         return self._keep_rate(key, *(b"" if each is None else msgspec.json.encode(each) for each in (was, now)))
 
     def halt(self, campaign: str) -> Change:
@@ -262,7 +262,7 @@ class CampaignStore(ABC):
 
     @abstractmethod
     def rewrite(self, was: Claimed, now: Claimed, rows: BatchRows | None, fewer: int | None, *, done: bool) -> bool:
-        """Put other subjects into a batch that nobody has; False where it is no more as it `was`, or a worker has it.
+        """Put other subjects into a batch that nobody has; False if it is no longer as it `was`, or a worker has it.
 
         `rows` are its new steps. `fewer`: the segment that has one subject fewer, which was `done` or was not.
         """

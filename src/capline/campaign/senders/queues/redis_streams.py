@@ -89,7 +89,7 @@ def _settings(options: Fields) -> Settings:
     url = filled(options, "url", options.text("url", like="redis://127.0.0.1:6379/0"))
     try:
         if url and url.partition("://")[0] not in server_schemes():
-            options.fault("url", f"{safe_url(url)!r} is no URL like redis://127.0.0.1:6379/0")
+            options.fault("url", f"{safe_url(url)!r} is not a URL like redis://127.0.0.1:6379/0")
         return parse_url(url)
     except CaplineError as error:
         options.fault("url", str(error))

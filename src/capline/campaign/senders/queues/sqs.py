@@ -56,7 +56,7 @@ class SqsSender(QueueSender):
         self._url = options.text("url", like=like)
         self._found = _URL.fullmatch(self._url)
         if self._url and not self._found:
-            options.fault("url", f"it is no queue's URL like {like}")
+            options.fault("url", f"it is not a queue's URL like {like}")
         self._is_fifo = self._url.endswith(".fifo")
         concurrency = options.whole("concurrency", 16, 1, 1000)
         self._threads = ThreadPoolExecutor(concurrency, "sqs")

@@ -208,6 +208,7 @@ def test_what_says_who_is_there_is_left_out_of_what_is_counted() -> None:
                 "instance": "host:1:aa",
                 "heard": 60 * MINUTE,
                 "is_silent": False,
+                "is_gone": False,
                 "versions": {"segments": "b"},
                 "lags": [],
             }
@@ -219,6 +220,29 @@ def test_instances_of_the_release_before_which_say_no_second_since_when_are_hear
     row = packed({}, told("b", 100.0 + FOLLOWS_S, {"policies": ("2", 2)}, {"policies": 90.0}))
     said = [(each["instance"], each["versions"], each["lags"]) for each in heard([before, row], 120.0)]
     assert said == [("a", {"policies": "1"}, ["policies"]), ("b", {"policies": "2"}, [])]
+
+
+def test_a_silent_instance_is_gone_once_another_took_its_place_or_after_a_while() -> None:
+    def said(name: str, began: float, last: float) -> bytes:
+        return packed({}, told(name, last, {"capline": ("1", 0)}, {"capline": began}))
+
+    def states(at: float, *rows: bytes) -> dict[str, tuple[bool, bool]]:
+        return {one["instance"]: (one["is_silent"], one["is_gone"]) for one in heard(rows, at)}
+
+    serves, silent, gone = (False, False), (True, False), (True, True)
+    first, killed = said("a", 0, 500), said("b", 0, 400)
+    assert states(500, first, killed) == {"a": serves, "b": serves}, "another may take its place before it is missed"
+    assert states(501, first, killed) == {"a": serves, "b": silent}, "who was there before takes no place"
+    assert states(501, first, killed, said("c", 430, 500)) == {"a": serves, "b": gone, "c": serves}
+    assert states(501, killed, said("c", 30, 500)) == {"b": silent, "c": serves}, "it was there before"
+    assert states(501, said("b", 390, 400), said("c", 430, 500)) == {"b": silent, "c": serves}, "both began together"
+    both = killed, said("d", 0, 390)
+    assert states(501, *both, said("c", 430, 500)) == {"b": silent, "c": serves, "d": gone}, "each takes one place"
+    assert states(900, killed, said("c", 430, 500)) == {"b": gone, "c": silent}, "that one is missed in turn"
+    assert states(1300, killed) == {"b": silent}
+    assert states(1301, killed) == {"b": gone}, "nobody waits for it any more"
+    before = packed({}, [("e", "1", "capline", 0, [500, 1])])
+    assert states(501, killed, before) == {"b": silent, "e": serves}, "the release before does not say when it began"
 
 
 def test_what_waits_is_bounded() -> None:

@@ -73,7 +73,7 @@ class Overview:
             },
             "store": {"up": store.up, "at": store.at, "why": store.why, "figures": self._store_figures()},
             "servers": servers_once(servers.reports),
-            "instances": sorted(there, key=lambda one: not one["is_silent"] and not one["lags"])[:_MOST_INSTANCES],
+            "instances": sorted(there, key=_urgency)[:_MOST_INSTANCES],
             "instance_count": len(there),
             "workers": workers,
             "policy_count": len(scope.of(self._limiter.policies.names)),
@@ -112,6 +112,10 @@ class Overview:
             yield f"Segments: {state['segments']['error']}", "howto/publishing.html"
 
 
+def _urgency(instance: dict[str, Any]) -> int:
+    return 2 if instance["is_gone"] else int(not instance["is_silent"] and not instance["lags"])
+
+
 def servers_once(reports: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Each server once, with all of its faults, though it may have logs and configuration; those with logs first."""
     found: dict[str, dict[str, Any]] = {}
@@ -125,7 +129,7 @@ def servers_once(reports: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, 
 def _of_what_serves(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _of_store(state)
     for one in state["instances"]:
-        if one["is_silent"]:
+        if one["is_silent"] and not one["is_gone"]:
             yield f"Instance {one['instance']} was not heard for {span(state['at'] - one['heard'])}", _OF_INSTANCES
         elif one["lags"]:
             yield f"Instance {one['instance']} serves an older version: {', '.join(one['lags'])}", _OF_INSTANCES

@@ -6,7 +6,8 @@
 They stand among the rows of what it counted, one for each of `KINDS`, in the same value: nothing more is written or
 read. The rule: an instance lags if it was heard `FOLLOWS_S` after another served a later version: each speaks once a
 minute, and its last word may be older than that version. It is silent once it is not heard for `SILENT_S`, by the
-clocks of both. One that ended says so, and is not listed. Cost: some 45 bytes each.
+clocks of both; silent, it is gone once another that began since took its place, or after `GONE_S`. One that ended says
+so, and is not listed. Cost: some 45 bytes each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 KINDS = ("capline", "policies", "segments", "configuration")
 SILENT_S = 100.0
 """An instance writes every minute."""
+GONE_S = 900.0
+"""Nobody waits for an instance that was silent for so long."""
+_APART_S = 60
+"""Who lived for so long has said so."""
 FOLLOWS_S = 10.0
 """Within this an instance follows a change."""
 _ENDED = "ended"
@@ -62,23 +67,30 @@ def told(name: str, at: float, versions: Versions, since: Mapping[str, float]) -
 
 
 def heard(values: Iterable[bytes], at: float) -> list[dict[str, Any]]:
-    """Each instance with its versions, when it was last heard, whether it is silent `at` that time, where it lags."""
+    """Each instance with its versions, when it was last heard, whether it is silent or gone `at` that time, its lags."""
     last: dict[str, int] = {}
     serves: dict[str, dict[str, tuple[str, int, int]]] = {}
+    began: dict[str, int] = {}
     for value in values:
         for name, version, kind, _, said in read(value):
             if kind not in (*KINDS, _ENDED) or len(said) not in (2, 3):
                 continue
             second, order, since = (*said, said[0])[:3]  # the release before does not say since when
+            if len(said) == 3:  # noqa: PLR2004 - this one does
+                began[name] = min(began.get(name, since), since)
             if second > last.get(name, -1):
                 last[name], serves[name] = second, {}
             if second == last[name]:
                 serves[name][kind] = version, order, since
     there = {name: versions for name, versions in serves.items() if _ENDED not in versions}
+    silent = {name: last[name] for name in there if at - last[name] > SILENT_S}
     newest: dict[str, tuple[int, str, int]] = {}  # the first that served it counts
-    for name, versions in there.items():
-        for kind, (version, order, since) in versions.items() if at - last[name] <= SILENT_S else ():
+    for name in there.keys() - silent.keys():
+        for kind, (version, order, since) in there[name].items():
             newest[kind] = max(newest.get(kind, (-1, "", 0)), (order, version, -since))
+    gone = _replaced(silent, {name: began[name] for name in there if name in began}) | {
+        name for name, second in silent.items() if at - second > GONE_S
+    }
 
     def lags(name: str, kind: str) -> bool:
         version, order, _ = there[name][kind]
@@ -89,9 +101,23 @@ def heard(values: Iterable[bytes], at: float) -> list[dict[str, Any]]:
         {
             "instance": name,
             "heard": last[name],
-            "is_silent": at - last[name] > SILENT_S,
+            "is_silent": name in silent,
+            "is_gone": name in gone,
             "versions": {kind: version for kind, (version, *_) in versions.items()},
-            "lags": [kind for kind in versions if lags(name, kind)],
+            "lags": [kind for kind in versions if name not in gone and lags(name, kind)],
         }
         for name, versions in sorted(there.items())
     ]
+
+
+def _replaced(silent: Mapping[str, int], began: Mapping[str, int]) -> set[str]:
+    """Those silent ones whose place another took; each takes one, of the first that fell silent.
+
+    It began after their last word, and `_APART_S` after them: of those that began together none took another's place.
+    """
+    found: set[str] = set()
+    waiting = sorted(silent.keys() & began.keys(), key=lambda name: (silent[name], name))
+    for at in sorted(began.values()):
+        before = (one for one in waiting if one not in found and silent[one] <= at and began[one] + _APART_S <= at)
+        found.update([*before][:1])
+    return found

@@ -1,7 +1,7 @@
 """Takes pictures of the console's pages:  python -m tools.console FOLDER  (or --site, for docs/howto/console.md)
 
 Each page of a real service on a real Redis: with data, with none, and with the store away; as wide as a phone and as a
-desk, light and dark; and one as it is printed. To be looked at whenever a template or the CSS changes. `--site` takes
+desk, light and dark; and as it is printed. To be looked at whenever a template or the CSS changes. `--site` takes
 those few that the site shows, into docs/_static. Needs redis-server and chromium, as the tests do.
 """
 
@@ -47,6 +47,7 @@ PAGES = {
     "faults": "/campaigns/new?message=push&campaign=a+b&audience=users.csv&holdout=x&rate=fast",
     "policies": "/policies",
     "policy": "/policy?name=promo",
+    "suggest": "/suggest?name=promo&windows=minute,+hour&refuse_at_most=20%25&of=events",
     "try": "/try?name=promo&limits=1/day&by_segment=vip:+5/day,+20/week&channels=push:+1/hour",
     "limited": "/limited",
     "segments": "/segments?left=active&right=vip",
@@ -232,6 +233,19 @@ def all_of(folder: Path, service: Serving, token: str, state: str, pages: dict[s
                     print(state, browser.notes)
 
 
+def printed(folder: Path, service: Serving, token: str) -> None:
+    """Each page as it is printed from a dark screen, without backgrounds, as browsers leave them out."""
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        Chromium(Path(profile), dark=True) as browser,
+    ):
+        look(browser, service, token)
+        for name, path in PAGES.items():
+            browser.go(f"{service.admin}/console{path}")
+            pdf = browser.ask("Page.printToPDF", printBackground=False, paperWidth=8.27, paperHeight=11.69)["data"]
+            (folder / f"print-{name}.pdf").write_bytes(base64.b64decode(pdf))
+
+
 def main() -> None:
     """Take them."""
     parser = argparse.ArgumentParser(prog="python -m tools.console", description="Takes pictures of the console.")
@@ -250,12 +264,7 @@ def main() -> None:
             return
         options.folder.mkdir(parents=True, exist_ok=True)
         all_of(options.folder, service, token, "data", PAGES)
-        with Chromium(Path(here) / "profile", width=800) as browser:
-            look(browser, service, token)
-            for page in ("subject", "overview"):
-                browser.go(f"{service.admin}/console{PAGES[page]}")
-                printed = browser.ask("Page.printToPDF", printBackground=False)["data"]
-                (options.folder / f"print-{page}.pdf").write_bytes(base64.b64decode(printed))
+        printed(options.folder, service, token)
         server.kill()
         admin = httpx.Client(base_url=service.admin, trust_env=False, timeout=WITHIN_S)
         json = {"Accept": "application/json", "Authorization": f"Bearer {token}"}

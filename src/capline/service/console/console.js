@@ -14,6 +14,7 @@ async function renew() {
     if (!answer.ok) throw new Error(`not now: ${answer.statusText || answer.status}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (page.querySelector("link[rel=stylesheet]").href !== document.querySelector("link[rel=stylesheet]").href) return location.reload();
+    document.querySelector("footer").replaceChildren(...page.querySelector("footer").childNodes);
     const open = [...main.querySelectorAll("details")].map((part) => part.open);
     main.replaceChildren(...page.querySelector("main").childNodes);
     const parts = main.querySelectorAll("details");
@@ -31,6 +32,9 @@ function stale(told, why) {
 }
 
 if (main) {
+  const there = new URL(location);
+  there.searchParams.delete("done"); // what was said of a change is not said of what others do after it
+  history.replaceState(null, "", there);
   setInterval(renew, EVERY_MS);
   document.addEventListener("visibilitychange", renew);
 }

@@ -95,7 +95,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     paths = {path.rpartition(".")[2]: path for path in files()}
-    cast("dict[str, Any]", loaded.globals).update(capline_version=__version__, files=paths, link=link)
+    cast("dict[str, Any]", loaded.globals).update(capline_version=__version__, files=paths, link=link, now=time.time)
     cast("dict[str, Any]", loaded.filters).update({made.__name__: made for made in _FILTERS})
     return loaded
 

@@ -67,7 +67,7 @@ def told(name: str, at: float, versions: Versions, since: Mapping[str, float]) -
 
 
 def heard(values: Iterable[bytes], at: float) -> list[dict[str, Any]]:
-    """Each instance with its versions, when it was last heard, whether it is silent or gone `at` that time, its lags."""
+    """Each instance: what it serves, when it was last heard, whether it is silent or gone `at` that time, its lags."""
     last: dict[str, int] = {}
     serves: dict[str, dict[str, tuple[str, int, int]]] = {}
     began: dict[str, int] = {}

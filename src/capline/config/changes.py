@@ -6,6 +6,7 @@ limits for a while the value that comes after them; the next change replaces bot
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +22,7 @@ from capline.config.records import (
     Row,
     Totals,
     entry_bytes,
+    hour_of_end,
     names_of,
     past_bytes,
     read_past,
@@ -130,11 +132,16 @@ def _totals(moved: Iterable[tuple[bytes, Entry, Entry | None]], backend: Backend
         texts = {text for value in values for text in own_facts(value)["limits"] or ()}
         limits = [Limit.parse(text) for text in texts]
         count = before.count + sum(_counts(entry) - _counts(old) for entry, old in pairs)
+        ends = Counter(before.ends)
+        for entry, step in [*((new, 1) for new, _ in pairs), *((old, -1) for _, old in pairs if old is not None)]:
+            if hour := hour_of_end(entry):
+                ends[hour] += step
         totals[policy] = (
             Totals(
                 count,
                 max([before.widest_us, *(limit.reach_us for limit in limits)]),
                 max([before.largest, *(limit.quota for limit in limits)]),
+                {hour: many for hour, many in ends.items() if many > 0},
             )
             if count
             else Totals()

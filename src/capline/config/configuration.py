@@ -140,14 +140,15 @@ class Configuration:
     ) -> tuple[list[tuple[Subject, Entry]], str | None]:
         """At most so many of `overrides`; and the text of the subject after which there are more, else None.
 
-        It ends where as many are found as there are: a policy without any costs one command.
+        Those that ended are left out. It ends where as many are found as there are: a policy without any costs one
+        command.
         """
         held = self._backend.totals([check_name(policy, "policy")])
         count = read_totals(held[policy]).count if policy in held else 0
         listed = [*islice(self.overrides(policy, after), count if most is None else min(count, most + 1))]
-        if most is None or len(listed) <= most:
-            return listed, None
-        return listed[:most], subject_text(listed[most - 1][0])
+        now_us = self.view.now_us()
+        page = [each for each in listed[:most] if each[1].value is not None or each[1].at(now_us) is not None]
+        return page, subject_text(listed[most - 1][0]) if most is not None and len(listed) > most else None
 
     def commits(self, before: int | None = None, most: int = 1024) -> list[Commit]:
         """At most so many of the last 1,024 commits, newest first: those before a version, or all."""
@@ -314,12 +315,13 @@ class Configuration:
 
     def stats(self) -> dict[str, float]:
         """Figures: `up` (1 or 0), `version`, `stale_seconds`, `policies`, `overrides`, `unknown` (unread ones)."""
+        now_us = self.view.now_us()
         return {
             "up": float(self.view.error is None),
             "version": self.version,
             "stale_seconds": self.stale_s,
             "policies": len(self.view.entries),
-            "overrides": sum(total.count for total in self.view.totals.copy().values()),
+            "overrides": sum(total.count_at(now_us) for total in self.view.totals.copy().values()),
             "unknown": self.view.unknown,
         }
 

@@ -13,7 +13,8 @@ granularity of its own it is {"limits": […], "granularity": "…us"}, which ol
 is the policy, or `policy NUL subject`, the subject as it is typed (`42` is the integer, `s:42` the text).
 
 `totals` has for each policy whose overrides changed: how many there are, the widest window and the largest quota among
-them. The last two never shrink while there is an override, since logs must keep what it counts.
+them. The last two never shrink while there is an override, since logs must keep what it counts. Where they are kept,
+not in a commit, they also say how many end within an hour: a row whose limits have ended stays until it changes.
 """
 
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ KEYED: Row = ("k", b"keyed", (1).to_bytes(VERSION_BYTES))
 
 _pack = msgspec.msgpack.encode
 _SPLIT = "\0"
+_HOUR_US = 3_600_000_000
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -51,11 +53,24 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True, array_like=True):
-    """Of one policy: how many overrides there are, the widest window among them, the largest quota."""
+    """Of one policy: how many overrides there are, the widest window among them, the largest quota.
+
+    `ends` has how many end for good by an hour since 1970; older releases drop it, and then count those that ended.
+    """
 
     count: int = 0
     widest_us: int = 0
     largest: int = 0
+    ends: dict[int, int] = {}
+
+    def count_at(self, now_us: int) -> int:
+        """How many have not ended then; one that did is counted until its hour is over."""
+        return self.count - sum(many for hour, many in self.ends.items() if hour * _HOUR_US <= now_us)
+
+
+def hour_of_end(entry: Entry) -> int | None:
+    """By which hour since 1970 an override ends for good; None for one that does not."""
+    return None if entry.value is not None or entry.before is None else -(-entry.effective_us // _HOUR_US)
 
 
 class Name(NamedTuple):
@@ -133,7 +148,8 @@ def read_past(row: bytes | None) -> list[Entry]:
 def commit_bytes(commit: Commit) -> bytes:
     """The bytes of a commit."""
     changes = [name[:1] if name.subject is None and not name.many else name[:2] for name in commit.changes]
-    return _pack([*commit[:5], changes, commit.totals])
+    totals = {name: (of.count, of.widest_us, of.largest) for name, of in commit.totals.items()}
+    return _pack([*commit[:5], changes, totals])
 
 
 def read_commit(told: bytes) -> Commit:

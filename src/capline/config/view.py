@@ -262,9 +262,10 @@ class View:
             self._note_logs(fresh.items())
             self.entries.update(fresh)
         again: dict[str, list[Subject]] = {}
+        totals = {policy: of for commit in commits for policy, of in commit.totals.items()}
+        totals |= {policy: read_totals(row) for policy, row in self._backend.totals([*totals]).items()}
         with self._lock:
-            for commit in commits:
-                self.totals.update(commit.totals)
+            self.totals.update(totals)
             for policy, subject, _ in (change for change in changes if not _is_policy(change)):
                 recent = self._cache.of(policy)
                 if subject is not None and (subject in recent.young or subject in recent.old):
@@ -272,7 +273,7 @@ class View:
                 self._cache.forget(policy, subject)
         for policy, subjects in again.items():  # now, as the backend may be away when they are asked for
             self.owns(policy, subjects)
-        return {*names, *(policy for commit in commits for policy in commit.totals)}
+        return {*names, *totals}
 
     def _settle_late(self, versions: list[int]) -> None:
         """Finish commits that have been pending for long: their author may have been killed.

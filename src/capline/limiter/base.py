@@ -382,8 +382,9 @@ class LimiterBase(ABC):
             self._changed.update(names)
             names, turning, now_us = self._changed | self._turning, self._turning, view.now_us()
             found = {name: view.totals.get(name) for name in names}
-            # How many there are makes no difference.
-            totals = {name: msgspec.structs.replace(t, count=1) if t and t.count else None for name, t in found.items()}
+            # How many there are and when they end makes no difference.
+            same = partial(msgspec.structs.replace, count=1, ends={})
+            totals = {name: same(t) if t and t.count else None for name, t in found.items()}
             totals = {name: t for name, t in totals.items() if t != self._rules.overrides.get(name)}
             try:
                 changes = self._policies_at(now_us, names, self._rules)

@@ -185,7 +185,7 @@ class Law:
         end_us = NOW_US + 10_000_000
         assert row is not None
         assert row[5:] == msgspec.msgpack.encode([NOW_US, "ann", None, end_us, ["50/week"]])
-        assert one.view.totals["promo"] == Totals(2, 7 * 86_400_000_000, 50)
+        assert one.view.totals["promo"] == Totals(2, 7 * 86_400_000_000, 50, {NOW_US // 3_600_000_000 + 1: 1})
         longer = one.override("promo", "u", ["60/week"], until="2027-01-15T08:00:20Z")
         assert one.roll_back_override("promo", "u", 3) == longer + 1
         for expected in (["50/week"] * 2, ["9/day", None]):
@@ -193,6 +193,47 @@ class Law:
             clock.advance_us(10_000_000)
         one.roll_back_override("promo", "u", longer)
         assert one.view.own("promo", "u") is None, "they have ended"
+
+    def test_limits_for_a_while_that_ended_are_neither_listed_nor_counted(self, one: Configuration, url: str) -> None:
+        clock: Any = one.view._clock
+        one.set_policies([PROMO])
+        with (
+            Configuration(url, namespace=self.namespace, clock=clock)
+            if one._backend.shared
+            else nullcontext(one) as another
+        ):
+            self._limits_that_end(one, clock, another)
+
+    def _limits_that_end(self, one: Configuration, clock: Any, another: Configuration) -> None:
+        one.override("promo", "vip", ["9/day"])
+        for subject in ("vip", "u", "v", "w"):
+            one.override("promo", subject, ["50/week"], until="2027-01-15T08:30:00Z")
+        one.override("promo", "w", None)
+        assert one.commits(most=1)[0].totals["promo"] == Totals(3, 7 * 86_400_000_000, 50), (
+            "a commit has what older releases read"
+        )
+
+        def listed() -> tuple[list[Any], float]:
+            page, following = one.overrides_page("promo", None, 50)
+            assert following is None
+            another.refresh()
+            assert another.stats()["overrides"] == one.stats()["overrides"]
+            return sorted((subject for subject, _ in page), key=str), one.stats()["overrides"]
+
+        assert listed() == (["u", "v", "vip"], 3)
+        clock.advance_us(1_800_000_000)
+        assert listed() == (["vip"], 3), "it is counted until the hour is over"
+        clock.advance_us(1_800_000_000)
+        assert listed() == (["vip"], 1)
+        one.override("promo", "u", ["60/week"], until="2027-01-15T10:30:00Z")
+        assert listed() == (["u", "vip"], 2)
+        one.override("promo", "v", ["60/week"])
+        one.override("promo", "u", None)
+        assert listed() == (["v", "vip"], 2)
+        assert one.overrides_page("promo", None, 1)[1] is not None
+        one.override_many("promo", dict.fromkeys(("v", "vip")))
+        assert listed() == ([], 0)
+        assert one.view.totals["promo"] == Totals()
 
     def test_limits_for_a_while_need_one_instant_that_is_ahead(self, one: Configuration) -> None:
         one.set_policies([PROMO])

@@ -122,7 +122,7 @@ def get(
             rows = [(name, configuration.policy_versions(name)[0]) for name in sorted(configuration.view.entries)]
         entries, shown = _entries(rows, now_us)
         totals = configuration.view.totals.items()
-        many = ", ".join(f"{name} {total.count:,}" for name, total in totals if total.count) or "none"
+        many = ", ".join(f"{name} {count:,}" for name, total in totals if (count := total.count_at(now_us))) or "none"
         version = configuration.version
 
     def lines() -> None:

@@ -388,7 +388,9 @@ class ConfigurationVerbs:
         after = parse_subject(named["after"]) if "after" in named else None
         page, following = await asyncio.to_thread(configuration.overrides_page, policy, after, limit)
         now_us, total = configuration.view.now_us(), configuration.view.totals.get(policy, Totals())
-        return {"overrides": [_now(policy, *each, now_us) for each in page], "count": total.count, "next": following}
+        is_all = after is None and following is None
+        count = len(page) if is_all else total.count_at(now_us)
+        return {"overrides": [_now(policy, *each, now_us) for each in page], "count": count, "next": following}
 
     @patch("/v1/overrides/{policy}", OverridesForm, Changed, query=_BULK, reads=True)
     async def set_overrides(self, request: Request, policy: str) -> Changed:

@@ -459,6 +459,19 @@ def test_what_is_configured_is_seen_page_by_page(tmp_path: Path) -> None:
         assert "and 110 more" in visitor.get("/console/audit?before=2").text
         assert visitor.get("/console/segments", headers=json).json()["segments"][0]["count"] == 9
 
+        with Configuration(store) as configuration:
+            configuration.set_policies([Policy("p008", ["3/day"], by_segment={"vip": ["5/day"]}, shadow=True)])
+            configuration.set_policies([Policy("p008", ["2/day"], by_segment={"vip": ["5/day", "9/week"]})])
+        policy = visitor.get("/console/policy?name=p008", headers=json).json()
+        differs = [[*map(tuple, one["differs"])] for one in policy["versions"]]
+        assert differs == [
+            [("limits", "3/day", "2/day"), ("shadow", "True", ""), ("by_segment vip", "5/day", "5/day, 9/week")],
+            [("shadow", "", "True"), ("by_segment vip", "", "5/day")],
+            [("limits", "", "3/day")],
+        ]
+        page = visitor.get("/console/policy?name=p008").text
+        assert "segment vip</bdi> <del>" in page
+
 
 def test_the_page_says_as_of_when_while_the_store_is_away(tmp_path: Path) -> None:
     json = {"Accept": "application/json"}

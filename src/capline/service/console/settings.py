@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from capline.config.changes import check_reason
@@ -57,7 +58,10 @@ class SettingsPages:
         versions: dict[str, Any] = {"versions": []}
         if "version" in told:
             versions = await self._verbs(token, "GET", f"{ONE}/versions", name)
-        return view | overrides | {"versions": versions["versions"][:A_PAGE]}
+        told_of = versions["versions"]
+        for one, older in zip_longest(told_of, told_of[1:]):
+            one["differs"] = _differences((older and older["policy"]) or {}, one["policy"] or {})
+        return view | overrides | {"versions": told_of[:A_PAGE]}
 
     async def tried(self, token: Token, name: str, typed: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
         """Other limits: what is in force, what was typed, and what that would have done, None if it was not tried.
@@ -119,6 +123,20 @@ def _typed(document: dict[str, Any]) -> dict[str, str]:
         for key in _BY_NAME
     }
     return {"limits": ", ".join(document.get("limits", ())), **lines}
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """What differs in two documents of a policy, and how it reads in each; empty where it is not there."""
+    one, other = _said(before), _said(after)
+    return [(key, one.get(key, ""), other.get(key, "")) for key in one | other if one.get(key) != other.get(key)]
+
+
+def _said(document: dict[str, Any]) -> dict[str, str]:
+    by_name = {f"{key} {name}": of for key, of in document.items() if key in _BY_NAME for name, of in of.items()}
+    plain = {key: of for key, of in document.items() if key not in _BY_NAME}
+    return {
+        key: str(of) if isinstance(of, str | bool | int) else ", ".join(of) for key, of in (plain | by_name).items()
+    }
 
 
 class _LineError(InvalidValueError):

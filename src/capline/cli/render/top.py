@@ -14,9 +14,12 @@ from capline.support.quantity import size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
 
-_MOST_ROWS, _MOST_LIMITED = 30, 10
+_MOST_ROWS, _MOST_LIMITED, _LONGEST_WHOLE = 30, 10, 24
+_LEAST = 2
+"""Columns of a table, however narrow the terminal is."""
 
 
 def screen(seen: Mapping[str, Any], url: str) -> Group:
@@ -73,10 +76,26 @@ def _servers(servers: Sequence[Mapping[str, Any]], away: str) -> Iterator[Render
     if rows:
         figures = [figure for figure in rows[0] if any(row[figure] for row in rows)]  # narrow: addresses stay whole
         shown = table("\nserver", "", numbers=(f"\n{figure}" for figure in figures))
-        shown.columns[0].no_wrap = True
         for each, row in zip(servers, rows, strict=True):
             shown.add_row(plain(each["server"]), _state(each, away), *(row[figure] for figure in figures))
-        yield shown
+        yield _Fitted(shown)
+
+
+class _Fitted:
+    """A table that leaves out what a narrow terminal has no room for, the last column first: none is cut."""
+
+    def __init__(self, shown: Table) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        columns, wide = self._shown.columns, options.update(max_width=1000)
+        for column in columns:
+            width = max(console.measure(cell, options=wide).maximum for cell in (column.header, *column.cells))
+            if column.justify == "right" or (column is columns[0] and width <= _LONGEST_WHOLE):
+                column.min_width = width
+        while len(columns) > _LEAST and console.measure(self._shown, options=wide).minimum > options.max_width:
+            columns.pop()
+        yield self._shown
 
 
 def _policies(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -87,7 +106,7 @@ def _policies(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
         rates = (f"{each[verdict] / seen['policies_over_s']:,.2f}" for verdict in ("allowed", "refused"))
         shares = (f"{each[name] / total:.1%}" if each[name] else "" for name in ("refused", "shadow"))
         shown.add_row(plain(each["policy"]), plain(by), *rates, *shares)
-    yield shown if shown.row_count else "\nno service counted a decision lately"
+    yield _Fitted(shown) if shown.row_count else "\nno service counted a decision lately"
 
 
 def _limited(policies: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
@@ -101,7 +120,7 @@ def _limited(policies: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
         shown = table("\nmost refused", "\npolicy", "\nlimit", numbers=("\nrefused",))
         for count, policy, limit, subject in sorted(rows, key=lambda row: -row[0])[:_MOST_LIMITED]:
             shown.add_row(plain(subject), plain(policy), plain(limit), f"{count:,}")
-        yield shown
+        yield _Fitted(shown)
 
 
 def _campaigns(campaigns: list[dict[str, Any]] | None) -> Iterator[RenderableType]:
@@ -110,7 +129,7 @@ def _campaigns(campaigns: list[dict[str, Any]] | None) -> Iterator[RenderableTyp
         for each in campaigns:
             words = (plain(each[name]) for name in ("campaign", "state", "policy"))
             shown.add_row(*words, f"{each['done']:,}", f"{each['audience']:,}")
-        yield shown
+        yield _Fitted(shown)
 
 
 def _subject(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -127,7 +146,7 @@ def _subject(seen: Mapping[str, Any]) -> Iterator[RenderableType]:
             free = "" if at_us is None else duration_text(max(0, -(-(at_us - each["now_us"]) // 1_000_000)) * 1_000_000)
             used, left = (f"{limit[name]:,}" if name in limit else "" for name in ("used", "remaining"))
             shown.add_row(plain(each["policy"]), plain(limit["limit"]), used, left, free, style=style)
-    yield shown
+    yield _Fitted(shown)
 
 
 def _state(state: Mapping[str, Any], away: str) -> str:

@@ -47,7 +47,7 @@ SLOW_ON_DISK = (
     "_four_processes_get_exactly_the_quota",
 )
 """Laws that the example over SQLite keeps in the proof alone: it syncs each step to the disk."""
-EXAMPLE_LAWS = 3
+EXAMPLE_LAWS = 6
 """Of so many laws the example keeps one all day: what it shows is that a stranger's store can be held to them."""
 
 

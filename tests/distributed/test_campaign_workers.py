@@ -1045,7 +1045,7 @@ def refusals(site: Site, url: str) -> Iterator[tuple[list[str | Path], str]]:
     yield ["campaign", "enqueue", file, "-q", "http://h"], "is not the URL of a Redis or Valkey server; write it like"
     yield ["worker", "-q", "redis+sentinel://:swordfish@127.0.0.1:1/m"], "queue redis+sentinel://127.0.0.1:1/m/0: "
     yield ["worker", "-q", "redis://:swordfish@127.0.0.1:1/0"], "queue redis://127.0.0.1:1/0: "
-    yield ["worker", "-q", "redis://:swordfish@127.0.0.1:x/0"], "is no host:port"
+    yield ["worker", "-q", "redis://:swordfish@127.0.0.1:x/0"], "is not host:port"
     yield ["worker", "-q", "redis://:swordfish@127.0.0.1/zero"], "at most the number of a database"
     yield ["worker", "-q", url, "--takeover", "0.1"], "taken over after 1 to 86400 s, not 0.1"
     yield ["campaign", "status", "winter", "-q", url], "no run of a campaign 'winter'; begin it with: capline campaign"

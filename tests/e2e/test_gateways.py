@@ -158,7 +158,7 @@ def test_haproxy_asks_the_agent(tmp_path: Path) -> None:
 TRAEFIK = Path(__file__).parents[2] / "build" / "envoy" / "bin" / "traefik"
 ENTRY = {
     "entryPoints": {"web": {"address": "127.0.0.1:8000"}},
-    "providers": {"file": {"filename": "traefik.yaml", "watch": False}},
+    "providers": {"file": {"filename": "traefik-dynamic.yaml", "watch": False}},
     "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
 }
 
@@ -175,11 +175,11 @@ def test_traefik_passes_the_refusal_on(tmp_path: Path) -> None:
         "X_Forwarded_For": "192.0.2.9",
     }
     with Provider() as provider, Serving(tmp_path, "--store", "memory://") as service:
-        text = (DOCS / "traefik.yaml").read_text(encoding="utf-8")
+        text = (DOCS / "traefik-dynamic.yaml").read_text(encoding="utf-8")
         for shown, real in {"127.0.0.1:8080": service.url, "127.0.0.1:9000": provider.url}.items():
             assert shown in text
             text = text.replace(shown, urlsplit(real).netloc)
-        (tmp_path / "traefik.yaml").write_text(text, encoding="utf-8")
+        (tmp_path / "traefik-dynamic.yaml").write_text(text, encoding="utf-8")
         command = [str(TRAEFIK), "--configfile=entry.yaml"]
         with Gateway(tmp_path, "entry.yaml", command, {}, text=yaml.safe_dump(ENTRY)) as traefik:
             assert soon(lambda: traefik.get("/a").status_code == 200, WITHIN_S), "its file is read after it listens"

@@ -42,7 +42,9 @@ def read_overrides(lines: Iterable[str], *, is_csv: bool) -> Wanted:
             limits[row.subject] = row.limits
             if row.granularity is not None:
                 granularity[row.subject] = row.granularity
-    except (CaplineError, csv.Error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:  # of a block of lines: which of them is not known
+        raise InvalidValueError("a byte is not UTF-8; save it as UTF-8") from None
+    except (CaplineError, csv.Error, msgspec.MsgspecError) as error:
         raise InvalidValueError(f"line {max(1, read.count)}: {error}") from None
     return limits, granularity
 

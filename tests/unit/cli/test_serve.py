@@ -19,7 +19,7 @@ def files(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--listen", "0.0.0.0:8080"], "--listen: without tokens it listens on loopback only"),
-        (["--admin", "8081"], "--admin: '8081' is no address; write host:port"),
+        (["--admin", "8081"], "--admin: '8081' is not an address; write host:port"),
         (["--policies", "nope.yaml"], "nope.yaml: cannot be read"),
         (["--store", "ftp://x"], "unknown kind 'ftp'"),
         (["--workers", "0"], "--workers: expected a whole number from 1 to 256"),

@@ -94,8 +94,29 @@ def test_workers_find_a_store_below_the_home_directory(
         assert capline.json("usage", "promo", "1", "--store", store)[0]["used"] == 1
 
 
+def test_lines_of_an_editor_of_windows_are_read(tmp_path: Path, capline: CommandLine) -> None:
+    """A mark of UTF-8 at the beginning, and line ends of two characters."""
+    sent = b'{"policy": "promo", "subject": 7, "at": "2026-01-31T16:00:00Z"}'
+    for file, line in {"sent.jsonl": sent, "users.jsonl": b'{"id": 7, "segment": "active"}'}.items():
+        (tmp_path / file).write_bytes(b"\xef\xbb\xbf" + line + b"\r\n")
+    (tmp_path / "vips.csv").write_bytes(b"\xef\xbb\xbfsubject,limits\r\n7,9/day\r\n")
+    for typed in (
+        "import sent.jsonl",
+        "segments build users.jsonl --out s",
+        "config set policies.yaml -s lmdb://config",
+    ):
+        assert capline(*typed.split()).returncode == 0, typed
+    assert capline("config", "overrides", "promo", "vips.csv", "-s", "lmdb://config").returncode == 0
+
+
+def test_what_is_not_utf_8_is_said_in_words(tmp_path: Path, capline: CommandLine) -> None:
+    (tmp_path / "vips.csv").write_bytes(b"subject,limits\n\xff,9/day\n")
+    said = capline.refused("config", "overrides", "promo", "vips.csv", "-s", "lmdb://config")
+    assert said == "capline: vips.csv, a byte is not UTF-8; save it as UTF-8\n"
+
+
 def test_a_service_in_place_of_a_store(capline: CommandLine) -> None:
-    for typed in ("decide promo 1", "erase 1", "usage promo 1"):
+    for typed in ("decide promo 1", "erase 1", "usage promo 1", "top --once"):
         assert "--store: a command asks a store itself" in capline.refused(
             *typed.split(), "--store", "http://localhost"
         )

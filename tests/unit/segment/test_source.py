@@ -266,7 +266,7 @@ def test_a_gzip_cut_short_at_any_length(tmp_path: Path) -> None:
 
 
 def test_empty_sources(tmp_path: Path) -> None:
-    with pytest.raises(SegmentError, match=r"u\.csv: cannot be read: Empty CSV"):
+    with pytest.raises(SegmentError, match=r"u\.csv: cannot be read: it is empty; a CSV"):
         pairs(write_csv(tmp_path / "u.csv", ""))
     header = write_csv(tmp_path / "h.csv", "id,segment\n")
     with pytest.raises(SegmentError, match=r"h\.csv: no rows"):

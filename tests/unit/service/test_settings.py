@@ -185,7 +185,7 @@ def test_the_keys_that_are_fixed() -> None:
         ("hosts: 'https://capline'", ":1: hosts: 'https://capline' is not a host name"),
         ("stor: memory://", ":1: unknown key 'stor'; did you mean store?"),
         ("\nhttp: {lisen: 127.0.0.1:1}", ":2: http: unknown key 'lisen'; did you mean listen?"),
-        ("http: {listen: 8080}", ":1: http: listen: '8080' is no address; write host:port"),
+        ("http: {listen: 8080}", ":1: http: listen: '8080' is not an address; write host:port"),
         ("http: 8080", ":1: http: expected a mapping"),
         ("http: {workers: 0}", ":1: http: workers: expected a whole number from 1 to 256"),
         ("http: {listen: 0.0.0.0:80}", ":1: http: listen: without tokens it listens on loopback only"),
@@ -223,7 +223,7 @@ def test_a_fault_is_named_with_its_line(tmp_path: Path, text: str, said: str) ->
 @pytest.mark.parametrize(
     ("environment", "options", "said"),
     [
-        ({"CAPLINE_HTTP_LISTEN": "8080"}, {}, "CAPLINE_HTTP_LISTEN: '8080' is no address"),
+        ({"CAPLINE_HTTP_LISTEN": "8080"}, {}, "CAPLINE_HTTP_LISTEN: '8080' is not an address"),
         ({"CAPLINE_HTTP_LISTEN": "8080"}, {"http__listen": "10.0.0.1:80"}, "--http__listen: without tokens it listens"),
         ({"CAPLINE_HTTP_TLS_KEY": "k.pem"}, {}, "no 'certificate:' here"),
         ({"CAPLINE_STORE": "memory://", "CAPLINE_HTTP_WORKERS": "2"}, {}, "CAPLINE_STORE: memory:// is one"),

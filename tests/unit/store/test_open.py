@@ -48,7 +48,7 @@ def test_a_path_that_urls_cannot_have_is_refused_where_only_the_path_is_asked_fo
 def test_servers_by_address_of_ipv6_whatever_this_pythons_urlsplit_takes() -> None:
     assert parse_url("redis+cluster://[::1],h:7001,[::2]:7002").seeds == (("::1", 6379), ("h", 7001), ("::2", 7002))
     for host in ("[::1", "::1]", "[::1]x", "x[::1]", "[]"):
-        with pytest.raises(InvalidValueError, match="is no host:port"):
+        with pytest.raises(InvalidValueError, match="is not host:port"):
             parse_url(f"redis://{host}:6379")
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,7 +100,7 @@ def import_(
             read += 1
             read_bytes += len(line)
             try:
-                record = read_line(line)
+                record = read_line(line.removeprefix(BOM_UTF8) if read == 1 else line)
             except CaplineError as error:
                 raise InvalidValueError(f"{file}, line {read}: {error}") from None
             advance(read_bytes)

@@ -17,7 +17,7 @@ import typer
 
 from capline.cli.input.campaigns import TokenFileOption
 from capline.cli.input.declare import Commands
-from capline.cli.input.options import DEFAULT_POLICIES, ConfigOption, PoliciesOption, Source
+from capline.cli.input.options import DEFAULT_POLICIES, ConfigOption, PoliciesOption, Source, check_store
 from capline.cli.render.console import Answer, out
 from capline.model.subject import parse_subject, subject_text
 
@@ -109,6 +109,7 @@ def _store(source: Source, word: str | None, stack: ExitStack) -> Callable[[], d
     from capline.service.record.counted import HOUR, SPANS, joined
 
     subject = None if word is None else parse_subject(word)
+    check_store(source.store)
     opened = Limiter(source.store, (), create=False) if subject is None else source.limiter()
     limiter = stack.enter_context(opened)
     try:

@@ -67,6 +67,14 @@ LedgerOption = Annotated[
 ]
 
 
+def check_store(url: str) -> None:
+    """Raise where it is a service."""
+    if url.startswith(("http://", "https://")):
+        raise InvalidValueError(
+            "--store: a command asks a store itself, like redis://host:port; this is a service's URL"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where the limits and the hits are."""
@@ -82,8 +90,7 @@ class Source:
         """
         from capline.limiter.limiter import Limiter
 
-        if self.store.startswith(("http://", "https://")):
-            raise InvalidValueError("--store: a command asks a store itself, by its own URL; a service has no command")
+        check_store(self.store)
         if self.config is not None and not self.policies.exists():
             return Limiter.from_config(self.config, self.store, create=create)
         return Limiter.from_file(self.policies, self.store, create=create, config=self.config)

@@ -8,6 +8,7 @@ closed many rows are one value, so a line break in a value is an error.
 
 import gzip
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
@@ -112,7 +113,7 @@ def _objects(path: Input) -> Generator[dict[str, Any]]:
                 continue
             row += 1
             try:
-                yield decode(line)
+                yield decode(line.removeprefix(BOM_UTF8) if row == 1 else line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise SegmentError(f"{path}, row {row}: not a JSON object ({error}); get the whole file") from None
 
@@ -195,6 +196,10 @@ def _arrow_errors(path: Input) -> Generator[None]:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split()).rstrip(".")
         if isinstance(error, UnicodeDecodeError):
             reason = f"not UTF-8 text ({error.reason})"
+        if reason == "Empty CSV file":
+            raise SegmentError(
+                f"{path}: cannot be read: it is empty; a CSV file begins with the names of its columns"
+            ) from None
         raise SegmentError(
             f"{path}: cannot be read: {reason}; it is damaged, cut short or not what it is named"
         ) from None

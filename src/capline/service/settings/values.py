@@ -187,7 +187,7 @@ def parse_address(text: str) -> Address:
     name = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     number = int(port) if port.isascii() and port.isdecimal() and len(port) <= len(str(_LARGEST_PORT)) else -1
     if not colon or not name or not 0 <= number <= _LARGEST_PORT or (":" in name) != host.startswith("["):
-        raise InvalidValueError(f"{quoted(text)} is no address; write host:port, like 127.0.0.1:8080 or [::1]:8080")
+        raise InvalidValueError(f"{quoted(text)} is not an address; write host:port, like 127.0.0.1:8080 or [::1]:8080")
     if name == "localhost":
         name = "127.0.0.1"
     try:

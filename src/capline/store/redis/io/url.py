@@ -162,7 +162,7 @@ def _seeds(hosts: str, port: int, where: str) -> tuple[Address, ...]:
             host, number = text, str(port)
         host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         if not host or "[" in host or "]" in host or not _NUMBER.fullmatch(number) or not 0 < int(number) < 1 << 16:
-            raise InvalidValueError(f"{where}: {text!r} is no host:port")
+            raise InvalidValueError(f"{where}: {text!r} is not host:port")
         seeds.append((host, int(number)))
     if len(seeds) > MOST_SEEDS:
         raise InvalidValueError(f"{where}: {len(seeds)} servers named; at most {MOST_SEEDS}, the rest is found")

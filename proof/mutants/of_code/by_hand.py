@@ -378,8 +378,8 @@ MUTANTS = (
     Mutant(
         "a client names another subject in a header, and is never limited",
         "service/gateways/check.py",
-        "named = _headers(request) | query_of(request.query, _PARAMETERS)",
-        "named = query_of(request.query, _PARAMETERS) | _headers(request)",
+        'named = _headers(request, None if "subject" in asked else asked.get("subject_header")) | asked',
+        'named = asked | _headers(request, None if "subject" in asked else asked.get("subject_header"))',
         "unit/service/test_check.py::test_headers_say_it_and_a_parameter_wins_over_its_header",
     ),
     Mutant(

@@ -331,7 +331,7 @@ def decided_of(rng: random.Random, batches: list[list[int]]) -> tuple[set[int], 
 def test_random_campaigns_as_a_naive_oracle_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, history: bool
 ) -> None:
-    for seed in range(size(12, 75, 150)):
+    for seed in range(size(20, 75, 150)):
         rng = random.Random(seed)
         store = f"lmdb://{tmp_path}/store-{seed}"
         drawn = world(rng, tmp_path, store)

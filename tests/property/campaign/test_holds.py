@@ -523,7 +523,7 @@ def test_random_histories_end_as_the_rule_says(
 ) -> None:
     store, clock = opened
     monkeypatch.setattr(room, "LOOK_AGAIN_US", HOUR_US)
-    for seed in range(size(1, 8 if yielding or several else 12, 25)):
+    for seed in range(size(2 if not several else 1, 8 if yielding or several else 12, 25)):
         with pytest.MonkeyPatch.context() as kills:
             history(tmp_path / str(seed), store, clock, random.Random(seed), kills if dies else None, yielding, several)
 

@@ -8,7 +8,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from tests.kit.chromium import browser
+from tests.kit.chromium import Chromium, browser
 from tests.unit.campaign.test_page import example
 
 from capline.campaign.page import render as campaign_page
@@ -134,6 +134,17 @@ def test_the_report_of_a_campaign_is_read_on_a_phone_too(tmp_path: Path) -> None
     found = re.search(r'data-widths="(\d+) (\d+)"', dom_of(narrow, tmp_path, ["--allow-file-access-from-files"]))
     assert found is not None
     assert found[1] == found[2]
+
+
+@pytest.mark.deep
+def test_a_printed_report_is_dark_on_light_and_goes_on_where_a_page_has_room(report: Path, tmp_path: Path) -> None:
+    with Chromium(tmp_path, dark=True) as page:
+        page.go(report.as_uri())
+        assert page.told("getComputedStyle(document.body).color") == "rgb(230, 234, 237)"
+        scheme = {"name": "prefers-color-scheme", "value": "dark"}
+        page.ask("Emulation.setEmulatedMedia", media="print", features=[scheme])
+        assert page.told("getComputedStyle(document.body).color") == "rgb(29, 35, 41)"
+        assert page.told("getComputedStyle(document.querySelector('section')).breakInside") == "auto"
 
 
 @pytest.mark.deep

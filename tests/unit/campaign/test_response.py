@@ -132,7 +132,7 @@ def groups_by_hand(
             meant = [row for row in some if row.outcome in ("sent", "not known", "failed")]
             if sent or held:
                 counts = [len(sent), sum((row, name) in own for row in sent)]
-                for part in (meant, held) if held else ():
+                for part in (meant, held) if held and meant else ():
                     counts += [len(part), sum((row, name) in followed for row in part)]
                 found[name, *key] = counts
     return found
@@ -323,6 +323,23 @@ def test_a_message_that_waits_is_neither_sent_nor_refused_yet(tmp_path: Path) ->
     assert group.against is not None
     assert [share[:2] for share in (group.sent, *group.against[:2])] == [(1, 1)] * 3
     assert (found.never_sent, found.regret) == (1, [])
+
+
+def test_a_number_that_only_the_held_out_have_has_no_share(tmp_path: Path) -> None:
+    rows = [
+        Row(who, f"c{day}", "held out" if day == 2 else "sent", AT_US + day * DAY_US)
+        for day in range(3)
+        for who in range(40)
+    ]
+    found = response(tmp_path, rows, [(who, AT_US + who % 2 * DAY_US, "bought") for who in range(40)])
+    assert [(group.number, group.sent.of, group.against) for group in found.groups[-3:]] == [
+        (1, 40, None),
+        (2, 40, None),
+        (3, 0, None),
+    ]
+    page = render(found, "7 days", "week")
+    assert "bought: 50.0% of the 1st in a week, 50.0% of the 2nd" in page
+    assert "<td>3rd</td><td>0</td><td>0</td><td>-</td>" in page
 
 
 @pytest.mark.parametrize("found", ["bought", "<script>alert(1)</script>&"])

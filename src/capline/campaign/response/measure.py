@@ -124,8 +124,8 @@ def _group(
     if not sent.size and not held.size:
         return None
     against = None
-    if held.size and not kind.by_key:
-        meant = np.flatnonzero(rows & np.isin(state, (SENT, NOT_KNOWN, TRIED)))
+    meant = np.flatnonzero(rows & np.isin(state, (SENT, NOT_KNOWN, TRIED)))
+    if held.size and meant.size and not kind.by_key:
         sent_to, held_out = (share_of(people[some], followed[some], LEAST) for some in (meant, held))
         against = Against(sent_to, held_out, difference_of(sent_to, held_out))
     return Group(name, campaign, segment, number, share_of(people[sent], kind.direct[sent]), against)

@@ -52,9 +52,10 @@ def headline(found: Response) -> str:
     apart = [group for group in whole if group.against and group.against.difference.is_apart]
     if apart:
         return f"Beside the holdout: {'; '.join(f'{each.kind} of {_effect(each)}' for each in apart[:2])}"
-    first = [group for group in whole if group.campaign == whole[0].campaign][:4]
+    sent = [group for group in whole if group.sent.of]
+    first = [group for group in sent if group.campaign == sent[0].campaign][:4]
     rates = ", ".join(f"{percent(group.sent.rate)} {group.kind}" for group in first)
-    return f"Of those sent {whole[0].campaign}: {rates}" if whole else "Nothing was sent"
+    return f"Of those sent {sent[0].campaign}: {rates}" if sent else "Nothing was sent"
 
 
 def chance(found: Response) -> str:
@@ -75,7 +76,9 @@ def percent(rate: float, like: float | None = None) -> str:
 
 
 def percent_of(share: Share) -> str:
-    """A rate and its interval."""
+    """A rate and its interval; a dash where there were none."""
+    if not share.of:
+        return "-"
     if share.low is None or share.high is None:
         return f"{percent(share.rate)}, no interval"
     low, high = (percent(bound, share.rate) for bound in (share.low, share.high))
@@ -125,9 +128,10 @@ def _rates(kind: str, groups: Sequence[Group]) -> str:
 
 
 def _numbers(kind: str, groups: Sequence[Group], window: str) -> str:
-    if len(groups) < 2:  # noqa: PLR2004 - nothing to put side by side
+    sent = [group for group in groups if group.sent.of]
+    if len(sent) < 2:  # noqa: PLR2004 - nothing to put side by side
         return ""
-    first, last = groups[0], groups[-1]
+    first, last = sent[0], sent[-1]
     title = (
         f"{kind}: {percent(first.sent.rate)} of the {name_of(first)} in a {window}, "
         f"{percent(last.sent.rate)} of the {name_of(last)}"

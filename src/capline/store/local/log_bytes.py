@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Sequence
 from zlib import crc32
 
 from capline.model.errors import StoreDamagedError, StoreVersionError
@@ -62,11 +62,11 @@ def pack_unit_log(stamps: array[int], key: bytes) -> bytes:
     return _pack_pair(_UNIT_SEED, crc32(key, crc32(body, _UNIT_SEED))) + body
 
 
-def pack_first_hit(stamp_us: int) -> Callable[[bytes], bytes]:
-    """`pack_unit_log` of one hit, as a function of the key: a batch gives the same hit to many."""
+def pack_first_hits(stamp_us: int, keys: Sequence[bytes]) -> list[bytes]:
+    """`pack_unit_log` of one hit, the same for each of these keys."""
     body = _WORD.pack(stamp_us)
     seed = crc32(body, _UNIT_SEED)
-    return lambda key: _pack_pair(_UNIT_SEED, crc32(key, seed)) + body
+    return [_pack_pair(_UNIT_SEED, crc32(key, seed)) + body for key in keys]
 
 
 def read_words(value: bytes, key: bytes) -> tuple[int, array[int]]:

@@ -5,19 +5,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import StoreDamagedError, StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from capline.model.subject import Subject
     from capline.store.local.transaction import LogRef
+else:
+    from capline.model.arrays import np
 
 LOG_KEY = b"log:"
 LOG_NUMBER = struct.Struct(">I")
 LOG_META = struct.Struct(">IQ")
 """What `meta` has of a log: its number, and the longest window on it (us)."""
-INTEGER_KEY = struct.Struct(">4scQ")
+_INTEGER_KEY = struct.Struct(">4scQ")
 _INTEGER = struct.Struct(">cQ")
 LONGEST_PLAIN_BYTES = 400
 
@@ -49,6 +56,20 @@ def subject_of(tail: bytes) -> Subject:
 def log_key(ref: LogRef, subject: Subject) -> bytes:
     """The key of a subject's log."""
     return log_prefix(ref) + subject_key(subject)
+
+
+def log_keys(ref: LogRef, subjects: Sequence[Subject] | NDArray[Any]) -> list[bytes]:
+    """Those of many subjects, each as `log_key` makes it; of an array of numbers in a fraction of its time."""
+    prefix = log_prefix(ref)
+    if not isinstance(subjects, np.ndarray):
+        pack = _INTEGER_KEY.pack
+        return [
+            pack(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
+            for subject in subjects
+        ]
+    keys = np.empty(len(subjects), [("head", "V5"), ("subject", ">u8")])
+    keys["head"], keys["subject"] = np.void(prefix + b"i"), subjects
+    return keys.view("V13").tolist()
 
 
 def log_prefix(ref: LogRef) -> bytes:

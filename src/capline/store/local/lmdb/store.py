@@ -31,16 +31,16 @@ from capline.model.clock import Clock
 from capline.model.decision import Decision
 from capline.model.errors import CaplineError, StoreClosedError, StoreError
 from capline.model.subject import Subject, check_subject
-from capline.store.columns import NO_HIT, Decisions
+from capline.store.columns import NO_HIT, Decisions, plain
 from capline.store.local.base import LocalStore
-from capline.store.local.batches import ROWS_A_TRANSACTION, limits_of, rows_of
+from capline.store.local.batches import ROWS_A_TRANSACTION, limits_of
 from capline.store.local.fast_path import FastRule, Quick, decide_one, first_decision
 from capline.store.local.lmdb.environment import Environment, Transaction, open_environment
 from capline.store.local.lmdb.keys import (
-    INTEGER_KEY,
     LOG_KEY,
     LOG_META,
     LOG_NUMBER,
+    log_keys,
     log_prefix,
     subject_key,
     subject_of,
@@ -52,7 +52,7 @@ from capline.store.local.log_bytes import (
     FLOOR,
     IDS,
     PAGED,
-    pack_first_hit,
+    pack_first_hits,
     pack_log,
     pack_unit_log,
     read_plain,
@@ -324,34 +324,31 @@ class LmdbStore(LocalStore):
         self, transaction: LogTransaction, batch: Batch, mode: Mode, rows: slice, errors: dict[int, CaplineError]
     ) -> Any:
         """Rows of one unit at one instant, in columns where their logs are short and plain; the others one by one."""
-        compiled, attempts = batch.compiled, [*rows_of(batch, rows)]
+        compiled, given = batch.compiled, batch.subjects[rows]
         rules: list[Any] = [rule.units for rule in compiled]
-        usual = batch.cost == 1 and mode != "refund" and None not in rules and len(attempts) >= FEWEST_IN_COLUMNS
+        usual = batch.cost == 1 and mode != "refund" and None not in rules and len(given) >= FEWEST_IN_COLUMNS
         if not usual or not isinstance(transaction, LmdbTransaction):
             return super()._batch_answers(transaction, batch, mode, rows, errors)
         table, now_us = self._table(b"logs"), self._clock.now_us()
-        late, subjects = set[int](), [subject for _, subject in attempts]
-        if len({*subjects}) < len(subjects):
+        late, subjects = set[int](), plain(given)
+        if not _ascend(given) and len({*subjects}) < len(subjects):
             firsts = dict(zip(reversed(subjects), reversed(range(len(subjects))), strict=True))
             late = {row for row, subject in enumerate(subjects) if firsts[subject] < row}
         places: list[tuple[Any, list[bytes], list[array[int]]]] = []
         for ref in compiled[0].refs:
             # A cursor stays on its page: neighbouring subjects, as in campaigns, cost half a search each.
-            cursor, prefix, pack = transaction.txn.cursor(table), log_prefix(ref), INTEGER_KEY.pack
-            get, found = cursor.get, list[Any]()
-            keys = [
-                pack(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
-                for subject in subjects
-            ]
-            for row, key in enumerate(keys):
-                value = get(key)
-                stamps = NO_STAMPS if value is None else read_plain(value, key)
-                if stamps is None or len(stamps) >= TAIL_HITS:
-                    stamps = NO_STAMPS
-                    late.add(row)
-                found.append(stamps)
+            cursor, keys = transaction.txn.cursor(table), log_keys(ref, given)
+            get: Callable[[bytes], bytes | None] = cursor.get
+            found = [NO_STAMPS] * len(keys)
+            for row, value in enumerate(map(get, keys)):
+                if value is not None:
+                    stamps = read_plain(value, keys[row])
+                    if stamps is None or len(stamps) >= TAIL_HITS:
+                        late.add(row)
+                    else:
+                        found[row] = stamps
             places.append((cursor, keys, found))
-        codes = np.zeros(len(attempts), np.uint16) if batch.codes is None else batch.codes[rows]
+        codes = np.zeros(len(subjects), np.uint16) if batch.codes is None else batch.codes[rows]
         answers, left = judge_columns([found for _, _, found in places], rules, codes, limits_of(batch), now_us)
         late.update(np.flatnonzero(left).tolist())
         if mode == "decide":
@@ -362,7 +359,7 @@ class LmdbStore(LocalStore):
         others = sorted(late)
         if others:
             failed = dict[int, CaplineError]()
-            operations = [Operation(mode, compiled[attempts[row][0]], attempts[row][1]) for row in others]
+            operations = [Operation(mode, compiled[int(codes[row])], subjects[row]) for row in others]
             decided = self._answers(transaction, operations, 0, failed)
             errors.update({rows.start + others[at]: error for at, error in failed.items()})
             answers.put(np.array(others), Decisions.of(decided, answers.limits))
@@ -377,20 +374,16 @@ class LmdbStore(LocalStore):
         cutoff_us: int,
     ) -> None:
         """Record a unit with its stamp in the logs of each of these rows."""
-        first_value, fresh = pack_first_hit(now_us), 0
         for cursor, keys, found in places:
-            put = cursor.put
-            for row in rows:
-                key, stamps = keys[row], found[row]
-                if not stamps:
-                    put(key, first_value(key))
-                    fresh += 1
-                    continue
-                if stamps[0] <= cutoff_us:
-                    stamps = stamps[bisect_right(stamps, cutoff_us) :]
-                stamps.append(hits[row])
-                put(key, pack_unit_log(stamps, key))
-        self._sweeper.pace.fresh += fresh
+            fresh = [keys[row] for row in rows if not found[row]]
+            cursor.putmulti(zip(fresh, pack_first_hits(now_us, fresh), strict=True))
+            self._sweeper.pace.fresh += len(fresh)
+            for row in rows if len(fresh) < len(rows) else ():
+                if stamps := found[row]:
+                    if stamps[0] <= cutoff_us:
+                        stamps = stamps[bisect_right(stamps, cutoff_us) :]
+                    stamps.append(hits[row])
+                    cursor.put(keys[row], pack_unit_log(stamps, keys[row]))
 
     def _walk(
         self, transaction: LogTransaction, ref: LogRef, after: object
@@ -454,3 +447,8 @@ class LmdbStore(LocalStore):
         if self._environment is not None:
             self._environment.leave()
             self._environment = None
+
+
+def _ascend(subjects: Any) -> bool:
+    """Whether they are numbers in order, as those of campaigns are."""
+    return isinstance(subjects, np.ndarray) and bool((subjects[1:] > subjects[:-1]).all())

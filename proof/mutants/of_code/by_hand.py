@@ -94,8 +94,8 @@ MUTANTS = (
     Mutant(
         "two hits of one instant in a batch are recorded under one stamp",
         "store/local/lmdb/store.py",
-        "                stamps.append(hits[row])\n                put(key, pack_unit_log(stamps, key))",
-        "                stamps.append(now_us)\n                put(key, pack_unit_log(stamps, key))",
+        "stamps.append(hits[row])\n                    cursor.put(keys[row]",
+        "stamps.append(now_us)\n                    cursor.put(keys[row]",
         "property/store/test_fast_path.py::test_rows_of_a_batch_are_answered_as_one_by_one",
     ),
     Mutant(

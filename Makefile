@@ -108,7 +108,7 @@ articles: setup ## published limiters on the cases that break them, beside capli
 proof: setup ## what takes too long for CI: the long forms of docs/explanation/reliability.md, all combinations, damaged snapshots, a Spark job
 	@bash tools/setup.sh test
 	@CAPLINE_TESTS=proof $(MAKE) deep-together deep-alone
-	@set -e; for part in model simulator changes crashes flips concurrency mutants.of_code; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
+	@set -e; for part in model simulator changes releases crashes flips concurrency mutants.of_code; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
 	@set -e; for round in 1 2 3 4 5 6 7 8; do $(BIN)/pytest -q -m deep tests/distributed/test_campaign_prepare.py; done
 	$(BIN)/python tools/fuzz_segments.py
 	@PYTHON=$(CURDIR)/$(BIN)/python bash examples/spark_segments/run.sh

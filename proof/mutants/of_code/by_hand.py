@@ -195,7 +195,7 @@ MUTANTS = (
         "store/redis/steps.py",
         'if operation.kind in ("peek", "refund", "move") or',
         'if operation.kind in ("peek", "refund", "move", "settle") or',
-        "proof/test_simulator.py::test_what_is_settled_outlives_a_failover",
+        "unit/store/redis/test_steps.py::test_what_could_later_admit_too_much_waits[settle]",
     ),
     Mutant(
         "two subjects have one log",
@@ -323,7 +323,7 @@ MUTANTS = (
         "limiter/policies/rules.py",
         "set(self._past_channels.get(log, ()))",
         "set[str]()",
-        ON_SERVERS + "test_erase_reaches_a_channel_that_the_policy_has_no_more",
+        "unit/limiter/test_rules.py::test_a_channel_that_the_policy_has_no_more_is_known[all]",
     ),
     # What is answered to those who ask from outside, and configuration.
     Mutant(

@@ -18,7 +18,7 @@ CORE = ["window/charge.py charge "]
 _TESTS = {
     "window/": ("tests/unit/window", _LAW, "tests/property/window"),
     "store/local/": ("tests/unit/store/local", _LAW, "tests/conformance/test_stores.py::TestLmdb"),
-    "store/redis/scripting/lua/": (_SERVER,),
+    "store/redis/scripting/lua/": (_SERVER, "tests/faults/test_redis_expiry.py"),
 }
 
 

@@ -22,7 +22,7 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
     `limit`        the limit
     `remaining`    units that it would still allow; for quiet hours 0 while they hold, else 2^53 - 1
     `frees_in_us`  microseconds until it allows more than that: 0 if nothing of it is used, None for never (quota 0)
-    `whole_in_us`  microseconds until nothing of it is used any more, if nothing else is recorded
+    `whole_in_us`  microseconds until nothing of it is used any more, if nothing else is recorded; 0 for a quota of 0
     `name`         the policy, or `policy/channel` for a limit of a channel
     `past`         units past its quota: charged whatever the limits say, or used under a larger quota
     `shadow`       whether its policy is in shadow, so that it refuses nobody, and no header tells of it

@@ -61,6 +61,7 @@ POLICY_SETS = (
     [Policy("p", ["5/20us", "7/31us"], algorithm="gcra")],
     [Policy("p", ["1000003/3s", "9/50us"], algorithm="gcra")],
     [Policy("p", ["4/calendar-day", "6/30us"], zone="Asia/Kathmandu", by_segment={"vip": ["9/calendar-week"]})],
+    [Policy("p", ["4/calendar-day", "9/3days"], algorithm="bucketed", granularity="6h", zone="Asia/Kathmandu")],
     [Policy("p", ["3/10us", "7/50us"], by_segment={"vip": ["9/60us"]}, reservations=True)],
     [Policy("p", ["6/30us", "9/60us"], channels={"push": ["2/20us"], "email": ["3/90us"]}, reservations=True)],
     [Policy("p", ["200/1000us", "600/9000us"], reservations=True)],

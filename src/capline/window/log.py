@@ -214,6 +214,10 @@ class LogJoined(_LogAs):
         """The stamp of the sum."""
         return self._stamp_us
 
+    def units_after(self, cutoff_us: int) -> int:
+        """Units of hits later than the cutoff, of which the sum is one: also where a day has begun since."""
+        return self._log.units_after(min(cutoff_us, self._log.last_us() - 1))
+
     def stamp_of_unit(self, k: int) -> int:
         """The stamp of the hit that held the k-th newest unit before."""
         stamp_us = self._log.stamp_of_unit(k)

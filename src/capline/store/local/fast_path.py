@@ -261,6 +261,8 @@ def _units_step(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one flat step
             until_us = NEVER
         if i < n and stamps[i] <= cutoff_us:
             i = bisect_right(stamps, cutoff_us, i)
+            if same_sum and i == n:
+                return None  # a sum of yesterday, which is of today once it has moved
         if before is None:
             free -= n - i
             if cost != 1 or eager or same_sum:

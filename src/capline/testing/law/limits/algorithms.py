@@ -31,6 +31,9 @@ class AlgorithmLaw(StoreSetting):
             0.5: peek id=x -> frees 9.800001, whole 10, empty 10; decide_all p:2 -> empty 10.000001
             usage -> frees 10.000001; 1.2: decide 2 -> frees 9.300001, whole 10, empty 10
             1.7: schedule -> frees 8.800001, whole 10.000001, empty 10.000001; 1.8: decide id=x -> whole 10, empty 10
+        test_a_sum_that_a_hit_takes_over_midnight_is_of_the_new_day: 5/calendar-day | algorithm=bucketed
+            | granularity=6h | zone=Asia/Kathmandu
+            71500: charge 2 -> left 3; 72200: peek -> left 2; decide -> left 2; usage -> used 3; decide 2 -> left 0
         test_a_refund_gives_its_units_back_under_every_algorithm: 5/10s | algorithm=*
             decide 2 -> yes; a = decide 3; decide -> no; refund $a 3 -> yes; decide 3 -> left 0
             refund 1699999900000000 -> no

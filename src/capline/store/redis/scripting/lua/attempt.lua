@@ -225,7 +225,7 @@ local function subjects()
         elseif new then
           call('SET', keys[1], new, 'PX', ttl_ms())
           values[1] = new
-        elseif mode ~= 1 then
+        else
           prolong(keys[1], now + reset - term[4], retention, now, grace)
         end
       end

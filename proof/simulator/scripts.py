@@ -222,15 +222,17 @@ def _states(told: Sequence[LimitStatus]) -> bytes:
 
 
 def _parts(keys: Sequence[bytes], args: Sequence[bytes]) -> Iterator[_Row]:
-    if 5 * len(keys) != len(args):
+    if len(args) not in (len(keys), 2 * len(keys)):
         raise NotImplementedError("several logs a subject are not simulated")
-    for i, key in enumerate(keys):
-        static, _, cost, field, mark = args[5 * i : 5 * i + 5]
-        yield _Row(key, field, *_terms(static)[:2], int(cost), int.from_bytes(mark))
+    for key, static, asked in zip(keys, args, args[len(keys) :] or [b""] * len(keys), strict=False):
+        cost = int.from_bytes(asked[:7]) if asked else 1
+        yield _Row(key, asked[15:], *_terms(static)[:2], cost, int.from_bytes(asked[7:15]))
 
 
 def _joint(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> bytes:
-    peeked, now_us = args[0] == b"1", _now(args[1], now_us)
+    if args[0][:1] == bytes((_PLACE,)):
+        raise NotImplementedError("slots of several subjects are not simulated")
+    peeked, now_us = args[0][:1] == bytes((_PEEK,)), _now(args[1], now_us)
     rows = [*_parts(keys, args[2:])]
     opened = [_open(row, logs, now_us) for row in rows]
     known = [

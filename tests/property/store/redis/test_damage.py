@@ -202,6 +202,9 @@ VERBS: dict[str, Callable[[Any, str, str], list[Any]]] = {
     "cost and id": lambda limiter, policy, subject: [limiter.decide(policy, subject, 2, id="2")],
     "peek": lambda limiter, policy, subject: [limiter.peek(policy, subject), limiter.peek(policy, subject, 3, id="1")],
     "schedule": lambda limiter, policy, subject: [limiter.schedule(policy, subject, max_wait=10.0)],
+    "together": lambda limiter, policy, subject: [
+        limiter.decide_all([Attempt(policy, "sound", cost), Attempt(policy, subject, cost)]) for cost in (1, 2)
+    ],
     "refund": lambda limiter, policy, subject: [limiter.refund(policy, subject, START_US + 2_000)],
     "explain": lambda limiter, policy, subject: [limiter.explain(policy, subject)],
     "many": lambda limiter, policy, subject: _rows(limiter.decide_many(policy, [subject, subject, "sound"])),

@@ -16,8 +16,9 @@ from tests.profiles import size, sized
 from capline import Attempt, CaplineError, Limiter, ManualClock, Policy
 from capline.model.policy import BoundPolicy
 from capline.policy.joint import JointPolicy
-from capline.store.redis.scripting.requests import one_payload
-from capline.store.redis.scripting.scripts import ONE
+from capline.store.protocol import Operation
+from capline.store.redis.scripting.requests import joint_call, one_payload
+from capline.store.redis.scripting.scripts import JOINT, ONE
 
 START_US = 1_700_000_000_000_000
 STEPS = size(250, 500, 1_500)
@@ -35,13 +36,17 @@ TERMS = struct.Struct(">BHBQQQBQ")
 """The first terms of one.lua. With a least quota and a kind of flat.lua of 0, no fast path is taken."""
 ALONE = ONE.text.decode().replace("if said then return said end", "return said or 'general'")
 """one.lua without its general rule."""
+TOGETHER_ALONE = JOINT.text.decode().replace(
+    "local function pack_answer", "if now then return 'general' end local function pack_answer"
+)
+"""joint.lua without its own."""
 
 
 class General(Limiter):
     """A limiter that asks the general rule, whatever the attempt."""
 
-    def __init__(self, url: str, policy: Policy, clock: ManualClock, namespace: str) -> None:
-        super().__init__(url, [policy], clock=clock, namespace=namespace)
+    def __init__(self, url: str, policies: list[Policy], clock: ManualClock, namespace: str) -> None:
+        super().__init__(url, policies, clock=clock, namespace=namespace)
         store: Any = self._store
         compiled = store.session.compiled
 
@@ -80,7 +85,7 @@ def test_as_the_general_rule_answers(kind: str, layout: str, name: str) -> None:
     quick = 0
     with (
         Limiter(url, [policy], clock=clock, namespace=mine) as limiter,
-        General(url, policy, clock, other) as general,
+        General(url, [policy], clock, other) as general,
         Redis(port=server.port) as client,
     ):
         compiled: Any = limiter._bound(("p", None, None, None))  # pyright: ignore[reportPrivateUsage]
@@ -116,6 +121,68 @@ def test_as_the_general_rule_answers(kind: str, layout: str, name: str) -> None:
             if getattr(answer, "hit", None):
                 hits.append((subject, answer.hit))
     assert quick > STEPS // 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+def test_attempts_over_several_subjects_are_answered_as_by_the_general_rule(kind: str, layout: str) -> None:
+    chance, clock, server = random.Random(f"together {layout}"), ManualClock(START_US), shared(kind)
+    url, mine, other = f"{server.url}?deadline=20s", *(f"n{secrets.token_hex(4)}" for _ in range(2))
+    policies = [
+        Policy(f"p{number}", limits, layout=layout, **options)  # pyright: ignore[reportArgumentType]
+        for number, (limits, options) in enumerate([*LIMITS.values()][:1] + [*LIMITS.values()][2::3])
+    ]
+    hits: list[tuple[str, str, int]] = []
+    quick = refused = 0
+    with (
+        Limiter(url, policies, clock=clock, namespace=mine) as limiter,
+        General(url, policies, clock, other) as general,
+        Redis(port=server.port) as client,
+    ):
+        bound: Any = limiter._bound  # pyright: ignore[reportPrivateUsage]
+        for step in range(STEPS):
+            clock.advance_us(chance.choice([1, 2, 3, 7, 20]) - 25 * (step % 31 == 0))
+            id = f"{chance.randrange(40)}" if step > STEPS // 2 else None
+            names = [policy.name for policy in chance.sample(policies, chance.choice([1, 2, 2, 3]))]
+            parts = [
+                Attempt(
+                    name, f"s{chance.randrange(2)}", chance.choice([1, 1, 1, 1, 2, 3]), id if name == "p0" else None
+                )
+                for name in names
+            ]
+            asked = [Operation("peek", bound((one.policy, None, None, None)), one.subject, one.cost) for one in parts]
+            reader = Reader()
+            reader.feed(joint_call(asked, b"%d" % clock.now_us()).payload)
+            said: Any = client.eval(TOGETHER_ALONE, *reader.gets()[2:])
+            quick += said != b"general"
+            refused += said != b"general" and not said[8]
+            hit, far, verb = (
+                chance.choice(hits[-9:] or [("p0", "s0", START_US)]),
+                None if step % 40 == 0 else 0,
+                chance.randrange(16),
+            )
+            answers: list[tuple[object, object]] = []
+            for one in (limiter, general):
+                match verb:
+                    case 0:
+                        call = partial(one.refund, *hit)
+                    case 1:
+                        call = partial(one.charge, parts[0].policy, parts[0].subject, parts[0].cost)
+                    case 2:
+                        call = partial(one.schedule_all, parts, max_wait=far)
+                    case 3 | 4:
+                        call = partial(one.peek_all, parts)
+                    case 5:
+                        call = partial(one.decide, "p0", "s0")
+                    case _:
+                        call = partial(one.decide_all, parts)
+                answers.append(outcome(call))
+            assert answers[0] == answers[1], (step, verb, parts)
+            answer: Any = answers[0][0]
+            stamps: tuple[int, ...] = getattr(answer, "hits", ())
+            hits += [(part.policy, str(part.subject), stamp) for part, stamp in zip(parts, stamps, strict=False)]
+    assert quick > STEPS // 2
+    assert refused > STEPS // 10
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -161,7 +228,10 @@ def test_slots_behind_a_crowd_are_those_of_the_general_rule(kind: str, limit: st
     policy, url = Policy("p", [limit]), f"{server.url}?deadline=20s"
     mine, other = (f"n{secrets.token_hex(4)}" for _ in range(2))
     hits: list[int] = []
-    with Limiter(url, [policy], clock=clock, namespace=mine) as limiter, General(url, policy, clock, other) as general:
+    with (
+        Limiter(url, [policy], clock=clock, namespace=mine) as limiter,
+        General(url, [policy], clock, other) as general,
+    ):
         for step in range(200 + STEPS):
             leap = chance.randrange(-400, 400) * (step % 9 == 0)
             clock.advance_us(chance.choice([0, 0, 1, 5]) + leap)

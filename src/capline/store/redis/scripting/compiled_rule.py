@@ -95,7 +95,7 @@ class RedisRule(msgspec.Struct):
     long: bool
     """Whether a log of allowed hits may be a long one."""
     unit_terms: bytes
-    """The terms as joint.lua takes them: those of one.lua, but for the terms in full."""
+    """The terms as one.lua takes them, but for the terms in full."""
     terms_anywhere: bytes
     """What `terms` are without a zone."""
     short: bool
@@ -106,6 +106,8 @@ class RedisRule(msgspec.Struct):
     ask: Callable[..., Decision] | None = None
     one_terms_anywhere: bytes = b""
     """What `one_terms` are without a zone, once they were asked for."""
+    joint_terms_anywhere: bytes = b""
+    """The same of `joint_terms`."""
     kept: dict[object, RedisRule] = {}
     judged: list[list[object]] | None = None
     """`limits_of` with quotas less what must stay free; None if nothing must."""
@@ -127,6 +129,14 @@ class RedisRule(msgspec.Struct):
             full = b"" if self.short else msgspec.msgpack.encode(self.row(now))
             self.one_terms_anywhere = bulk(self.unit_terms + full)
         return self.one_terms_anywhere
+
+    def joint_terms(self, now: bytes) -> bytes:
+        """The terms as joint.lua takes them, as an argument on the wire."""
+        if self.rule.zone:
+            return bulk(self.unit_terms + self.terms(now))
+        if not self.joint_terms_anywhere:
+            self.joint_terms_anywhere = bulk(self.unit_terms + self.terms_anywhere)
+        return self.joint_terms_anywhere
 
     def terms(self, now: bytes) -> bytes:
         """The terms that are not in `unit_terms`, as joint.lua and refund.lua take them."""

@@ -35,11 +35,11 @@ PLAIN_ROWS = 256
 OTHER_ROWS = 64
 """Rows in one call that need the general rule, some 20 us each."""
 
-_EMPTY, _1 = bulk(b""), bulk(b"1")
+_EMPTY = bulk(b"")
 _JOINT, _JOINT_LOOK, _ONE, _ONE_LOOK = (
     b"$7\r\nEVALSHA\r\n" + bulk(script.sha) for script in (JOINT, JOINT_LOOK, ONE, ONE_LOOK)
 )
-_SLOT, _ASKED = struct.Struct(">qq"), struct.Struct(">Qqq")
+_ASKED, _JOINT_HEAD = struct.Struct(">Qqq"), struct.Struct(">Bqq")
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -152,9 +152,11 @@ def joint_groups(operations: Sequence[Operation], *, by_slot: bool) -> list[list
 
 def joint_call(operations: Sequence[Operation], now: bytes) -> Call:
     """One attempt over several subjects, or one slot; on a cluster their keys are in one slot."""
-    parts: list[bytes] = []
     keys: list[bytes] = []
-    slot, named = -1, True
+    terms: list[bytes] = []
+    asked: list[bytes] = []
+    slot, kind = -1, operations[0].kind
+    plain = named = True
     for operation in operations:
         compiled: RedisRule = operation.compiled
         family, cost, fingerprint = compiled.family, operation.cost, operation.fingerprint
@@ -162,22 +164,24 @@ def joint_call(operations: Sequence[Operation], now: bytes) -> Call:
         if slot < 0:
             slot = slot_of(tag)
         keys += [b"$%d\r\n%b:{%b}\r\n" % (len(log) + len(tag) + len(b":{}"), log, tag) for log in family.logs]
+        terms.append(compiled.joint_terms(now))
         named = named and fingerprint > 0
-        parts += (
-            bulk(compiled.unit_terms),
-            bulk(compiled.terms(now)),
-            _1 if cost == 1 else bulk(b"%d" % cost),
-            bulk(field_of(operation.subject)) if family.buckets else _EMPTY,
-            bulk(fingerprint.to_bytes(8)) if fingerprint else _EMPTY,
-        )
-    slot_us = slot_of_kind(operations[0])
-    if slot_us is not None:
-        parts.append(bulk(_SLOT.pack(*slot_us)))
-    mode = MODES[operations[0].kind]
-    script, head = (JOINT_LOOK, _JOINT_LOOK) if mode == PEEK else (JOINT, _JOINT)
-    count, arguments = bulk(b"%d" % len(keys)), 5 + len(keys) + len(parts)
-    payload = b"".join((b"*%d\r\n" % arguments, head, count, *keys, bulk(b"%d" % mode), bulk(now), *parts))
-    return Call(slot, payload, script, mode == PEEK or named)
+        plain = plain and cost == 1 and not (fingerprint or family.buckets)
+    head = _EMPTY
+    if kind != "decide" or not plain:
+        head = bulk(_JOINT_HEAD.pack(MODES[kind], *(slot_of_kind(operations[0]) or (-1, 0))))
+        asked = [
+            bulk(
+                operation.cost.to_bytes(7)
+                + operation.fingerprint.to_bytes(8)
+                + (field_of(operation.subject) if operation.compiled.family.buckets else b"")
+            )
+            for operation in operations
+        ]
+    script, command = (JOINT_LOOK, _JOINT_LOOK) if kind == "peek" else (JOINT, _JOINT)
+    count, arguments = bulk(b"%d" % len(keys)), 5 + len(keys) + len(terms) + len(asked)
+    payload = b"".join((b"*%d\r\n" % arguments, command, count, *keys, head, bulk(now), *terms, *asked))
+    return Call(slot, payload, script, kind == "peek" or named)
 
 
 def hit_call(operation: Operation, now: bytes) -> Call:

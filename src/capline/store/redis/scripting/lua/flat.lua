@@ -1,5 +1,5 @@
 -- The fast path of one attempt that is no plain unit: any cost, an id that is new, a peek, a slot that is now, and the
--- algorithms that keep sums or numbers, on logs of at most 127 entries. Included by one.lua after prelude.lua.
+-- algorithms that keep sums or numbers, on logs of at most 127 entries. Included by one.lua and joint.lua after prelude.lua.
 --
 -- It judges as if now were later than every hit and the attempt allowed; where that is not so, once more as it is. So
 -- nearly always each log is read once, and what is known of it are names of one function: neither tables nor closures,
@@ -8,8 +8,11 @@
 
 -- The answer as one.lua replies; nil, and nothing is written, where the general rule has to answer. It takes all that it
 -- uses, and captures no name: each name that a function captures costs a call about what a `struct.unpack` does.
+-- `behind`: its keys are those behind so many. `joint`: for one part of several, of which nothing is written:
+-- true, if all of them are allowed: when it is, the limit that blocks it, units left and the limit that has them, when
+-- all are left, the states, and the new values; false, the same as of a refusal.
 local function flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, cost, field, id, plain_bytes, many, text,
-    retention, grace, kind, keeps)
+    retention, grace, kind, keeps, behind, joint)
   local COUNTER, LEVEL, FIXED, SUMS, HITS = 3, 4, 5, 6, 7
   local MOST_READ, END_READ = 22 + 128 * 22, '2837'   -- bytes; no log of 127 entries has as many
   local MOST_COUNTED = 2 ^ 32   -- units of one log: a counter multiplies them by its ticks
@@ -17,6 +20,7 @@ local function flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, 
   if kind == 0 or id ~= '' and kind < HITS then return nil end
   if cost == 0 then return nil end
   local ceil, numbers, news, size = math.ceil, kind < SUMS, {}, kind == HITS and 16 or 32
+  local logs = numbers and many + 1 or 1
   -- What must stay free comes behind the numbers of all limits, and then how long a key lives.
   local kept_at = 38 + size * many
   local stamp, time, final, allowed = now, now, now, true
@@ -31,9 +35,9 @@ local function flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, 
     if stamp >= MOST_UNITS - retention then return nil end
     latest, newest, left, empty, states = -1, -1, MOST_UNITS, -1, ''
     local horizon, units = time - retention, allowed and cost or 0
-    for k = 1, #KEYS do
-      local v, n, total, base, last, oldest = nil, 0, 0, 0, -1, 0
-      if field == '' then v = redis.pcall('GETRANGE', KEYS[k], '0', END_READ) else v = redis.pcall('HGET', KEYS[k], field) end
+    for k = 1, logs do
+      local key, v, n, total, base, last, oldest = KEYS[behind + k], nil, 0, 0, 0, -1, 0
+      if field == '' then v = redis.pcall('GETRANGE', key, '0', END_READ) else v = redis.pcall('HGET', key, field) end
       -- Entry i, from the oldest on, is at `zeroth` + i * `entry`; a plain log has the newest first.
       local plain, first, start, entry, zeroth, width, bytes, ids, fmt, span, sums
       if v == '' then v = false end
@@ -53,7 +57,7 @@ local function flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, 
           local form = tag % 32
           ids, width = tag >= 96 and 8 or 0, form % 4
           bytes = (form - width) / 4
-          if size < 16 or tag < 64 or tag > 127 or width == 0 or bytes > 2
+          if size < 16 or bytes == 2 and size < 23 or tag < 64 or tag > 127 or width == 0 or bytes > 2
             or sub(v, 2, 8) ~= '\255\255\255\255\255\255\255' then
             return nil
           end
@@ -212,6 +216,7 @@ local function flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, 
         end
         if fits > latest then latest, binding = fits, number end
         if more == -1 then whole = -1 end
+        if final == -1 then gone = -1 end
         if rest < left then left, tightest = rest, number end
         if gone > empty then empty = gone end
         local state = pack('>i8I8I8', rest, more > now and more - now or 0, whole > now and whole - now or 0)
@@ -219,7 +224,7 @@ local function flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, 
       end
 
       if mode == 1 or numbers and k == 1 then
-      elseif allowed and latest <= stamp and newest < stamp then
+      elseif allowed and joint ~= false and latest <= stamp and newest < stamp then
         if kind == LEVEL or last <= horizon then
           n = 0   -- it becomes a single entry
         elseif oldest <= horizon then
@@ -258,15 +263,19 @@ local function flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, 
         -- Let it live as long as this rule keeps hits; see `prolong` in blocks.lua.
         local half = floor(grace / 2)
         local ttl = math.max(1, ceil((last + retention - now) / 1000)) + grace - half
-        if call('PTTL', KEYS[k]) < ttl then call('PEXPIRE', KEYS[k], ttl + half) end
+        if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + half) end
       end
     end
 
     if latest >= MOST_UNITS then return nil end
-    if newest < now and latest <= now then break end
+    if joint ~= nil and (joint or not allowed) then
+      if newest >= now then return nil end
+      return latest, binding, left, tightest, empty, states, news
+    end
+    if newest < now and latest <= now and joint ~= false then break end
     if mode == 2 then return nil end
     if newest >= now then time, stamp = newest, newest + 1 end
-    allowed = latest <= stamp
+    allowed = latest <= stamp and joint ~= false
     final = allowed and stamp or newest
   end
 
@@ -277,13 +286,14 @@ local function flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, 
   else
     ttl = ceil((stamp + retention - now) / 1000) + grace
   end
-  for k = 1, allowed and mode ~= 1 and #KEYS or 0 do
+  for k = 1, allowed and mode ~= 1 and logs or 0 do
+    local key = KEYS[behind + k]
     if not news[k] then   -- no hits beside the numbers
     elseif field == '' then
-      call('SET', KEYS[k], news[k], 'PX', ttl)
+      call('SET', key, news[k], 'PX', ttl)
     else
-      call('HSET', KEYS[k], field, news[k])
-      if call('PTTL', KEYS[k]) < tonumber(ttl) then call('PEXPIRE', KEYS[k], ttl + floor(grace / 2)) end
+      call('HSET', key, field, news[k])
+      if call('PTTL', key) < tonumber(ttl) then call('PEXPIRE', key, ttl + floor(grace / 2)) end
     end
   end
   local kind = allowed and 1 or 0

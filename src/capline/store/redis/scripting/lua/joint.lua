@@ -3,16 +3,15 @@
 -- recorded, or none is. One atomic step; capline.window.joint in Lua.
 --
 -- KEYS   for each part, the key of each of its logs: the subject's, or its bucket's. All in one slot.
--- ARGV   1  0 decide, 1 peek, 2 take a slot: one instant for all parts
+-- ARGV   1  empty: decide, and each part is one unit without an id, on keys of its own. Else mode[1] max_wait_us[8]
+--           not_before_us[8], the times signed and as one.lua takes them. Mode: 0 decide, 1 peek, 2 take a slot: one
+--           instant for all parts
 --        2  now in us; empty: the server's clock
---        then for each part
---        1  its terms, as one.lua takes them
---        2  msgpack, the terms in full: [logs, limits of each log, storage of each log (nil: every hit), denied, zone,
---           next], as in attempt.lua, and `judged` if something must stay free
---        3  its cost in units
---        4  its field in its bucket; empty: keys of its own
---        5  its id; empty: none; of a slot all parts have one, or none has
---        then, to take a slot, max_wait_us[8] not_before_us[8], signed, as one.lua takes them
+--        then of each part its terms, as one.lua takes them; behind the text, msgpack, the terms in full: [logs, limits
+--           of each log, storage of each log (nil: every hit), denied, zone, next], as in attempt.lua, and `judged` if
+--           something must stay free
+--        then, unless 1 is empty, of each part cost[7] id[8], and its field in its bucket, if it has one. No id: zeros;
+--           of a slot all parts have one, or none has
 -- Reply: one string: now in us[8]; kind[1]; the number of the part whose limit binds[1]; that limit's number in the
 --        part[1]; remaining[8]; retry_after in us + 1 (0: never)[8]; reset_after in us[8]; then for each part
 --        whether its id was known (2: of a slot that this log has forgotten)[1] and its hit[8]; then for each part, but
@@ -26,55 +25,98 @@
 --        6 the part's log cannot count so many units
 -- Invariant: nothing is written unless all parts are allowed. Complexity: O(limits), some commands for each log.
 
-local mode, now, with_states = tonumber(ARGV[1]), ARGV[2], true
+local now, with_states, mode, many, max_wait, not_before = ARGV[2], true, 0, #ARGV - 2, -1, 0
 --@include prelude
-local many = math.floor((#ARGV - 2) / 5)
-local max_wait, not_before = -1, 0
-if mode == 2 then max_wait, not_before = struct.unpack('>i8i8', ARGV[#ARGV]) end
-local function pack_answer(kind, part, limit, remaining, when, reset, tail)
-  return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, when, reset) .. tail
+if ARGV[1] ~= '' then
+  many = many / 2
+  mode, max_wait, not_before = unpack_at('>Bi8i8', ARGV[1])
 end
 
--- The fast path: every part is one unit on a plain log, and all fit at this instant, which is then the next slot too.
--- Else nothing is written.
-local fits, left, tightest, place, empty, all = not_before == 0, MOST_UNITS, 255, 0, 0, ''
-local slot, writes, last_stamp, stamp_bytes, retention = nil, {}, now, nil, nil
-for p = 1, fits and many or 0 do
-  local at = 5 * p
-  local static, key, field = ARGV[at - 2], KEYS[p], ARGV[at + 1]
-  local stamp_bytes, many, text, retention, grace, least, number, widest, quota, window =
-    unpack_at('>BI2BI8I8I8BI8I8I8', static)
-  local limits, judged, facts, begins_next, v, bytes
-  --@include stored
-  local new, kind, limit, remaining, when, reset, states = false, nil, nil, nil, nil, nil, ''
-  if least == 0 or ARGV[at] ~= '1' or ARGV[at + 2] ~= '' or type(v) == 'table' then
-    fits = false
-  else
-    --@include unit
-    if bytes and not new then
-      --@include blocks
-      --@include long
-      new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, nil, v, judged)
+-- The fast path: no log has a hit at this instant or later, each part is one unit on a plain log or what flat.lua answers,
+-- and all fit now, which is then the next slot too. Or else one does not, and flat.lua answers all parts as of a refusal.
+-- `done`: false where one is refused; nil, and no hit is written, where the general rule has to answer.
+do
+  local done, owner, binds, left, latest, empty, all, last_stamp, slot
+  local writes, last_write = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0   -- room for three parts: to grow is slow
+  for turn = 1, not_before == 0 and 2 or 0 do
+    local first = 0   -- the keys of the parts before
+    done, owner, binds, left, latest, empty, all, last_stamp = true, 0, 255, MOST_UNITS, now, 0, '', now
+    for p = 1, many do
+      local static, asked, key = ARGV[2 + p], ARGV[2 + many + p], KEYS[first + 1]
+      local stamp_bytes, many, text, retention, grace, least, number, widest, quota, window =
+        unpack_at('>BI2BI8I8I8BI8I8I8', static)
+      local cost, id, field, path, keeps = 1, '', '', least > 0 and 7 or number % 32, number % 64 >= 32
+      if asked then cost, id, field = unpack_at('>I7', asked), sub(asked, 8, 15), sub(asked, 16) end
+      if id == '\0\0\0\0\0\0\0\0' then id = '' end
+      local text_at = 38 + ((path > 0 and path < 7 and 32 or 16) + (keeps and 8 or 0)) * many
+      local ttl = sub(static, text_at, text_at + text - 1)
+      local limits, judged, facts, begins_next, v, bytes, news
+      local logs, new, kind, limit, remaining, when, reset, states = 1, false, nil, nil, nil, nil, nil, ''
+      if turn == 1 and least > 0 and cost == 1 and id == '' then
+        --@include stored
+        if type(v) ~= 'table' then
+          --@include unit
+          if bytes and not new then
+            --@include blocks
+            --@include long
+            new, kind, limit, remaining, when, reset, states = long_unit(key, bytes, limits, widest, nil, v, judged)
+          end
+        end
+      end
+      if kind ~= 1 or when ~= now then
+        --@include flat
+        local tightest
+        when, limit, remaining, tightest, reset, states, news = flat(call, unpack_at, pack, byte, sub, floor, now, mode, static,
+          cost, field, id, stamp_bytes, many, text, retention, grace, path, keeps, first, turn == 1)
+        if not when or turn == 1 and when > now then
+          done = when and false
+          break
+        end
+        if turn == 1 then limit = tightest end
+        logs, reset = path < 6 and many + 1 or 1, reset - now   -- numbers have a log each, beside that of the hits with ids
+      end
+      if turn == 2 and when > latest then
+        latest, owner, binds = when, p - 1, limit
+      elseif turn == 1 and remaining < left then
+        owner, binds = p - 1, limit
+      end
+      if remaining < left then left = remaining end
+      if reset > empty then empty = reset end
+      for k = 1, turn == 1 and mode ~= 1 and logs or 0 do
+        if news then new, bytes = news[k], false end
+        if new then
+          writes[last_write + 1], writes[last_write + 2], writes[last_write + 3] = KEYS[first + k], field, new
+          writes[last_write + 4], writes[last_write + 5], writes[last_write + 6] = bytes or false, ttl, grace
+          last_write = last_write + 6
+        end
+      end
+      all, first = all .. states, first + logs
     end
+    if done ~= false or mode == 2 then break end
   end
-  if kind ~= 1 or when ~= now then
-    fits = false
-    break
+  if done then
+    local kind = latest > now and 0 or 1
+    for i = 1, kind * last_write, 6 do
+      local key, field, new, bytes, ttl = writes[i], writes[i + 1], writes[i + 2], writes[i + 3], writes[i + 4]
+      if bytes then
+        call('SETRANGE', key, bytes, new)
+        call('PEXPIRE', key, ttl)
+      elseif field == '' then
+        call('SET', key, new, 'PX', ttl)
+      else
+        call('HSET', key, field, new)
+        if call('PTTL', key) < tonumber(ttl) then call('PEXPIRE', key, ttl + floor(writes[i + 5] / 2)) end
+      end
+    end
+    return pack('>I8BBBI8I8I8', now, kind, owner, binds, left > 0 and left or 0, kind == 1 and 0 or latest - now + 1, empty)
+      .. string.rep(pack('>BI8', 0, kind * now), many) .. all
   end
-  if remaining < left then left, tightest, place = remaining, limit, p - 1 end
-  if reset > empty then empty = reset end
-  all = all .. states
-  writes[p] = {new, bytes, sub(static, 38 + 8 * facts, 37 + 8 * facts + text), grace}
+end
+
+local function pack_answer(kind, part, limit, remaining, when, reset, tail)
+  return pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, when, reset) .. tail
 end
 --@include blocks
-if fits then
-  for p = 1, mode ~= 1 and many or 0 do
-    local one = writes[p]
-    put_value(KEYS[p], ARGV[5 * p + 1], one[2], one[1], one[3], one[4])
-  end
-  return pack_answer(1, place, tightest, left, 0, empty, string.rep(pack('>BI8', 0, now), many) .. all)
-end
-
 --@include log
 --@include level
 --@include limit_reader
@@ -94,12 +136,15 @@ end
 
 local parts, at = {}, 0
 for p = 1, many do
-  local stamp_bytes, retention, grace = unpack_at('>BxxxI8I8', ARGV[5 * p - 2])
-  local width, limits, storage, denied, zone, begins_blocks, judged = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 7)
+  local static, asked, cost, field, id = ARGV[2 + p], ARGV[2 + many + p], 1, '', nil
+  local stamp_bytes, limits_in_all, text, retention, grace, least, number = unpack_at('>BI2BI8I8I8B', static)
+  local each = (least == 0 and number % 32 > 0 and 32 or 16) + (number % 64 >= 32 and 8 or 0)
+  local terms = cmsgpack.unpack(sub(static, 38 + each * limits_in_all + text))
+  local width, limits, storage, denied, zone, begins_blocks, judged = unpack(terms, 1, 7)
   next_forms = next_forms or begins_blocks
-  local cost, field, id = tonumber(ARGV[5 * p]), ARGV[5 * p + 1], ARGV[5 * p + 2]
+  if asked then cost, id, field = unpack_at('>I7', asked), sub(asked, 8, 15), sub(asked, 16) end
   local part = {
-    field = field, id = id ~= '' and id or nil, grace = grace, stamp_bytes = stamp_bytes, logs = {}, keys = {},
+    field = field, id = id ~= NONE and id or nil, grace = grace, stamp_bytes = stamp_bytes, logs = {}, keys = {},
   }
   for k = 1, width do
     at = at + 1

@@ -32,12 +32,16 @@ local stamp_bytes, many, text, retention, grace, least, number, widest, quota, w
 local new, kind, limit, remaining, when, reset, states = false, 3, 255, 0, 0, 0, ''
 local plain = least > 0 and cost == 1 and not id and (mode == 0 or slot) and not_before == 0
 local limits, judged, facts, begins_next, v, bytes
+local path, free   -- of flat.lua
 if plain then
   --@include stored
   if type(v) == 'table' then
     new, plain = nil, false   -- an error: a key of another kind
   else
     --@include unit
+    if new == false and v and not bytes and sub(v, 2, 8) == '\255\255\255\255\255\255\255' then
+      path, free = 7, judged ~= limits   -- a log of costs, or of ids
+    end
   end
   if kind == 1 and when == now and field == '' then
     local ttl = sub(static, 38 + 8 * facts, 37 + 8 * facts + text)
@@ -50,9 +54,12 @@ if plain then
     return pack('>I8BB', now, limit, remaining < 255 and remaining or 255) .. states
   end
 elseif mode < 3 and not_before == 0 then
+  path, free = least > 0 and 7 or number % 32, number % 64 >= 32
+end
+if path then
   --@include flat
   local said = flat(call, unpack_at, pack, byte, sub, floor, now, mode, static, cost, field, id or '', stamp_bytes, many, text,
-    retention, grace, least > 0 and 7 or number % 32, number % 64 >= 32)
+    retention, grace, path, free, 0)
   if said then return said end
 end
 

@@ -65,10 +65,12 @@ end
 
 if slot and bytes and plain and facts == 2 and quota > 1 and quota <= SHORT and byte(v) == 75 then
   -- A slot behind a crowd on a long log, under one limit: the unit at the quota's edge says when. Else long.lua.
-  local tail = call('GETRANGE', key, -14 * (quota + 1), '-1')
+  local from, far = -14 * (quota + 1), quota > 64   -- far: the bytes between cost more than a command
+  local tail = call('GETRANGE', key, from, far and from + 41 or '-1')
+  local newest = far and call('GETRANGE', key, '-21', '-1') or sub(tail, -21)
   local seen, first, _, oldest = unpack_at('>I7I7I7I7', v, 2)
   local _, before, at, here, after, own = unpack_at('>I7I7I7I7I7I7', tail)
-  local below, top, total = unpack_at('>I7I7I7', tail, #tail - 20)
+  local below, top, total = unpack_at('>I7I7I7', newest)
   local time, n = seen > now and seen or now, (bytes - 22) / 14
   when = at + window
   if n % 1 == 0 and (n % 64 > 0 or not begins_next and oldest > now - retention) and seen < MOST_UNITS and first == 0

@@ -335,6 +335,76 @@ def test_who_may_forgets_a_subject_and_overrides_it_for_a_while(tmp_path: Path, 
         assert decide()
 
 
+def test_a_subject_s_page_says_who_used_each_unit_and_what_was_refused_and_gives_units_back(
+    tmp_path: Path, tokens: dict[str, str], capline: CommandLine
+) -> None:
+    (tmp_path / "capline.yaml").write_text("record: {keep: 3600}\n", encoding="utf-8")
+    (tmp_path / "ids.csv").write_text("id\n42\n43\n", encoding="utf-8")
+    scoped = TokenFile(tmp_path / "tokens.json").create("scoped", ("read",), policies=["promo"])
+    queue, logs = f"sqlite://{tmp_path}/queue.sqlite", f"lmdb://{tmp_path}/logs"
+    form: dict[str, Any] = {
+        "campaign": "sale",
+        "policy": "wide",
+        "policies": "policies.yaml",
+        "audience": {"csv": "ids.csv"},
+        "store": logs,
+        "sender": {"file": "sent"},
+    }
+    words = ("--tokens", "tokens.json", "--store", logs, "--config", "capline.yaml", "--queue", queue)
+    with Serving(tmp_path, *words) as service, Visitor(service) as reader, Visitor(service) as admin:
+        reader.sign_in(tokens["read"])
+        admin.sign_in(tokens["admin"])
+
+        def headers(secret: str) -> dict[str, str]:
+            return {"Authorization": f"Bearer {secret}"}
+
+        def ask(path: str, role: str, **body: Any) -> Any:
+            return service.client.post(path, json=body, headers=headers(tokens[role])).json()
+
+        def remaining() -> int:
+            return ask("/v1/peek", "admin", policy="wide", subject=42)["remaining"]
+
+        def count(secret: str) -> tuple[int, int]:
+            messages, attempts = (
+                service.client.get(f"/v1/subjects/i:42/{what}", headers=headers(secret)).json()
+                for what in ("messages", "attempts")
+            )
+            return len(messages["messages"]), len(attempts["allowed"])
+
+        assert ask("/v1/campaigns", "admin", **form)["campaign"] == "sale"
+        assert capline("worker", "--queue", queue, "--until-idle", "--quiet").returncode == 0
+        ask("/v1/charge", "admin", policy="wide", subject=42, cost=3)
+        ask("/v1/decide", "decide", policy="wide", subject=42, cost=2, id="order-7")
+        first, refused = (ask("/v1/decide", "decide", policy="promo", subject=42) for _ in range(2))
+        assert (first["allowed"], refused["allowed"]) == (True, False)
+        page, json = "/console/subject?id=42", {"Accept": "application/json"}
+        told = reader.get(page, headers=json).json()
+        (wide,) = (each for each in told["policies"] if each["policy"] == "wide")
+        assert [(hit["units"], hit["campaign"], hit["who"], hit["id"]) for hit in wide["hits"]] == [
+            *((1, "sale", "", None), (3, None, "", None)),
+            (2, None, "decide", "order-7"),
+        ]
+        (attempt,) = told["refused"]
+        assert (attempt["policy"], attempt["limit"], attempt["who"]) == ("promo", "1/day", "decide")
+        assert [(message["campaign"], message["outcome"]) for message in told["messages"]] == [("sale", "sent")]
+        assert (count(tokens["read"]), count(scoped)) == ((1, 2), (0, 1))
+        shown = reader.get(page).text
+        assert ("The last refusals" in shown, "order-7" in shown) == (True, True)
+        assert ('href="/console/campaign?name=sale"' in shown, "/console/subject/refund" in shown) == (True, False)
+        hit = {"id": "42", "policy": "wide", "hit": str(wide["hits"][-1]["hit"]), "units": "2"}
+        assert reader.post("/console/subject/refund", data=hit | {"forgery": reader.forgery(page)}).status_code == 403
+        hit["forgery"] = admin.forgery(page)
+        assert admin.get(page).text.count('action="/console/subject/refund"') == 4
+        assert admin.post("/console/subject/refund", data=hit | {"hit": "x"}).status_code == 422
+        before = remaining()
+        for sentence in ("It is given back", "Nothing is given back"):
+            done = admin.post("/console/subject/refund", data=hit)
+            assert sentence in admin.get(done.headers["Location"]).text
+            assert remaining() == before + 2
+        other = reader.get("/console/subject?id=7", headers=json).json()
+        assert (other["refused"], other["messages"]) == ([], [])
+
+
 def test_campaigns_are_seen_and_steered_by_who_may(tmp_path: Path, tokens: dict[str, str]) -> None:
     queue = f"sqlite://{tmp_path}/queue.sqlite"
     with closing(open_store(queue, make=True)) as store:

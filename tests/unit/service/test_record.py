@@ -12,7 +12,7 @@ from capline.service.record.limiter import RecordingLimiter
 from capline.service.settings import kept
 from capline.service.settings.values import Record as Settings
 
-KIND = ("promo", None, None, None, 1, 0)
+KIND = ("promo", None, None, None, 1, 0, "shop")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_what_is_older_than_it_keeps_is_neither_read_nor_there(folder: Path) -> 
 def test_processes_read_each_other_but_not_what_is_half_written(folder: Path) -> None:
     records = [Record(Settings()), Record(Settings())]
     for name, record in zip("ab", records, strict=True):
-        kind = name, "vip", "push", "UTC", 3, 1
+        kind = name, "vip", "push", "UTC", 3, 1, "shop"
         record.add((kind, 2**51, 7, False, "id", "1/day"))
         record.flush()
         assert [one.rows(name)[1] for one in records] == [[(kind, 2**51, 7, False, "id", "1/day")]] * 2
@@ -107,9 +107,9 @@ async def test_a_limiter_records_what_its_limits_decided(folder: Path) -> None:
         limiter.record.flush()
         rows = limiter.record.rows("promo")[1]
         assert [(row.kind[1:], row.subject, row.id) for row in rows] == [
-            (("vip", "push", None, 1, 1), "u", None),
-            (("vip", None, None, 1, 0), "a", "r:0"),
-            ((None, None, None, 1, 0), 3, "r:2"),
+            (("vip", "push", None, 1, 1, ""), "u", None),
+            (("vip", None, None, 1, 0, ""), "a", "r:0"),
+            ((None, None, None, 1, 0, ""), 3, "r:2"),
         ]
         assert [row.at_us for row in rows[1:]] == [many.hit[0], many.hit[2]]
         limiter.use([Policy("promo", ["3/day"], by_segment={"new": ["1/day"]})])

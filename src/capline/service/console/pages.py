@@ -66,6 +66,8 @@ _OF_UPLOAD = ("forgery", "typed", "column", "replaces")
 _AT_ONCE = 4
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
 _DONE = {
+    "refunded": "It is given back: others may use it now.",
+    "not refunded": "Nothing is given back: it was given back before, or no limit counts it any more.",
     "erased": "The subject is forgotten.",
     "overridden": "It has limits of its own for a while.",
     "set": "These limits are in force.",
@@ -127,6 +129,7 @@ class Console:
             "/": route(GET=_to_the_top),
             TOP: route(GET=self._page(self._home, "over")),
             SUBJECT: route(GET=self._page(self._subject, "id", "after")),
+            f"{SUBJECT}/refund": route(POST=self._form(self._refund, "id", "policy", "hit", "units")),
             f"{SUBJECT}/erase": route(POST=self._form(self._erase, "id")),
             f"{SUBJECT}/override": route(POST=self._form(self._override, "id", "policy", "limits", "hours")),
             POLICIES: route(GET=self._page(self._policies, "contains", "after")),
@@ -286,6 +289,7 @@ class Console:
             return "find.html", {}, {}
         view = await self._subjects.view(caller.token, word, asked.get("after"))
         may = {
+            "refund": self._may(caller, "POST", subject.REFUND),
             "erase": self._may(caller, "DELETE", subject.PATH),
             "override": self._has_configuration and self._may(caller, "PUT", subject.OVERRIDE),
         }
@@ -305,6 +309,11 @@ class Console:
 
     def _may(self, caller: Caller, method: str, path: str) -> bool:
         return caller.changes and self.verbs.may(caller.token, method, path)
+
+    async def _refund(self, caller: Caller, form: Asked) -> Reply:
+        words = (form.get(name, "") for name in ("id", "policy", "hit", "units"))
+        is_refunded = await self._subjects.refund(caller.token, *words)
+        return moved(link(SUBJECT, id=form["id"], done="refunded" if is_refunded else "not refunded"))
 
     async def _erase(self, caller: Caller, form: Asked) -> Reply:
         await self._subjects.erase(caller.token, form.get("id", ""))

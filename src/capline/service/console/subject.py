@@ -1,6 +1,7 @@
 """One subject under all policies: what is used, which limit binds, when each unit is free again; and what may be done.
 
 /console/subject?id=42         a subject as it is typed: digits are the integer, where that has nothing the text
+POST …/refund                  give a hit back
 POST …/erase                   forget it
 POST …/override                limits of its own under one policy, for some hours
 """
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from capline.service.access.tokens import Token
     from capline.service.console.verbs import Verbs
 
-PATH, OVERRIDE = "/v1/subjects/{subject}", "/v1/overrides/{policy}/{subject}"
+PATH, OVERRIDE, REFUND = "/v1/subjects/{subject}", "/v1/overrides/{policy}/{subject}", "/v1/refund"
+_ATTEMPTS, _MESSAGES = f"{PATH}/attempts", f"{PATH}/messages"
 _A_PAGE = 100
 _LAST_HITS = 20
 _MOST_HOURS = 24 * 31
 _HOUR_US = 3_600_000_000
+_DIGITS = 20
 
 
 class SubjectPage:
@@ -45,6 +48,9 @@ class SubjectPage:
                 subject, told = word, as_text
         shown = [one for one in told["policies"] if one["used"] or one["refuses"]]
         shown.sort(key=lambda one: not one["refuses"])
+        attempts, why_not = await self._verbs.or_why(token, "GET", _ATTEMPTS, _word(subject), limit=_A_PAGE)
+        messages = await self._messages(token, subject)
+        _name_users(shown, attempts, messages)
         names = {one["policy"] for one in shown}
         others = sorted({one["policy"] for one in told["policies"]} - names)
         return {
@@ -55,7 +61,17 @@ class SubjectPage:
             "others": others,
             "unasked": told["unasked"],
             "next": told["next"],
+            "refused": None if attempts is None else attempts["refused"][:_LAST_HITS],
+            "why_not": why_not,
+            "messages": messages,
         }
+
+    async def _messages(self, token: Token, subject: Subject) -> list[dict[str, Any]]:
+        """What became of it in campaigns, the newest first."""
+        if not self._verbs.may(token, "GET", _MESSAGES):
+            return []
+        told = await self._verbs(token, "GET", _MESSAGES, _word(subject), limit=_A_PAGE)
+        return sorted(told["messages"], key=lambda message: -message["decided_us"])
 
     async def _told(self, token: Token, subject: Subject, after: str | None) -> dict[str, Any]:
         told: dict[str, Any] = await self._verbs(token, "GET", PATH, _word(subject), after=after, limit=_A_PAGE)
@@ -69,6 +85,13 @@ class SubjectPage:
             one["used"] = any(limit.get("used") for limit in limits)
         told["policies"] = [one for one in told["policies"] if one["limits"]]
         return told
+
+    async def refund(self, token: Token, word: str, policy: str, hit: str, units: str) -> bool:
+        """Give a hit of so many units back; False where it was given back before, or nothing counts it any more."""
+        of = {"policy": policy, "subject": parse_subject(word)}
+        form = of | {"hit": number_of(hit, _DIGITS), "cost": number_of(units, _DIGITS)}
+        told: dict[str, bool] = await self._verbs(token, "POST", REFUND, form=form)
+        return told["refunded"]
 
     async def erase(self, token: Token, word: str) -> None:
         """Forget the subject."""
@@ -97,6 +120,19 @@ class SubjectPage:
             is_named = isinstance(error, UnknownNameError) or not POLICY_FORM.fullmatch(policy)
             return {"policy" if is_named else "limits": str(error)}
         return {}
+
+
+def _name_users(
+    policies: list[dict[str, Any]], attempts: dict[str, Any] | None, messages: list[dict[str, Any]]
+) -> None:
+    """Say of each hit which campaign used it, or who asked for it, as far as that is known."""
+    allowed: list[dict[str, Any]] = [] if attempts is None else attempts["allowed"]
+    asked = {(row["policy"], row["at_us"]): row for row in allowed}
+    sent = {message["hit_us"]: message["campaign"] for message in messages}
+    for policy in policies:
+        for hit in policy["hits"]:
+            attempt = asked.get((policy["policy"], hit["hit"]), {"who": "", "id": None})
+            hit["campaign"], hit["who"], hit["id"] = sent.get(hit["hit"]), attempt["who"], attempt["id"]
 
 
 def drawn(one: dict[str, Any]) -> dict[str, Any]:

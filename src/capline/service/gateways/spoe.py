@@ -26,6 +26,7 @@ from ipaddress import ip_address
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.service.gateways.check import decide
+from capline.service.http.app import ASKER
 
 LARGEST_FRAME_BYTES = 16_380
 
@@ -114,6 +115,7 @@ async def answered(limiter: AsyncLimiter, frame: bytes) -> bytes | None:
 
 async def _variables(limiter: AsyncLimiter, arguments: dict[str, _Value]) -> dict[str, _Value]:
     named = {key: str(value) for key, value in arguments.items() if value not in (None, "")}
+    ASKER.set("HAProxy")
     try:
         decision = await decide(limiter, named)
     except CaplineError as error:

@@ -8,6 +8,7 @@ request ends its connection.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from http import HTTPStatus
 from time import perf_counter
@@ -53,6 +54,9 @@ LIMIT_HEADERS = ("RateLimit-Policy", "RateLimit")
 """The headers of an answer that says what is left of its limits."""
 
 WITH_BODY = ("POST", "PUT", "PATCH")
+
+ASKER: ContextVar[str] = ContextVar("asker", default="")
+"""Who asks, for what records it: the name of the request's token, without tokens its route."""
 
 log = logging.getLogger("capline.service")
 
@@ -308,6 +312,7 @@ class App:
                 check_size(len(request.body), most_bytes)
             else:
                 request.body = await body_of(receive, most_bytes, self._bounds.body_within)
+        ASKER.set(request.who or request.route)
         answer = await handler(request)
         return answer if isinstance(answer, Reply) else Reply(answer)
 

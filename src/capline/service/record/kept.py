@@ -3,7 +3,8 @@
     file     record-PID-NUMBER, appended to by one process; the next one after a 64th of the bytes or of the time
     chunk    length (4 bytes, big-endian), then msgpack: [row, ...]
     row      [kind, microseconds since 1970, subject, whether it was allowed, the attempt's id]
-    kind     [policy, segment, channel, zone, cost, keep_free]; an empty policy says that the subject was erased then
+    kind     [policy, segment, channel, zone, cost, keep_free, who asked]; an empty policy says that the subject was
+             erased then
 
 The rule: a decision never waits for it nor fails by it, and all files together stay within `bytes`, but for those that
 are written to: the oldest go first. Cost: some 35 bytes a decision, and what `bench/service_parts.py` prints.
@@ -15,9 +16,10 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from heapq import nlargest
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,11 +43,11 @@ _PARTS = 64
 _HASH_BYTES = 8
 _LENGTH_BYTES = 4
 
-Kind = tuple[str, str | None, str | None, str | None, int, int]
-"""Policy, segment, channel, zone, cost, what was to stay free."""
+Kind = tuple[str, str | None, str | None, str | None, int, int, str]
+"""Policy, segment, channel, zone, cost, what was to stay free, who asked."""
 
 
-_ERASURE: Kind = "", None, None, None, 0, 0
+_ERASURE: Kind = "", None, None, None, 0, 0, ""
 _ERASED = msgspec.msgpack.encode(_ERASURE)
 
 RowTuple = tuple[Kind, int, "Subject", bool, str | None, str | None]
@@ -161,15 +163,28 @@ class Record:
             found += [Row(*row) for row in rows if row[0][0] == policy]
         return min(began_us, default=None), sorted(found, key=lambda row: row.at_us)
 
-    def pieces(self) -> Iterator[list[RowTuple]]:
-        """All that is there, some thousand rows at a time, in no order."""
+    def of_subject(self, subject: Subject, policies: Container[str], most: int) -> tuple[list[Row], list[Row]]:
+        """The newest rows of one subject under these policies, newest first: those that were allowed, and refused ones.
+
+        Cost: each file is read, and decoded where the subject may be.
+        """
+        wanted = self._hash(subject) if self.hashed else subject
+        newest: tuple[list[Row], list[Row]] = ([], [])
+        for rows in self.pieces(msgspec.msgpack.encode(wanted)):
+            found = [Row(*row) for row in rows if row[2] == wanted and row[0][0] in policies]
+            for of, allowed in zip(newest, (True, False), strict=True):
+                of[:] = nlargest(most, [*of, *(row for row in found if row.allowed is allowed)], key=_at_us)
+        return newest
+
+    def pieces(self, holding: bytes = b"") -> Iterator[list[RowTuple]]:
+        """All that is there, some thousand rows at a time, in no order; at least those with these bytes."""
         erased_us: dict[Subject, int] = {}
         for _, path, _ in self._listed():
             for rows in _chunks(path, _ERASED):
                 erased_us |= {row[2]: max(row[1], erased_us.get(row[2], 0)) for row in rows if not row[0][0]}
         least_us = time.time_ns() // 1000 - int(self._keep_s * 1e6)
         for _, path, _ in self._listed():
-            for rows in _chunks(path):
+            for rows in _chunks(path, holding):
                 yield [
                     row
                     for row in rows
@@ -180,6 +195,10 @@ class Record:
         """Remove the files, where they are this process's alone."""
         if self._own is not None:
             self._own.cleanup()
+
+
+def _at_us(row: Row) -> int:
+    return row.at_us
 
 
 def _chunks(path: Path, holding: bytes = b"") -> Iterator[list[RowTuple]]:

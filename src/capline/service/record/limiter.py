@@ -25,6 +25,7 @@ from capline.model.decision import Decision
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
 from capline.model.limit import Limit
 from capline.model.subject import Subject
+from capline.service.http.app import ASKER
 from capline.service.http.problems import Problem
 from capline.service.record.kept import Kind, Record, Row
 from capline.store.columns import NO_HIT, Decisions
@@ -70,6 +71,7 @@ class RecordingLimiter(AsyncLimiter):
         limits: Sequence[Limit | str] | None = None,
         keep_free: int | Sequence[int] = 0,
     ) -> Decision:
+        who = ASKER.get()
         decision = await _decide(
             self,
             policy,
@@ -86,7 +88,7 @@ class RecordingLimiter(AsyncLimiter):
         if record is not None and limits is None and decision.origin in _DECIDED and type(keep_free) is int:
             if segment is None and self._lookup is not None:
                 segment = self.segment_of(policy, subject)
-            kind = policy, segment, channel, zone, cost, keep_free
+            kind = policy, segment, channel, zone, cost, keep_free, who
             allowed = decision.allowed and decision.origin != SHADOW
             limit = None if allowed else _text_of(decision.limit)
             record.add((kind, decision.hit or time_ns() // 1000, subject, allowed, id, limit))
@@ -94,16 +96,16 @@ class RecordingLimiter(AsyncLimiter):
 
     @override
     async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
-        answers = await super().decide_batch(attempts)
+        who, answers = ASKER.get(), await super().decide_batch(attempts)
         if self.record is not None:
-            await self._work(len(answers), partial(self._add_batch, self.record, attempts, answers))
+            await self._work(len(answers), partial(self._add_batch, self.record, attempts, answers, who))
         return answers
 
     @override
     async def decide_many(self, policy: str, subjects: Sequence[Subject], **named: Any) -> Decisions:
-        answers = await super().decide_many(policy, subjects, **named)
+        who, answers = ASKER.get(), await super().decide_many(policy, subjects, **named)
         if self.record is not None and type(named.get("keep_free", 0)) is int:
-            await self._work(len(subjects), partial(self._add_many, self.record, policy, subjects, named, answers))
+            await self._work(len(subjects), partial(self._add_many, self.record, policy, subjects, named, answers, who))
         return answers
 
     @override
@@ -114,12 +116,12 @@ class RecordingLimiter(AsyncLimiter):
         return erased
 
     def _add_batch(
-        self, record: Record, attempts: Sequence[Attempt], answers: Sequence[Decision | CaplineError]
+        self, record: Record, attempts: Sequence[Attempt], answers: Sequence[Decision | CaplineError], who: str
     ) -> None:
         now_us = time_ns() // 1000
         rows = [
             Row(
-                self._kind(attempt),
+                self._kind(attempt, who),
                 answer.hit or now_us,
                 attempt.subject,
                 allowed := answer.allowed and answer.origin != SHADOW,
@@ -131,15 +133,21 @@ class RecordingLimiter(AsyncLimiter):
         ]
         record.write(rows)
 
-    def _kind(self, attempt: Attempt) -> Kind:
+    def _kind(self, attempt: Attempt, who: str) -> Kind:
         segment = attempt.segment
         if segment is None and self._lookup is not None:
             segment = self.segment_of(attempt.policy, attempt.subject)
         keep_free = cast("int", attempt.keep_free)
-        return attempt.policy, segment, attempt.channel, attempt.zone, attempt.cost, keep_free
+        return attempt.policy, segment, attempt.channel, attempt.zone, attempt.cost, keep_free, who
 
     def _add_many(
-        self, record: Record, policy: str, subjects: Sequence[Subject], named: Mapping[str, Any], answers: Decisions
+        self,
+        record: Record,
+        policy: str,
+        subjects: Sequence[Subject],
+        named: Mapping[str, Any],
+        answers: Decisions,
+        who: str,
     ) -> None:
         """Add columns; segments as `decide_many` takes them."""
         segment, codes, receipt = named.get("segment"), named.get("codes"), named.get("receipt")
@@ -149,7 +157,7 @@ class RecordingLimiter(AsyncLimiter):
             segments, codes = [None, *rules.by_segment], self._lookup.codes(rules, subjects)[0].tolist()
         elif segment is not None and not isinstance(segment, str):
             segments, codes = segment, range(len(subjects)) if codes is None else codes
-        others = named.get("channel"), named.get("zone"), named.get("cost", 1), named.get("keep_free", 0)
+        others = named.get("channel"), named.get("zone"), named.get("cost", 1), named.get("keep_free", 0), who
         kinds = [(policy, name, *others) for name in segments]
         now_us = time_ns() // 1000
         stamps = [hit if hit != NO_HIT else now_us for hit in answers.hit.tolist()]

@@ -84,7 +84,7 @@ def decided(
     left_out, since_us = 0, None
     for rows in record.pieces():
         since_us = min([row[1] for row in rows] + ([] if since_us is None else [since_us]), default=None)
-        for (name, segment, _channel, _zone, cost, keep_free), stamp_us, subject, _, id, _ in rows:
+        for (name, segment, _channel, _zone, cost, keep_free, _who), stamp_us, subject, _, id, _ in rows:
             if name != policy:
                 continue
             if cost != 1 or keep_free:

@@ -18,6 +18,7 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
@@ -30,7 +31,14 @@ from capline.campaign import accept, begun_version, plan, prepare
 from capline.campaign.conflicts.find import Conflicts, conflicts_in
 from capline.campaign.file import CampaignFile, loads_campaign
 from capline.campaign.ledger import Ledger, Settings
-from capline.campaign.outcomes import Outcome, outcome_at, recipients_outcome, tables_of, write_outcomes
+from capline.campaign.outcomes import (
+    Outcome,
+    outcome_at,
+    outcome_of,
+    recipients_outcome,
+    tables_of,
+    write_outcomes,
+)
 from capline.campaign.page import render
 from capline.campaign.plan import Plan
 from capline.campaign.queue.enqueue import Enqueued, begin, retry
@@ -39,10 +47,11 @@ from capline.campaign.queue.watch import Workers, workers_of
 from capline.campaign.report import Steering, state_now
 from capline.campaign.senders.template import variables
 from capline.campaign.store.open import open_store
-from capline.campaign.store.protocol import CampaignStore, Change
+from capline.campaign.store.protocol import CampaignStore, Change, UnreadableRunError
 from capline.campaign.store.records import StoredRun
 from capline.campaign.store.rows import RETRIED, BatchRows
 from capline.model.errors import CampaignConflictError, CampaignError, CampaignStoreError, InvalidValueError, quoted
+from capline.model.subject import Subject
 from capline.segment.objects.address import open_objects
 from capline.service.http.app import Reply, Request, Route
 from capline.service.http.body import CSV
@@ -189,6 +198,13 @@ class OutcomesPage(TypedDict):
     ids: str
 
 
+class MessagesPage(TypedDict):
+    """What became of one subject in some campaigns; `next` is sent back as `after`, until it is null."""
+
+    messages: list[Outcome]
+    next: str | None
+
+
 def check_message(name: str, message: Mapping[str, Any]) -> None:
     """Raise for what no campaign could share with others."""
     try:
@@ -229,12 +245,10 @@ class CampaignVerbs:
     )
     async def campaigns(self, request: Request) -> CampaignsPage:
         """The campaigns, by name, and how far each is."""
-        after, limit = request.parameters.get("after"), page_limit(request.parameters)
-        if after == "":
-            raise InvalidValueError("after '': give the name of a campaign, or leave it out")
+        after, limit = _page_of_campaigns(request)
 
         def page(store: CampaignStore) -> CampaignsPage:
-            names = store.page(after or "", limit)
+            names = store.page(after, limit)
             lines = [line for name in names if (line := listed(store, name)) and line.policy in request.scope]
             return {"campaigns": lines, "next": names[-1] if len(names) == limit else None}
 
@@ -359,6 +373,27 @@ class CampaignVerbs:
         """What became of one recipient."""
         return await self._ask(lambda store: recipients_outcome(ledger_of(request, store, name), recipient))
 
+    @get(
+        "/v1/subjects/{subject}/messages",
+        MessagesPage,
+        query=("after", "limit"),
+        scoped=True,
+        examples={"GET": {"messages": [_OUTCOME], "next": None}},
+    )
+    async def messages(self, request: Request, subject: Subject) -> MessagesPage:
+        """What became of the subject in each campaign that has decided it, by name of the campaign."""
+        after, limit = _page_of_campaigns(request)
+
+        def page(store: CampaignStore) -> MessagesPage:
+            names = store.page(after, limit)
+            found = (_message(request, store, name, subject) for name in names)
+            return {
+                "messages": [outcome for outcome in found if outcome is not None],
+                "next": names[-1] if len(names) == limit else None,
+            }
+
+        return await self._ask(page)
+
     async def _steer(self, request: Request, name: str, change: Change | Settings) -> Steered:
         def steered(store: CampaignStore) -> Steered:
             run, by = ledger_of(request, store, name), request.who or request.client
@@ -382,6 +417,24 @@ def ledger_of(request: Request, store: CampaignStore, name: str) -> Ledger:
     ledger = Ledger.of(store, name)
     request.scope.check(ledger.facts.policy)
     return ledger
+
+
+def _page_of_campaigns(request: Request) -> tuple[str, int]:
+    """After which name a page begins, and how many it has."""
+    after = request.parameters.get("after")
+    if after == "":
+        raise InvalidValueError("after '': give the name of a campaign, or leave it out")
+    return after or "", page_limit(request.parameters)
+
+
+def _message(request: Request, store: CampaignStore, name: str, subject: Subject) -> Outcome | None:
+    with suppress(UnreadableRunError):
+        run = store.find(name)
+        if run is None or run.facts.policy not in request.scope:
+            return None
+        if (run.facts.ids == "text") == isinstance(subject, str):
+            return outcome_of(Ledger(store, run, store.url), subject)
+    return None
 
 
 def ask_store(url: str, what: Callable[[CampaignStore], T]) -> T:

@@ -12,6 +12,8 @@ from capline.model.subject import Subject
 from capline.service.http.app import Request
 from capline.service.http.forms import Name, SubjectForm, page_limit, page_of
 from capline.service.http.table import delete, get, post
+from capline.service.record.kept import Row
+from capline.service.record.limiter import recording
 from capline.service.settings.values import Settings
 from capline.service.verbs.attempts import LOOK, Answer, UsedLimit, answer_of
 
@@ -95,6 +97,29 @@ class SubjectNow(TypedDict):
     next: str | None
 
 
+class RecordedAttempt(msgspec.Struct):
+    """An attempt: when, which is its hit's stamp if it was allowed, what it asked, who asked, what refused it.
+
+    `who` is the name of the caller's token, without tokens the path that was asked.
+    """
+
+    at_us: int
+    policy: str
+    segment: str | None
+    channel: str | None
+    cost: int
+    id: str | None
+    limit: str | None
+    who: str
+
+
+class RecordedAttempts(msgspec.Struct):
+    """The newest of those that the service recorded, newest first."""
+
+    allowed: list[RecordedAttempt]
+    refused: list[RecordedAttempt]
+
+
 class Erased(msgspec.Struct, omit_defaults=True):
     """How many logs the subject had, and what it had in campaigns: rows of audiences, outcomes, batches in work.
 
@@ -113,6 +138,7 @@ class Subjects:
 
     def __init__(self, limiter: AsyncLimiter, settings: Settings) -> None:
         self._limiter, self._settings = limiter, settings
+        self._turn = asyncio.Lock()
 
     @post("/v1/usage", UsageRequest, Used, roles=LOOK)
     async def usage(self, _request: Request, body: UsageRequest) -> Used:
@@ -171,6 +197,16 @@ class Subjects:
             "hits": [{"hit": hit.stamp_us, "units": hit.units} for hit in why.hits],
         }
 
+    @get("/v1/subjects/{subject}/attempts", RecordedAttempts, query=("limit",), roles=("read",), scoped=True)
+    async def attempts(self, request: Request, subject: Subject) -> RecordedAttempts:
+        """The last recorded attempts of the subject, who asked for each, and which limit refused it."""
+        most = page_limit(request.parameters)
+        _, record = recording(self._limiter)
+        async with self._turn:  # it reads all that is recorded
+            record.flush()
+            found = await asyncio.to_thread(record.of_subject, subject, request.scope, most)
+        return RecordedAttempts(*([_attempt(row) for row in rows] for rows in found))
+
     @delete("/v1/subjects/{subject}", Erased)
     async def erase(self, _request: Request, subject: Subject) -> Erased:
         """Forget the subject: its logs under all policies, in all campaigns, uploads and replies."""
@@ -190,3 +226,8 @@ class Subjects:
             found = erase(store, subject)
         replies = 0 if folder is None else erase_replies(Path(folder), subject)
         return [*map(msgspec.structs.asdict, found)], [*map(msgspec.structs.asdict, uploads)], replies
+
+
+def _attempt(row: Row) -> RecordedAttempt:
+    policy, segment, channel, _, cost, _, who = row.kind
+    return RecordedAttempt(row.at_us, policy, segment, channel, cost, row.id, row.limit, who)

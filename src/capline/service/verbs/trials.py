@@ -268,7 +268,7 @@ def _replayed(rows: list[Row], hits: list[Hit], segment_now: str | None) -> list
         for at_us, many in units.items()
         if many and at_us not in allowed
     ]
-    for (_, segment, channel, zone, cost, keep_free), at_us, subject, was_allowed, id, _limit in rows:
+    for (_, segment, channel, zone, cost, keep_free, _), at_us, subject, was_allowed, id, _limit in rows:
         verb: Literal["decide", "peek"] = "peek" if was_allowed and units.get(at_us) == 0 else "decide"
         attempt = Recorded(at_us, subject, verb, cost, id, segment or segment_now, channel, zone, keep_free)
         found.append(_Replayed(attempt, was_allowed))

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from capline import Attempt, Limiter, ManualClock, Policy
-from capline.store.local.lmdb import sweep
 
 HOUR_US = 3_600_000_000
 
@@ -76,51 +75,6 @@ def test_a_log_that_held_nothing_for_a_while_is_swept_again(tmp_path: Path) -> N
             clock.advance_us(1000)
         clock.advance_us(HOUR_US)
         assert limiter.sweep() <= 1_000
-
-
-def test_logs_are_not_looked_at_again_before_one_can_be_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[bytes] = []
-    newest_word = sweep.newest_word
-
-    def look(value: bytes) -> int:
-        looks.append(value)
-        return newest_word(value)
-
-    monkeypatch.setattr(sweep, "newest_word", look)
-    clock = ManualClock(1_700_000_000_000_000)
-    with Limiter(f"lmdb://{tmp_path}/store", [Policy("p", ["1/h"])], clock=clock) as limiter:
-        for first in range(0, 20_000, 1_000):
-            limiter.decide_many("p", range(first, first + 1_000))
-            clock.advance_us(60_000_000)
-        assert 0 < len(looks) <= 1_000
-
-
-def test_a_log_is_removed_as_soon_as_the_last_look_said(tmp_path: Path) -> None:
-    clock = ManualClock(1_700_000_000_000_000)
-    with Limiter(f"lmdb://{tmp_path}/store", [Policy("p", ["1/h"])], clock=clock) as limiter:
-        limiter.decide_many("p", range(200))
-        clock.advance_us(HOUR_US - 1)
-        assert limiter.sweep() == 0
-        for first, hours in ((1_000, 0.4), (11_000, 0.2)):
-            clock.advance_us(int(hours * HOUR_US))
-            limiter.decide_many("p", range(first, first + 2_000))
-        assert limiter.sweep() == 0
-
-
-@pytest.mark.parametrize("is_shorter", [True, False])
-def test_what_no_look_foresaw_is_swept_too(tmp_path: Path, is_shorter: bool) -> None:
-    """A policy of a shorter window that came later, or a clock that was ahead."""
-    clock = ManualClock(1_700_000_000_000_000 + HOUR_US)
-    policies = [Policy("long", ["1/h" if is_shorter else "1/300ms"]), Policy("short", ["1/300ms"])]
-    with Limiter(f"lmdb://{tmp_path}/store", policies, clock=clock) as limiter:
-        limiter.decide_many("long", range(100))
-        assert limiter.sweep() == 0
-        clock.advance_us(0 if is_shorter else -HOUR_US)
-        for number in range(1_000, 7_000):
-            limiter.decide("short" if is_shorter else "long", number)
-            clock.advance_us(1_000)
-        clock.advance_us(3 * HOUR_US)
-        assert limiter.sweep() <= 2 * (100 + 450) + 128
 
 
 @pytest.mark.parametrize("scheme", ["memory", "lmdb"])

@@ -132,14 +132,8 @@ class LmdbStore(LocalStore):
             raise self._closed()
         answer = environment.run(work)
         if pace.fresh >= pace.every:
-            rows, now_us = pace.rows(), self._clock.now_us()
-
-            def sweep(txn: Transaction) -> None:
-                logs = self._logs_in(txn)
-                if not self._sweeper.is_quiet(logs, now_us):
-                    self._sweeper.sweep(logs, now_us, rows, GRACE)
-
-            environment.run(sweep)
+            rows = pace.rows()
+            environment.run(lambda txn: self._sweeper.sweep(self._logs_in(txn), self._clock.now_us(), rows, GRACE))
         return answer
 
     def _closed(self) -> StoreClosedError:

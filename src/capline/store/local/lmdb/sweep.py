@@ -1,16 +1,11 @@
-"""Removes what is out of every window: a few logs at a time, as new ones come, or all at once.
-
-A look at every log in turn also tells when the first of them can be out. Until then nothing is looked at again.
-"""
+"""Removes what is out of every window: a few logs at a time, as new ones come, or all at once."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from capline.model.clock import LATEST_US
 from capline.model.errors import StoreDamagedError, StoreError
 from capline.store.local.lmdb.keys import LOG_KEY, LOG_META, LOG_NUMBER
 from capline.store.local.log_bytes import NUMBERS, PAGED, newest_word, read_words, unpack_log, unseal
@@ -37,12 +32,6 @@ class Sweeper:
         """The key in `meta` of each number whose logs held something then. A log is never renamed."""
         self._entries = self._unknown = 0
         """Of `meta`, when it was last read whole; and how often a number was met since that has no name here."""
-        self._least_us = 0
-        """The least time that any log of it is kept."""
-        self._began_us, self._first_us = 0, 0.0
-        """When the first log was looked at; and when the first of those seen since can be out."""
-        self._quiet = 0, 0.0, 0
-        """From when until when no log can be out, where `meta` has so many entries."""
 
     def restart(self) -> None:
         """Begin at the first log, and with all names."""
@@ -55,38 +44,22 @@ class Sweeper:
         """
         txn, logs = transaction.txn, transaction.tables[b"logs"]
         self._read_names(transaction)
-        if not self._from:
-            self._began_us, self._first_us = now_us, math.inf
         stale: list[bytes] = []
         seen, cursor = 0, txn.cursor(logs)
         number, cutoff_us = b"", 0
-        oldest_us = math.inf
         found: Iterable[tuple[bytes, bytes]] = cursor.iternext() if cursor.set_range(self._from) else ()
         for seen, (key, value) in enumerate(islice(found, rows), 1):  # noqa: B007 - how many, behind the loop
             if key[:4] != number:
-                self._first_us = min(self._first_us, oldest_us + now_us - cutoff_us)
-                number, oldest_us = key[:4], math.inf
+                number = key[:4]
                 cutoff_us = now_us - int((1 + grace) * self._retention_us(transaction, number, now_us))
-            last_us = newest_word(value) or _last_us(key, value)
-            if last_us <= cutoff_us and _last_us(key, value) <= cutoff_us:
+            if newest_word(value) <= cutoff_us and _is_stale(key, value, cutoff_us):
                 stale.append(key)
-            elif last_us < oldest_us:
-                oldest_us = last_us
-        self._first_us = min(self._first_us, oldest_us + now_us - cutoff_us)
         more = seen == rows and cursor.next()
         self._from = cursor.key() if more else b""
-        if not more:  # what came meanwhile is kept for the least time too
-            until_us = min(self._first_us, self._began_us + (1 + grace) * self._least_us)
-            self._quiet = self._began_us, until_us, self._entries
         for key in stale:
             transaction.remove_at(key)
         self.pace.checked(seen, len(stale))
         return len(stale), not more
-
-    def is_quiet(self, transaction: LmdbTransaction, now_us: int) -> bool:
-        """Whether no log can be out now: all were seen since, or came later, and are kept for the least time."""
-        since_us, until_us, entries = self._quiet
-        return since_us <= now_us < until_us and entries == transaction.txn.stat(transaction.tables[b"meta"])["entries"]
 
     def filled(self, transaction: LmdbTransaction, most: int) -> list[str] | None:
         """See `Store.filled`: a look at each, up to so many. None, too, where a name cannot be read."""
@@ -106,14 +79,13 @@ class Sweeper:
         if max(entries - self._entries, self._unknown) <= self._entries // 8:
             return
         self._entries, self._unknown, self._names = entries, 0, {}
-        filled, self._least_us = {*_numbers(transaction)}, LATEST_US
+        filled = {*_numbers(transaction)}
         for key, value in transaction.txn.cursor(meta):
             if key.startswith(LOG_KEY):
                 with contextlib.suppress(StoreDamagedError):  # the next decision there raises it
-                    number, kept_us = LOG_META.unpack(unseal(key, value))
-                    self._least_us = min(self._least_us, kept_us)
-                    if (packed := LOG_NUMBER.pack(number)) in filled:
-                        self._names[packed] = key
+                    number = LOG_NUMBER.pack(LOG_META.unpack(unseal(key, value))[0])
+                    if number in filled:
+                        self._names[number] = key
 
     def _retention_us(self, transaction: LmdbTransaction, number: bytes, unknown_us: int) -> int:
         """How long the hits of this log are kept, as any process has it by now."""
@@ -138,15 +110,15 @@ def _numbers(transaction: LmdbTransaction) -> Iterator[bytes]:
         more = cursor.set_range(number + _PAST_SUBJECTS)
 
 
-def _last_us(key: bytes, value: bytes) -> float:
-    """The time of a log, or of its last hit if that is later.
+def _is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:
+    """Tell whether every hit is as old as the cutoff, and the log's time not ahead of it.
 
-    A damaged value is as one that never ends: it is left for its reader to report.
+    A damaged value is left for its reader to report.
     """
     try:
         kind, words = read_words(value, key)
         lead = LEAD_WORDS if kind & PAGED else 0
         log = unpack_numbers(words) if kind == NUMBERS else unpack_log(kind, words, lead)[0]
     except StoreError:
-        return math.inf
-    return max(log.last_us(), log.high_water_us)
+        return False
+    return max(log.last_us(), log.high_water_us) <= cutoff_us

@@ -67,7 +67,7 @@ def test_the_second_of_two_who_roll_back_sees_the_first(
     with Visitor(service) as visitor:
         visitor.sign_in(tokens["admin"])
         page = visitor.get(PAGE)
-        assert f"<footer>capline {__version__}<" in page.text
+        assert f"<footer>capline {__version__}, as of " in page.text
         assert ("&lt;img src=x" in page.text, "<img" in page.text) == (True, False)
         form = {"forgery": visitor.forgery(PAGE), "version": "v1", "current": BAD}
         publisher.rollback("v2")

@@ -162,9 +162,9 @@ def state_machine(
             super().runTest()  # pyright: ignore[reportUnknownMemberType] - Hypothesis makes the class at run time
             assert Machine.taken >= self.least, f"only {Machine.taken} of {steps} steps were taken"
 
-    # Hypothesis ends some runs early, so half as many again are planned.
+    # Hypothesis ends some runs early, so half as many again are planned, and a few for short tests.
     Case.settings = settings(
-        max_examples=-(-steps * 3 // (2 * a_run)),
+        max_examples=-(-steps * 3 // (2 * a_run)) + 3,
         stateful_step_count=a_run,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

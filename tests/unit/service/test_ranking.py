@@ -19,7 +19,7 @@ Decision = tuple[str, int, str | None, int]
 
 def rows_of(decisions: list[Decision]) -> list[list[Row]]:
     rows = [
-        Row((policy, None, None, None, cost, 0), 2**51 + place, subject, limit is None, None, limit or None)
+        Row((policy, None, None, None, cost, 0, ""), 2**51 + place, subject, limit is None, None, limit or None)
         for place, (policy, subject, limit, cost) in enumerate(decisions)
     ]
     return [rows[at : at + 7] for at in range(0, len(rows), 7)]

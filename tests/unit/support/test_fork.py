@@ -123,7 +123,7 @@ def test_a_child_forked_while_threads_write_the_record_goes_on(tmp_path: Path, m
     record = Record(Settings())
 
     def write(number: int) -> bool:
-        record.write([(("promo", None, None, None, 1, 0), number, "u", True, None, None)])
+        record.write([(("promo", None, None, None, 1, 0, ""), number, "u", True, None, None)])
         return True
 
     with busy(write):

@@ -20,6 +20,8 @@ class AlgorithmLaw(StoreSetting):
         examples("""
         test_a_refusal_that_counts_is_in_its_own_answer: 1/10s | count_denied=True
             decide -> yes; 9: peek -> after 1; decide -> after 10; 18.999999: peek -> after 0.000001; 19: decide -> yes
+        test_a_refusal_that_counts_of_more_than_a_quota_names_the_limit: 5/20s, 3/10s | count_denied=True
+            decide cost=4 -> no, after never, by 3/10s
         test_a_slot_is_not_lost_to_a_refusal_that_counts: 2/10s | count_denied=True
             decide 2 -> yes; a = schedule not_before=30; decide -> no; refund $a -> yes
         test_an_id_is_one_consumption_under_every_algorithm: 5/10s | algorithm=*

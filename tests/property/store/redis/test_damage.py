@@ -14,6 +14,7 @@ from tests.kit.servers import Server, shared
 from tests.profiles import size, sized
 
 from capline import Attempt, CaplineError, Decision, IdConflictError, Limiter, ManualClock, Policy
+from capline.model.decision import Joint
 from capline.model.errors import StoreDamagedError
 from capline.store.redis.scripting.keys import bucket_count, field_of, tag_of
 from capline.store.redis.scripting.scripts import _folder
@@ -261,6 +262,22 @@ def test_a_damaged_value_is_an_error_of_its_subject_or_a_decision_and_nothing_el
         limiter.erase("sound")
     assert errors > 25
     assert decided > 25
+
+
+@each_kind
+@pytest.mark.parametrize("form", ["long with ids", "long, of units", "blocks", "blocks with ids"])
+def test_a_long_log_that_was_cut_is_damaged_or_shorter(kind: str, form: str, sync_limiters: Limiters) -> None:
+    server = shared(kind)
+    limiter = sync_limiters(server, *policies("subject"), clock=ManualClock(START_US + 1_000_000))
+    policy, value = written(kind, "subject")[form]
+    for end in range(9 * len(value) // 10, 9 * len(value) // 10 + 22):  # as far as an entry
+        for verb in ("decide", "peek", "schedule", "together", "many"):
+            put(server, "subject", sync_limiters.namespace, policy, "bad", value[:end])
+            try:
+                answers = VERBS[verb](limiter, policy, "bad")
+            except StoreDamagedError:
+                continue
+            assert all(isinstance(answer, (Decision, Joint, StoreDamagedError)) for answer in answers)
 
 
 @each_kind

@@ -37,7 +37,7 @@ local function long_unit(key, bytes, limits, widest, max_wait, read, judged)
   local size, fmt = single and tag - 60 or tag == 75 and 14 or tag == 107 and 22, '>I7'
   local n = size and (bytes - log.start + 8 * log.narrow) / size or 0.5
   log.size = size
-  if n % 1 ~= 0 or n <= SHORT or first ~= 0 and not single then return false end
+  if n % 1 ~= 0 or n <= SHORT or n < log.narrow or first ~= 0 and not single then return false end
   local oldest_at = HEAD
   if single then base, fmt, oldest_at = 0, '>I' .. size, UNITS_HEAD end
   -- Every 64th hit goes to the general rule, which trims the log or begins another form.
